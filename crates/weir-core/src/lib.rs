@@ -1,1 +1,17 @@
-//! weir-core
+//! The pure heart of weir: what paths, extents, shared records and messages mean.
+//!
+//! No I/O, no clock, no threads and no `unsafe`: time and messages come in as
+//! arguments, and what is to be done comes back as values. Shared memory is seen
+//! here as slices of records made only of atomics; `weir-store` makes such slices
+//! out of mappings, tests make them out of vectors.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`types`] | numbers that must not be mixed up |
+//! | [`node`] | records of the memory that a node's processes share |
+//! | [`proto`] | the operations a client may ask of its server |
+#![forbid(unsafe_code)]
+
+pub mod node;
+pub mod proto;
+pub mod types;
