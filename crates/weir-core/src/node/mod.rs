@@ -1,1 +1,23 @@
-//! placeholder
+//! Records of the memory that the processes of one node share.
+//!
+//! Three regions (files of a 0700 directory on tmpfs) hold them; `docs/FORMAT.md`
+//! draws the bytes:
+//!
+//! | region | who writes | what |
+//! | --- | --- | --- |
+//! | `open` | server and clients | [`region::Hub`], [`block::FileBlock`]s, [`cell::Cell`]s, [`ofd::Ofd`]s |
+//! | `client-<id>` | one client and the server | [`region::ClientHeader`], [`ring::RecordSlot`]s, [`ring::Note`]s, the channel's bytes |
+//! | `names` | the server alone | `crate::names` |
+//!
+//! Every field is an atomic, so a reader never has undefined behaviour, whatever
+//! another process does; and nobody believes an index or a length read from here
+//! before it was checked. Nothing here waits for another process: a process may be
+//! killed between any two instructions and the others go on.
+
+pub mod block;
+pub mod cell;
+pub mod channel;
+pub mod claim;
+pub mod ofd;
+pub mod region;
+pub mod ring;

@@ -1,0 +1,115 @@
+//! A client's request channel: one request and its reply, in shared memory.
+//!
+//! ```text
+//! IDLE -> (client writes the request) -> REQUEST -> (server) -> REPLY -> (client) -> IDLE
+//! ```
+//!
+//! Who waits for a state sleeps on the futex of `state`. This module holds the words
+//! and moves the bytes; sleeping and waking are the callers'. One thread of a client
+//! uses the channel at a time (a lock of its process).
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Bytes that a request may take.
+pub const REQUEST_BYTES: usize = 8 << 10;
+/// Bytes that a reply may take.
+pub const REPLY_BYTES: usize = 64 << 10;
+
+/// Nobody asks.
+pub const IDLE: u32 = 0;
+/// A request waits for the server.
+pub const REQUEST: u32 = 1;
+/// A reply waits for the client.
+pub const REPLY: u32 = 2;
+
+/// The channel's words and bytes.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Channel {
+    /// IDLE, REQUEST or REPLY; a futex.
+    pub state: AtomicU32,
+    /// 1 while the client sleeps on `state` (or is about to): it wants a wake.
+    pub client_sleeps: AtomicU32,
+    request_len: AtomicU32,
+    reply_len: AtomicU32,
+    /// Bumped by the server when a lock that this client waits for may be free; a
+    /// futex.
+    pub event: AtomicU32,
+    spare: [AtomicU32; 11],
+    request: [AtomicU64; REQUEST_BYTES / 8],
+    reply: [AtomicU64; REPLY_BYTES / 8],
+}
+
+/// The message does not fit the channel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooLong;
+
+impl Channel {
+    /// Puts a request in place (client; the channel is idle). The caller then sets
+    /// `state` and rings.
+    pub fn put_request(&self, bytes: &[u8]) -> Result<(), TooLong> {
+        put(&self.request, &self.request_len, bytes)
+    }
+
+    /// The request's bytes (server), appended to `out`; a length beyond the channel is
+    /// cut to it.
+    pub fn take_request(&self, out: &mut Vec<u8>) {
+        take(&self.request, &self.request_len, out);
+    }
+
+    /// Puts a reply in place (server).
+    pub fn put_reply(&self, bytes: &[u8]) -> Result<(), TooLong> {
+        put(&self.reply, &self.reply_len, bytes)
+    }
+
+    /// The reply's bytes (client), appended to `out`.
+    pub fn take_reply(&self, out: &mut Vec<u8>) {
+        take(&self.reply, &self.reply_len, out);
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // at most REPLY_BYTES, checked
+fn put(words: &[AtomicU64], len: &AtomicU32, bytes: &[u8]) -> Result<(), TooLong> {
+    if bytes.len() > words.len() * 8 {
+        return Err(TooLong);
+    }
+    for (word, chunk) in words.iter().zip(bytes.chunks(8)) {
+        let mut raw = [0; 8];
+        raw[..chunk.len()].copy_from_slice(chunk);
+        word.store(u64::from_le_bytes(raw), Ordering::Relaxed);
+    }
+    len.store(bytes.len() as u32, Ordering::Release);
+    Ok(())
+}
+
+fn take(words: &[AtomicU64], len: &AtomicU32, out: &mut Vec<u8>) {
+    let len = (len.load(Ordering::Acquire) as usize).min(words.len() * 8);
+    let begin = out.len();
+    for word in &words[..len.div_ceil(8)] {
+        out.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+    }
+    out.truncate(begin + len);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_every_length_pass() {
+        let words: Vec<AtomicU64> = (0..4).map(|_| AtomicU64::new(u64::MAX)).collect();
+        let len = AtomicU32::new(0);
+        for n in 0..=32u8 {
+            let bytes: Vec<u8> = (0..n).collect();
+            put(&words, &len, &bytes).unwrap();
+            let mut out = vec![9];
+            take(&words, &len, &mut out);
+            assert_eq!(out[1..], bytes[..]);
+        }
+        assert_eq!(put(&words, &len, &[0; 33]), Err(TooLong));
+        len.store(u32::MAX, Ordering::Relaxed);
+        let mut out = Vec::new();
+        take(&words, &len, &mut out);
+        assert_eq!(out.len(), 32, "a hostile length is cut");
+    }
+}

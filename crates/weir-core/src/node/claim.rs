@@ -1,0 +1,275 @@
+//! Claims: how writers of one node keep real-time order without a lock or a clock.
+//!
+//! **Intuition.** A record that grows takes the stamp of its beginning with it. That
+//! is right as long as nobody else writes where it grows. So a writer says beforehand
+//! where it may grow, its *claim*, and whoever wants to write there ends all claims
+//! of the file by bumping the file's epoch. A growing writer looks at the epoch, a
+//! line of memory that almost never changes, and that is all the hot path pays.
+//!
+//! **Why it is right.** Let A grow a record within its claim, and B write bytes of
+//! that claim. Both publish their claim, then a full fence, then read the other's
+//! (Dekker): at least one of them sees the other and bumps the epoch before its own
+//! write returns. If A's write begins after B's returned, A sees the new epoch, ends
+//! its record and takes a new, greater stamp. If it began before, the two writes are
+//! concurrent and any order is right. A claim that was published under an older
+//! epoch is dead: its owner will not grow by it again.
+//!
+//! **Killed and stopped writers** hold nothing up: a claim being changed (or left
+//! half changed by a kill) is treated as a conflict, which costs a new epoch.
+//!
+//! Claims are ranges or arithmetic progressions, so that the ranks of an N-1 strided
+//! checkpoint do not conflict. The overlap test may say yes where there is none
+//! (that costs an epoch), never no where there is one.
+
+use core::sync::atomic::{fence, Ordering};
+
+use super::block::FileBlock;
+use super::cell::Cell;
+
+/// Bytes of a file: `count` pieces of `length`, `stride` apart, the first at `offset`.
+/// An empty claim has count 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Claim {
+    /// Where the first piece begins.
+    pub offset: u64,
+    /// The length of a piece, in bytes.
+    pub length: u64,
+    /// From one piece to the next; ignored if `count` is 1.
+    pub stride: u64,
+    /// How many pieces.
+    pub count: u64,
+}
+
+/// What came of asking for a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The record may grow within the claim while the file's epoch is `epoch`.
+    Granted {
+        /// What was granted: what was wished for, or what was needed.
+        claim: Claim,
+        /// The epoch it belongs to.
+        epoch: u64,
+    },
+    /// Another writer claimed these bytes; all claims have been ended. The record
+    /// of this write takes a stamp and must not grow.
+    Single,
+}
+
+impl Claim {
+    /// The bytes `[offset, offset + length)`.
+    pub fn range(offset: u64, length: u64) -> Claim {
+        Claim {
+            offset,
+            length,
+            stride: 0,
+            count: 1,
+        }
+    }
+
+    /// The first byte behind the claim, saturating: a claim may reach to the end of
+    /// all files.
+    pub fn end(&self) -> u64 {
+        match self.count {
+            0 => self.offset,
+            1 => self.offset.saturating_add(self.length),
+            n => self
+                .stride
+                .saturating_mul(n - 1)
+                .saturating_add(self.offset)
+                .saturating_add(self.length),
+        }
+    }
+
+    /// Whether the two may have a byte in common.
+    pub fn overlaps(&self, other: &Claim) -> bool {
+        if self.count == 0 || other.count == 0 || self.length == 0 || other.length == 0 {
+            return false;
+        }
+        if self.offset >= other.end() || other.offset >= self.end() {
+            return false;
+        }
+        match (self.count, other.count) {
+            (1, 1) => true,
+            (1, _) => other.meets_range(self),
+            (_, 1) => self.meets_range(other),
+            _ => self.residues_meet(other),
+        }
+    }
+
+    /// Whether a piece of this progression meets the range `range` (count 1), which
+    /// lies at least partly between the progression's beginning and end.
+    fn meets_range(&self, range: &Claim) -> bool {
+        if self.stride == 0 || self.length >= self.stride {
+            return true;
+        }
+        // The first piece that ends behind the beginning of the range.
+        let skip = range.offset.saturating_sub(self.offset);
+        let mut k = skip / self.stride;
+        if skip % self.stride >= self.length {
+            k += 1;
+        }
+        k < self.count
+            && self
+                .offset
+                .saturating_add(k.saturating_mul(self.stride))
+                < range.end()
+    }
+
+    /// Two progressions can only meet if their pieces do modulo the greatest common
+    /// divisor of their strides.
+    fn residues_meet(&self, other: &Claim) -> bool {
+        let g = gcd(self.stride, other.stride);
+        if g == 0 || self.length >= g || other.length >= g {
+            return true;
+        }
+        let (a, b) = (self.offset % g, other.offset % g);
+        // Circular intervals [a, a + length) and [b, b + length) modulo g.
+        let ahead = (b + g - a) % g;
+        ahead < self.length || g - ahead < other.length
+    }
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// Asks for leave to grow a record of cell `mine` in the file of `block`.
+///
+/// `needed` are the bytes of the write at hand; `wished` the bytes, among them the
+/// needed ones, into which it is likely to go on. Never waits.
+pub fn acquire(block: &FileBlock, cells: &[Cell], mine: u32, needed: &Claim, wished: &Claim) -> Outcome {
+    let Some(cell) = cells.get(mine as usize) else {
+        return Outcome::Single;
+    };
+    let epoch = block.epoch.load(Ordering::Acquire);
+    cell.publish_claim(wished, epoch);
+    fence(Ordering::SeqCst);
+    let mut granted = *wished;
+    for (index, other) in block.cells(cells) {
+        if index == mine {
+            continue;
+        }
+        match other.claimed() {
+            Some((_, theirs)) if theirs != epoch => {}
+            Some((claim, _)) if !claim.overlaps(wished) => {}
+            Some((claim, _)) if !claim.overlaps(needed) => granted = *needed,
+            _ => {
+                cell.withdraw_claim();
+                block.end_claims();
+                return Outcome::Single;
+            }
+        }
+    }
+    if granted != *wished {
+        // A part of what was published: whoever looked meanwhile saw more, not less.
+        cell.publish_claim(&granted, epoch);
+    }
+    Outcome::Granted {
+        claim: granted,
+        epoch,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(c: &Claim) -> Vec<u64> {
+        (0..c.count)
+            .flat_map(|k| (0..c.length).map(move |b| (k, b)))
+            .map(|(k, b)| c.offset + k * c.stride + b)
+            .collect()
+    }
+
+    fn claim() -> impl Strategy<Value = Claim> {
+        (0u64..60, 0u64..9, 0u64..20, 0u64..6).prop_map(|(offset, length, gap, count)| Claim {
+            offset,
+            length,
+            stride: length + gap,
+            count,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_overlap_is_missed(a in claim(), b in claim()) {
+            let theirs = bytes(&b);
+            let meet = bytes(&a).iter().any(|x| theirs.contains(x));
+            prop_assert_eq!(a.overlaps(&b), b.overlaps(&a));
+            if meet {
+                prop_assert!(a.overlaps(&b));
+            }
+            if a.count <= 1 || b.count <= 1 {
+                prop_assert_eq!(a.overlaps(&b), meet, "exact where one is a range");
+            }
+        }
+    }
+
+    #[test]
+    fn the_ranks_of_a_strided_checkpoint_do_not_conflict() {
+        let rank = |r: u64| Claim {
+            offset: r * 47_008,
+            length: 47_008,
+            stride: 4 * 47_008,
+            count: u64::MAX,
+        };
+        for a in 0..4 {
+            for b in 0..4 {
+                assert_eq!(rank(a).overlaps(&rank(b)), a == b);
+            }
+        }
+        assert!(rank(1).overlaps(&Claim::range(1 << 40, 1 << 20)));
+    }
+
+    fn writers(n: u32) -> (FileBlock, Vec<Cell>) {
+        let block = FileBlock::default();
+        block.lend(1, 0, 1);
+        let cells: Vec<Cell> = (0..n).map(|_| Cell::default()).collect();
+        for i in 0..n {
+            cells[i as usize].lend(0, i, block.head.load(Ordering::Relaxed));
+            block.head.store(i + 1, Ordering::Release);
+        }
+        (block, cells)
+    }
+
+    #[test]
+    fn a_wish_gives_way_and_a_need_ends_all_claims() {
+        let (block, cells) = writers(2);
+        let epoch = block.epoch.load(Ordering::Relaxed);
+        let a = acquire(&block, &cells, 0, &Claim::range(0, 10), &Claim::range(0, 100));
+        assert_eq!(
+            a,
+            Outcome::Granted {
+                claim: Claim::range(0, 100),
+                epoch
+            }
+        );
+        let b = acquire(&block, &cells, 1, &Claim::range(200, 10), &Claim::range(50, 300));
+        assert_eq!(
+            b,
+            Outcome::Granted {
+                claim: Claim::range(200, 10),
+                epoch
+            }
+        );
+        let b = acquire(&block, &cells, 1, &Claim::range(5, 1), &Claim::range(5, 1));
+        assert_eq!(b, Outcome::Single);
+        assert_ne!(block.epoch.load(Ordering::Relaxed), epoch);
+        let b = acquire(&block, &cells, 1, &Claim::range(5, 1), &Claim::range(5, 1));
+        assert!(matches!(b, Outcome::Granted { .. }), "dead claims do not bind");
+    }
+
+    #[test]
+    fn a_claim_left_half_changed_is_a_conflict() {
+        let (block, cells) = writers(2);
+        cells[0].publish_claim(&Claim::range(0, 1), 0);
+        // As a kill in the middle of publish_claim leaves it.
+        cells[0].claim_version_for_test().fetch_add(1, Ordering::Relaxed);
+        let got = acquire(&block, &cells, 1, &Claim::range(9, 1), &Claim::range(9, 1));
+        assert_eq!(got, Outcome::Single);
+    }
+}

@@ -1,0 +1,78 @@
+//! The table of open file descriptions, shared by the processes of a node.
+//!
+//! POSIX's open file description (offset and status flags) outlives the process that
+//! opened it: duplicates, forked children and executed programs share it. So it lives
+//! in shared memory; the *kernel's* description behind the real descriptor (a
+//! directory of the instance, opened as a placeholder, which refuses raw reads and
+//! writes) carries its index in its file offset, where it survives fork, exec and
+//! passing over sockets.
+//!
+//! The server lends entries in batches ([`BATCH`]); a client opens and closes them
+//! with no message. Before a description is shared with another process (fork, exec,
+//! spawn) the client sets [`Ofd::SHARED`] and takes a lock of the kernel, F_OFD_SETLK
+//! on byte [`lock_byte`] of the placeholder, which lasts exactly as long as the
+//! kernel's description: so the server can ask the kernel whether any process still
+//! has it, whoever was killed in whatever order.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// How many entries the server lends at a time.
+pub const BATCH: u32 = 64;
+
+/// One open file description. One cache line.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Ofd {
+    /// The inode; 0: free.
+    pub ino: AtomicU64,
+    /// The file offset, in bytes; of a directory, the cookie of the next entry.
+    pub offset: AtomicU64,
+    /// Access mode and status flags, as open(2) takes them.
+    pub flags: AtomicU32,
+    /// See the constants of [`Ofd`].
+    pub state: AtomicU32,
+    /// The client that holds the entry (server).
+    pub owner: AtomicU32,
+    /// Which life of the entry: bumped when it is freed.
+    pub generation: AtomicU32,
+    spare: [AtomicU64; 4],
+}
+
+impl Ofd {
+    /// Bit of `state`: more than one process may hold it.
+    pub const SHARED: u32 = 1;
+    /// Bit of `state`: the kernel holds the lock that shows whether anybody does.
+    pub const LOCKED: u32 = 2;
+
+    /// Takes the entry for an open of `ino`.
+    pub fn open(&self, ino: u64, flags: u32) {
+        self.offset.store(0, Ordering::Relaxed);
+        self.flags.store(flags, Ordering::Relaxed);
+        self.state.store(0, Ordering::Relaxed);
+        self.ino.store(ino, Ordering::SeqCst);
+    }
+
+    /// Frees the entry.
+    pub fn close(&self) {
+        self.state.store(0, Ordering::Relaxed);
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.ino.store(0, Ordering::Release);
+    }
+
+    /// Whether more than one process may hold it.
+    pub fn is_shared(&self) -> bool {
+        self.state.load(Ordering::Acquire) & Self::SHARED != 0
+    }
+}
+
+/// The byte of the placeholder whose lock says that description `index` is alive.
+/// Far from any byte that an application would lock.
+pub const fn lock_byte(index: u32) -> u64 {
+    (1 << 60) + index as u64
+}
+
+/// The file offset that a placeholder carries for description `index`: never 0, so
+/// that a placeholder nobody marked is told apart.
+pub const fn placeholder_offset(index: u32) -> u64 {
+    index as u64 + 1
+}

@@ -1,0 +1,223 @@
+//! Where the records lie in the two regions that clients write.
+//!
+//! ```text
+//! open:         Hub | Ofd x ofds | FileBlock x blocks | Cell x cells
+//! client-<id>:  ClientHeader | RecordSlot x RECORD_SLOTS | NoteSlot x NOTE_SLOTS | Channel
+//! ```
+//!
+//! Every part begins at a multiple of 4096. The files are sparse: what is not used
+//! costs nothing.
+
+use core::mem::size_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::block::FileBlock;
+use super::cell::Cell;
+use super::channel::Channel;
+use super::ofd::Ofd;
+use super::ring::{NoteSlot, RecordSlot, RingEnds};
+
+/// Marks a region of ours, and this version of its layout.
+pub const MAGIC: u64 = 0x5745_4952_0000_0001;
+/// Slots of a client's ring of records.
+pub const RECORD_SLOTS: usize = 2048;
+/// Slots of a client's ring of notes.
+pub const NOTE_SLOTS: usize = 1024;
+/// Clients that a server can have at a time.
+pub const MAX_CLIENTS: usize = 4096;
+
+/// The head of the `open` region.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Hub {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// Which start of the server this is.
+    pub incarnation: AtomicU64,
+    /// Entries of each table.
+    pub ofds: AtomicU32,
+    /// See `ofds`.
+    pub blocks: AtomicU32,
+    /// See `ofds`.
+    pub cells: AtomicU32,
+    /// 1 once the server has stopped: requests fail, nothing waits.
+    pub stopped: AtomicU32,
+    spare: [AtomicU64; 4],
+    /// 1 while the server sleeps (or is about to); a futex.
+    pub server_sleeps: AtomicU32,
+    /// The CPU the server ran on last.
+    pub server_cpu: AtomicU32,
+    spare_line: [AtomicU64; 7],
+    /// Bit c % 64 of word c / 64: client c has asked for something.
+    pub doorbells: [AtomicU64; MAX_CLIENTS / 64],
+}
+
+impl Hub {
+    /// Rings for client `id`; true if the server sleeps and must be woken.
+    pub fn ring(&self, id: u32) -> bool {
+        if let Some(word) = self.doorbells.get(id as usize / 64) {
+            word.fetch_or(1 << (id % 64), Ordering::SeqCst);
+        }
+        self.server_sleeps.load(Ordering::SeqCst) != 0
+    }
+}
+
+/// The head of a `client-<id>` region.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ClientHeader {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// The client's number.
+    pub id: AtomicU32,
+    /// The client's process, as the server saw it.
+    pub pid: AtomicU32,
+    spare: [AtomicU64; 6],
+    /// The counters of the ring of records.
+    pub records: RingEnds,
+    /// The counters of the ring of notes.
+    pub notes: RingEnds,
+    /// What the client did, for the report; see [`Counter`].
+    pub counters: [AtomicU64; COUNTERS],
+    /// Calls refused, one counter for each name of [`REFUSALS`](super::region::REFUSAL_NAMES).
+    pub refused: [AtomicU64; 64],
+}
+
+/// How many [`Counter`]s there are room for.
+pub const COUNTERS: usize = 32;
+
+/// What a client counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Counter {
+    /// Bytes that write calls took.
+    BytesWritten,
+    /// Bytes that read calls gave.
+    BytesRead,
+    /// Opens of files and directories.
+    Opens,
+    /// Requests to the server.
+    Requests,
+    /// Extent records begun.
+    Records,
+    /// Claims that met another writer's.
+    Conflicts,
+}
+
+/// Calls that weir does not support (yet) and so refuses, by name. A call's place in
+/// this list is its counter in [`ClientHeader::refused`].
+pub const REFUSAL_NAMES: &[&str] = &[
+    "mmap-shared-write",
+    "mmap-shared-read",
+    "exec-from-weir",
+    "dlopen-from-weir",
+    "xattr",
+    "ioctl",
+    "mknod",
+    "fanotify-inotify",
+    "posix_spawn-open",
+    "splice",
+    "chroot",
+    "mount",
+    "o_tmpfile",
+    "name_to_handle",
+    "quota",
+    "fallocate-mode",
+    "raw-syscall",
+    "bind-unix-socket",
+    "signal-reentry",
+    "fcntl-lease",
+    "io_uring",
+    "other",
+];
+
+/// Byte offsets of the parts of a region, and its size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenLayout {
+    /// Of the OFD table.
+    pub ofds: usize,
+    /// Of the file blocks.
+    pub blocks: usize,
+    /// Of the cells.
+    pub cells: usize,
+    /// Bytes in all.
+    pub bytes: usize,
+}
+
+/// Byte offsets of the parts of a client's region, and its size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientLayout {
+    /// Of the ring of records.
+    pub records: usize,
+    /// Of the ring of notes.
+    pub notes: usize,
+    /// Of the channel.
+    pub channel: usize,
+    /// Bytes in all.
+    pub bytes: usize,
+}
+
+/// The layout of an `open` region with tables of these many entries.
+pub const fn open_layout(ofds: usize, blocks: usize, cells: usize) -> OpenLayout {
+    let at_ofds = page(size_of::<Hub>());
+    let at_blocks = page(at_ofds + ofds * size_of::<Ofd>());
+    let at_cells = page(at_blocks + blocks * size_of::<FileBlock>());
+    OpenLayout {
+        ofds: at_ofds,
+        blocks: at_blocks,
+        cells: at_cells,
+        bytes: page(at_cells + cells * size_of::<Cell>()),
+    }
+}
+
+/// The layout of a client's region.
+pub const fn client_layout() -> ClientLayout {
+    let records = page(size_of::<ClientHeader>());
+    let notes = page(records + RECORD_SLOTS * size_of::<RecordSlot>());
+    let channel = page(notes + NOTE_SLOTS * size_of::<NoteSlot>());
+    ClientLayout {
+        records,
+        notes,
+        channel,
+        bytes: page(channel + size_of::<Channel>()),
+    }
+}
+
+const fn page(bytes: usize) -> usize {
+    (bytes + 4095) & !4095
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_records_have_the_sizes_that_the_format_draws() {
+        assert_eq!(size_of::<Ofd>(), 64);
+        assert_eq!(size_of::<FileBlock>(), 128);
+        assert_eq!(size_of::<Cell>(), 384);
+        assert_eq!(size_of::<RecordSlot>(), 64);
+        assert_eq!(size_of::<NoteSlot>(), 16);
+        assert!(REFUSAL_NAMES.len() <= 64);
+    }
+
+    #[test]
+    fn ringing_sets_the_bit_of_the_client() {
+        let hub = Hub {
+            magic: AtomicU64::default(),
+            incarnation: AtomicU64::default(),
+            ofds: AtomicU32::default(),
+            blocks: AtomicU32::default(),
+            cells: AtomicU32::default(),
+            stopped: AtomicU32::default(),
+            spare: Default::default(),
+            server_sleeps: AtomicU32::new(1),
+            server_cpu: AtomicU32::default(),
+            spare_line: Default::default(),
+            doorbells: [const { AtomicU64::new(0) }; MAX_CLIENTS / 64],
+        };
+        assert!(hub.ring(65));
+        assert!(hub.ring(1_000_000), "a mad number rings nothing");
+        assert_eq!(hub.doorbells[1].load(Ordering::Relaxed), 2);
+    }
+}
