@@ -8,10 +8,12 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`types`] | numbers that must not be mixed up |
+//! | [`extent`] | where the bytes of files lie |
 //! | [`node`] | records of the memory that a node's processes share |
 //! | [`proto`] | the operations a client may ask of its server |
 #![forbid(unsafe_code)]
 
+pub mod extent;
 pub mod node;
 pub mod proto;
 pub mod types;

@@ -1,1 +1,668 @@
-//! placeholder
+//! The operations that a client may ask of its server, each declared once.
+//!
+//! [`operations!`] makes of one line the message, its place in [`Request`], its
+//! dispatch ([`Operations`], [`dispatch`]) and its client stub ([`request`],
+//! [`reply`]). Messages are postcard (a compact, documented serde format); the wire
+//! format is the order of the fields. They pass through a client's channel
+//! ([`crate::node::channel`]) or, for control, in frames of a Unix socket; from the
+//! next version on also between servers. Names and targets are bytes, as in POSIX.
+//!
+//! A reply is `Result<Reply, FsError>`: an operation either did all that it says, or
+//! changed nothing.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::extent::Run;
+use crate::types::{ClientId, Ino, SegmentId};
+
+/// The version of this protocol; both sides must have the same.
+pub const VERSION: u32 = 1;
+
+/// Why an operation was refused. Mapped to errno in `weir-client`, one by one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum FsError {
+    /// ENOENT.
+    #[error("no such file or directory")]
+    NotFound,
+    /// EEXIST.
+    #[error("file exists")]
+    Exists,
+    /// ENOTDIR.
+    #[error("not a directory")]
+    NotADirectory,
+    /// EISDIR.
+    #[error("is a directory")]
+    IsADirectory,
+    /// ENOTEMPTY.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// ENAMETOOLONG.
+    #[error("file name too long")]
+    NameTooLong,
+    /// EINVAL.
+    #[error("invalid argument")]
+    Invalid,
+    /// EINVAL: a directory moved below itself.
+    #[error("a directory cannot be moved below itself")]
+    WouldLoop,
+    /// EMLINK.
+    #[error("too many links")]
+    TooManyLinks,
+    /// EBUSY: the root.
+    #[error("device or resource busy")]
+    Busy,
+    /// ESTALE: the inode is gone.
+    #[error("stale inode")]
+    Stale,
+    /// EPERM.
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// ENOSPC: neither memory nor file tier has room, or a table is full.
+    #[error("no space left in the instance")]
+    NoSpace,
+    /// EFBIG.
+    #[error("file too large")]
+    TooBig,
+    /// EAGAIN: a lock is held by another.
+    #[error("the lock is held by another")]
+    WouldBlock,
+    /// EDEADLK.
+    #[error("the lock would deadlock")]
+    Deadlock,
+    /// ENOLCK.
+    #[error("no locks available")]
+    NoLocks,
+    /// EIO: storage failed.
+    #[error("input/output error")]
+    Io,
+    /// EOPNOTSUPP: this weir does not do it.
+    #[error("operation not supported")]
+    NotSupported,
+    /// EPROTO: the request could not be understood.
+    #[error("malformed request")]
+    Malformed,
+    /// ESHUTDOWN: the instance has stopped.
+    #[error("the instance has stopped")]
+    Stopped,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Caller {
+    /// A client process, through its channel.
+    Client(ClientId),
+    /// A control connection (`weir status` and its like).
+    Control,
+}
+
+/// An operation: a message with its kind of reply.
+pub trait Operation: Into<Request> {
+    /// What comes back when it was done.
+    type Reply: Serialize + DeserializeOwned;
+    /// Its name, for counters and logs.
+    const NAME: &'static str;
+}
+
+macro_rules! operations {
+    ($(
+        $(#[$meta:meta])*
+        $method:ident: $name:ident { $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)? } -> $reply:ty;
+    )*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+            pub struct $name { $( $(#[$field_meta])* pub $field: $type ),* }
+
+            impl Operation for $name {
+                type Reply = $reply;
+                const NAME: &'static str = stringify!($method);
+            }
+
+            impl From<$name> for Request {
+                fn from(op: $name) -> Request {
+                    Request::$name(op)
+                }
+            }
+        )*
+
+        /// Any operation, as it travels.
+        #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+        pub enum Request {
+            $( #[doc = concat!("See [`", stringify!($name), "`].")] $name($name), )*
+        }
+
+        /// What a server does for each operation.
+        pub trait Operations {
+            $( $(#[$meta])* fn $method(&mut self, from: Caller, op: $name) -> Result<$reply, FsError>; )*
+        }
+
+        /// Decodes a request, has it done and appends the encoded reply to `out`.
+        /// Returns the operation's name, for counting.
+        pub fn dispatch<O: Operations>(ops: &mut O, from: Caller, bytes: &[u8], out: &mut Vec<u8>) -> &'static str {
+            match postcard::from_bytes::<Request>(bytes) {
+                $( Ok(Request::$name(op)) => {
+                    encode_reply::<$name>(&ops.$method(from, op), out);
+                    $name::NAME
+                } )*
+                Err(_) => {
+                    encode_reply::<Ping>(&Err(FsError::Malformed), out);
+                    "malformed"
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    /// Asks whether the server lives.
+    ping: Ping {} -> ();
+
+    /// Creates a regular file, or finds it if `exclusive` is not set and it exists
+    /// (also as another kind of file: the caller looks). With `attach` a new file is
+    /// attached for writing at once.
+    create: Create {
+        /// The directory.
+        parent: Ino,
+        /// The new name.
+        name: Vec<u8>,
+        /// Permission bits.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Refuse if the name is taken.
+        exclusive: bool,
+        /// Attach the new file for writing.
+        attach: bool,
+    } -> Created;
+
+    /// Makes a directory.
+    mkdir: Mkdir {
+        /// The directory to make it in.
+        parent: Ino,
+        /// The new name.
+        name: Vec<u8>,
+        /// Permission bits.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+    } -> Ino;
+
+    /// Makes a symbolic link.
+    symlink: Symlink {
+        /// The directory to make it in.
+        parent: Ino,
+        /// The new name.
+        name: Vec<u8>,
+        /// What it points to, 1 to 4095 bytes.
+        target: Vec<u8>,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+    } -> Ino;
+
+    /// Gives a file one more name.
+    link: Link {
+        /// The file; not a directory.
+        ino: Ino,
+        /// The directory of the new name.
+        parent: Ino,
+        /// The new name.
+        name: Vec<u8>,
+    } -> ();
+
+    /// Removes a name of a file that is no directory.
+    unlink: Unlink {
+        /// The directory.
+        parent: Ino,
+        /// The name.
+        name: Vec<u8>,
+    } -> ();
+
+    /// Removes an empty directory.
+    rmdir: Rmdir {
+        /// The directory it is in.
+        parent: Ino,
+        /// Its name.
+        name: Vec<u8>,
+    } -> ();
+
+    /// Renames, as renameat2(2); flags are RENAME_NOREPLACE (1) or RENAME_EXCHANGE (2).
+    rename: Rename {
+        /// The directory of the old name.
+        parent: Ino,
+        /// The old name.
+        name: Vec<u8>,
+        /// The directory of the new name.
+        new_parent: Ino,
+        /// The new name.
+        new_name: Vec<u8>,
+        /// 0, 1 or 2.
+        flags: u32,
+    } -> ();
+
+    /// Sets attributes; what is `None` stays.
+    set_attr: SetAttr {
+        /// The file.
+        ino: Ino,
+        /// Permission bits.
+        mode: Option<u32>,
+        /// Owner.
+        uid: Option<u32>,
+        /// Group.
+        gid: Option<u32>,
+        /// Access time, ns since 1970.
+        atime_ns: Option<i64>,
+        /// Modification time, ns since 1970.
+        mtime_ns: Option<i64>,
+    } -> ();
+
+    /// Sets the size: cuts, or extends with zeros.
+    truncate: Truncate {
+        /// The file.
+        ino: Ino,
+        /// The new size, bytes.
+        size: u64,
+    } -> ();
+
+    /// Makes `[offset, offset + length)` a hole (fallocate's PUNCH_HOLE and
+    /// ZERO_RANGE), or only extends the size to its end.
+    allocate: Allocate {
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+        /// Whether the range becomes zeros.
+        zero: bool,
+        /// Whether the size stays.
+        keep_size: bool,
+    } -> ();
+
+    /// Entries of a directory after `cookie` (0: from the beginning), without "." and
+    /// "..", as many as fit `budget_bytes` of names and 24 bytes an entry.
+    readdir: Readdir {
+        /// The directory.
+        ino: Ino,
+        /// The cookie of the last entry seen.
+        cookie: u64,
+        /// About how long the reply may be.
+        budget_bytes: u32,
+    } -> Vec<Entry>;
+
+    /// Attaches the caller for writing to a file.
+    attach: Attach {
+        /// The file.
+        ino: Ino,
+    } -> Attached;
+
+    /// Lends the caller a segment of at least `min_bytes`, if possible `want_bytes`.
+    segment: Segment {
+        /// The least that is of use.
+        min_bytes: u64,
+        /// The most that is of use.
+        want_bytes: u64,
+    } -> Lent;
+
+    /// Where the bytes of `[offset, offset + length)` are, and of as much of the file
+    /// around them as is cheap to say.
+    locate: Locate {
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+    } -> Located;
+
+    /// The next data or hole at or after `offset` (lseek's SEEK_DATA and SEEK_HOLE);
+    /// `None`: no data there.
+    seek: Seek {
+        /// The file.
+        ino: Ino,
+        /// Where to begin.
+        offset: u64,
+        /// Look for a hole rather than data.
+        hole: bool,
+    } -> Option<u64>;
+
+    /// Takes the caller's closed records out of its ring.
+    publish: Publish {} -> ();
+
+    /// Makes what was written to a file durable as far as its tier can be: file-tier
+    /// slabs are synced by the caller, to which they are named.
+    sync: Sync {
+        /// The file.
+        ino: Ino,
+    } -> Vec<u32>;
+
+    /// Lends the caller entries of the table of open file descriptions: the first of
+    /// [`crate::node::ofd::BATCH`].
+    ofd_batch: OfdBatch {} -> u32;
+
+    /// Takes, changes or drops a BSD lock (flock): operation is LOCK_SH (1), LOCK_EX
+    /// (2) or LOCK_UN (8). If it is held by others: `WouldBlock`, and with `wait` the
+    /// caller's channel event is bumped when it may be free.
+    flock: Flock {
+        /// The file.
+        ino: Ino,
+        /// The open file description that owns the lock.
+        ofd: u32,
+        /// See above.
+        operation: u32,
+        /// Whether the caller will wait.
+        wait: bool,
+    } -> ();
+
+    /// Takes, changes or drops a record lock (fcntl); as [`Flock`].
+    record_lock: RecordLock {
+        /// The file.
+        ino: Ino,
+        /// The open file description that owns it (F_OFD_SETLK), or the process.
+        ofd: Option<u32>,
+        /// F_RDLCK (0), F_WRLCK (1) or F_UNLCK (2).
+        kind: u32,
+        /// First byte.
+        start: u64,
+        /// Byte behind the last; `u64::MAX`: to the end of the file.
+        end: u64,
+        /// Whether the caller will wait.
+        wait: bool,
+    } -> ();
+
+    /// Which lock would prevent the given one (F_GETLK).
+    test_lock: TestLock {
+        /// The file.
+        ino: Ino,
+        /// As in [`RecordLock`].
+        ofd: Option<u32>,
+        /// F_RDLCK or F_WRLCK.
+        kind: u32,
+        /// First byte.
+        start: u64,
+        /// Byte behind the last.
+        end: u64,
+    } -> Option<HeldLock>;
+
+    /// Room and tables, for statvfs(3).
+    statfs: Statfs {} -> FsStat;
+
+    /// The state of the server, for `weir status` and the report.
+    status: Status {} -> ServerStatus;
+
+    /// Looks up an absolute path below the mount, component by component, following no
+    /// links (for control; clients walk the shared tables).
+    lookup: Lookup {
+        /// The path's components below the root.
+        components: Vec<Vec<u8>>,
+    } -> Entry;
+
+    /// Ends the instance: the reply is sent, then the server stops.
+    stop: Stop {} -> ServerStatus;
+}
+
+/// What [`Create`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Created {
+    /// The file, new or found.
+    pub ino: Ino,
+    /// Whether it is new.
+    pub new: bool,
+    /// Where to write, if it is new and `attach` was set.
+    pub attached: Option<Attached>,
+}
+
+/// Where an attached client writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attached {
+    /// The file's block.
+    pub block: u32,
+    /// The client's cell.
+    pub cell: u32,
+}
+
+/// Which kind of storage a slab is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Tier {
+    /// Memory (tmpfs): mapped.
+    Memory,
+    /// A file of a storage directory: read and written.
+    File,
+}
+
+/// A segment, lent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Lent {
+    /// Its number, for giving it back.
+    pub segment: SegmentId,
+    /// The slab it is a piece of.
+    pub slab: u32,
+    /// Where that slab is.
+    pub tier: Tier,
+    /// Where it begins in the slab.
+    pub pos: u64,
+    /// Its length, bytes.
+    pub len: u64,
+    /// Whether its memory is there already: a store into it does not fault.
+    pub warm: bool,
+}
+
+/// What a server says of a range of a file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Located {
+    /// The inode's index generation that this belongs to.
+    pub generation: u64,
+    /// `runs` is all there is in `[known_from, known_to)`.
+    pub known_from: u64,
+    /// See `known_from`.
+    pub known_to: u64,
+    /// The runs.
+    pub runs: Vec<Run>,
+}
+
+/// A directory entry.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// The file.
+    pub ino: Ino,
+    /// Where a later [`Readdir`] goes on.
+    pub cookie: u64,
+    /// The kind and permission bits, as `st_mode`.
+    pub mode: u32,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its modification time, ns since 1970.
+    pub mtime_ns: i64,
+    /// Its name.
+    pub name: Vec<u8>,
+}
+
+/// A lock that is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HeldLock {
+    /// F_RDLCK or F_WRLCK.
+    pub kind: u32,
+    /// First byte.
+    pub start: u64,
+    /// Byte behind the last.
+    pub end: u64,
+    /// The process that holds it; 0 for a lock of an open file description.
+    pub pid: u32,
+}
+
+/// Room, in bytes, and inodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FsStat {
+    /// Bytes of all tiers.
+    pub capacity_bytes: u64,
+    /// Bytes that can be lent still.
+    pub free_bytes: u64,
+    /// Inodes there can be.
+    pub inodes: u64,
+    /// Inodes that are free.
+    pub free_inodes: u64,
+}
+
+/// One tier's space.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TierStatus {
+    /// "memory", or the storage directory.
+    pub name: String,
+    /// What it may take.
+    pub budget_bytes: u64,
+    /// Lent to clients or holding data.
+    pub lent_bytes: u64,
+    /// Holding data that a file refers to.
+    pub live_bytes: u64,
+    /// Ready to be lent without a fault.
+    pub warm_bytes: u64,
+}
+
+/// What `weir status` and the report show.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// The server's process.
+    pub pid: u32,
+    /// Its rank and the number of servers.
+    pub rank: u16,
+    /// See `rank`.
+    pub servers: u16,
+    /// Since when it runs, ns since 1970.
+    pub started_ns: i64,
+    /// Client processes now.
+    pub clients: u32,
+    /// Client processes in all.
+    pub clients_ever: u64,
+    /// Files that are not directories.
+    pub files: u64,
+    /// Directories, without the root.
+    pub directories: u64,
+    /// Extent runs held.
+    pub runs: u64,
+    /// Space by tier.
+    pub tiers: Vec<TierStatus>,
+    /// What clients counted, by name.
+    pub counters: Vec<(String, u64)>,
+    /// Calls refused, by name; only those that were.
+    pub refused: Vec<(String, u64)>,
+    /// Requests done, by operation.
+    pub requests: Vec<(String, u64)>,
+    /// Input that was refused: name and count.
+    pub rejected: Vec<(String, u64)>,
+}
+
+/// The first frame of a connection to the server's socket.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`VERSION`].
+    pub version: u32,
+    /// What the connection is for.
+    pub role: Role,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// A process that will use the file system: gets a client region, and is taken
+    /// for dead when the connection ends and its process is gone.
+    Client,
+    /// Requests in frames, for tools.
+    Control,
+}
+
+/// The server's answer to [`Hello`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The client's number; its region is the file `client-<id>`.
+    pub client: ClientId,
+    /// This server's rank, and how many there are.
+    pub rank: u16,
+    /// See `rank`.
+    pub servers: u16,
+    /// The directory of the shared regions and of memory slabs.
+    pub shm_dir: String,
+    /// The storage directories: a file-tier slab `n` is `slab-<n>` of directory
+    /// `(n & 0x7fff_ffff) >> 24`; its number has the highest bit set.
+    pub storage_dirs: Vec<String>,
+    /// The mount prefix, without a slash at its end.
+    pub prefix: String,
+    /// How long a client spins for a reply before it sleeps, in us.
+    pub spin_us: u32,
+}
+
+/// Encodes a request.
+pub fn request<O: Operation>(op: O, out: &mut Vec<u8>) {
+    let request: Request = op.into();
+    encode(&request, out);
+}
+
+/// Decodes the reply to an operation of kind `O`.
+pub fn reply<O: Operation>(bytes: &[u8]) -> Result<O::Reply, FsError> {
+    postcard::from_bytes(bytes).unwrap_or(Err(FsError::Malformed))
+}
+
+/// Appends a message in postcard.
+pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) {
+    let begin = out.len();
+    match postcard::to_extend(message, core::mem::take(out)) {
+        Ok(done) => *out = done,
+        // Nothing here has a length that is not known: it cannot fail.
+        Err(error) => unreachable!("message at {begin} cannot be encoded: {error}"),
+    }
+}
+
+fn encode_reply<O: Operation>(reply: &Result<O::Reply, FsError>, out: &mut Vec<u8>) {
+    encode(reply, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_request_survives_the_wire() {
+        let op = Create {
+            parent: Ino(1),
+            name: b"a\xff\0".to_vec(),
+            mode: 0o644,
+            uid: 1,
+            gid: 2,
+            exclusive: true,
+            attach: false,
+        };
+        let mut bytes = Vec::new();
+        request(op.clone(), &mut bytes);
+        assert_eq!(
+            postcard::from_bytes::<Request>(&bytes).unwrap(),
+            Request::Create(op)
+        );
+    }
+
+    #[test]
+    fn a_reply_or_an_error_comes_back() {
+        let mut bytes = Vec::new();
+        encode_reply::<OfdBatch>(&Ok(64), &mut bytes);
+        assert_eq!(reply::<OfdBatch>(&bytes), Ok(64));
+        bytes.clear();
+        encode_reply::<OfdBatch>(&Err(FsError::NoSpace), &mut bytes);
+        assert_eq!(reply::<OfdBatch>(&bytes), Err(FsError::NoSpace));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_or_understood_but_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = postcard::from_bytes::<Request>(&bytes);
+            let _ = reply::<Status>(&bytes);
+            let _ = reply::<Locate>(&bytes);
+        }
+    }
+}

@@ -198,9 +198,8 @@ impl Cell {
         loop {
             let version = self.version.load(Ordering::Acquire);
             let words = &self.states[(version & 1) as usize].0;
-            let state = State::from_words(core::array::from_fn(|i| {
-                words[i].load(Ordering::Relaxed)
-            }));
+            let state =
+                State::from_words(core::array::from_fn(|i| words[i].load(Ordering::Relaxed)));
             let committed = self.committed.load(Ordering::Acquire);
             fence(Ordering::Acquire);
             if self.version.load(Ordering::Relaxed) == version {
@@ -239,13 +238,7 @@ impl Cell {
     /// Shows `claim`, in force during `epoch`, to the other writers (owner only).
     pub fn publish_claim(&self, claim: &Claim, epoch: u64) {
         self.claim_version.fetch_add(1, Ordering::AcqRel);
-        let words = [
-            epoch,
-            claim.offset,
-            claim.length,
-            claim.stride,
-            claim.count,
-        ];
+        let words = [epoch, claim.offset, claim.length, claim.stride, claim.count];
         for (word, value) in self.claim.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }

@@ -108,11 +108,7 @@ impl Claim {
         if skip % self.stride >= self.length {
             k += 1;
         }
-        k < self.count
-            && self
-                .offset
-                .saturating_add(k.saturating_mul(self.stride))
-                < range.end()
+        k < self.count && self.offset.saturating_add(k.saturating_mul(self.stride)) < range.end()
     }
 
     /// Two progressions can only meet if their pieces do modulo the greatest common
@@ -140,7 +136,13 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
 ///
 /// `needed` are the bytes of the write at hand; `wished` the bytes, among them the
 /// needed ones, into which it is likely to go on. Never waits.
-pub fn acquire(block: &FileBlock, cells: &[Cell], mine: u32, needed: &Claim, wished: &Claim) -> Outcome {
+pub fn acquire(
+    block: &FileBlock,
+    cells: &[Cell],
+    mine: u32,
+    needed: &Claim,
+    wished: &Claim,
+) -> Outcome {
     let Some(cell) = cells.get(mine as usize) else {
         return Outcome::Single;
     };
@@ -240,7 +242,13 @@ mod tests {
     fn a_wish_gives_way_and_a_need_ends_all_claims() {
         let (block, cells) = writers(2);
         let epoch = block.epoch.load(Ordering::Relaxed);
-        let a = acquire(&block, &cells, 0, &Claim::range(0, 10), &Claim::range(0, 100));
+        let a = acquire(
+            &block,
+            &cells,
+            0,
+            &Claim::range(0, 10),
+            &Claim::range(0, 100),
+        );
         assert_eq!(
             a,
             Outcome::Granted {
@@ -248,7 +256,13 @@ mod tests {
                 epoch
             }
         );
-        let b = acquire(&block, &cells, 1, &Claim::range(200, 10), &Claim::range(50, 300));
+        let b = acquire(
+            &block,
+            &cells,
+            1,
+            &Claim::range(200, 10),
+            &Claim::range(50, 300),
+        );
         assert_eq!(
             b,
             Outcome::Granted {
@@ -260,7 +274,10 @@ mod tests {
         assert_eq!(b, Outcome::Single);
         assert_ne!(block.epoch.load(Ordering::Relaxed), epoch);
         let b = acquire(&block, &cells, 1, &Claim::range(5, 1), &Claim::range(5, 1));
-        assert!(matches!(b, Outcome::Granted { .. }), "dead claims do not bind");
+        assert!(
+            matches!(b, Outcome::Granted { .. }),
+            "dead claims do not bind"
+        );
     }
 
     #[test]
@@ -268,7 +285,9 @@ mod tests {
         let (block, cells) = writers(2);
         cells[0].publish_claim(&Claim::range(0, 1), 0);
         // As a kill in the middle of publish_claim leaves it.
-        cells[0].claim_version_for_test().fetch_add(1, Ordering::Relaxed);
+        cells[0]
+            .claim_version_for_test()
+            .fetch_add(1, Ordering::Relaxed);
         let got = acquire(&block, &cells, 1, &Claim::range(9, 1), &Claim::range(9, 1));
         assert_eq!(got, Outcome::Single);
     }
