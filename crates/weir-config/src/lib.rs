@@ -1,0 +1,32 @@
+//! The settings of weir: what they are, where each value came from, and what they come to here.
+//!
+//! Layers, each overruling the one before: the defaults, one `weir.toml`, the environment
+//! (`WEIR_SECTION_KEY`), the command line (`--set section.key=value`). Every key is declared
+//! once, in [`settings`]; its parser, default, documentation and manual page come from there.
+//!
+//! Invariants:
+//! - a key or value that is not understood is refused with its place and the nearest valid
+//!   name; nothing is skipped in silence;
+//! - the default of every key is written in the same syntax as a user would write it;
+//! - nothing here reads the process's environment except [`Environment::of_process`].
+//!
+//! Left out: acting on a setting. [`machine`] only turns budgets into bytes.
+//! The format is documented in docs/CONFIGURATION.md, which [`docs`] generates.
+
+mod docs;
+mod environment;
+mod error;
+mod load;
+pub mod machine;
+pub mod settings;
+mod types;
+
+pub use docs::{manual_page, markdown};
+pub use environment::{Environment, INTERNAL_VARIABLES};
+pub use error::{ConfigError, Origin, Problem};
+pub use load::{find_file, Loaded, Sources};
+pub use machine::{Budgets, Machine};
+pub use settings::{Config, KeyInfo, SectionInfo, SECTIONS};
+pub use types::{
+    Budget, Directories, HugePages, LogLevel, MountPrefix, ReportFormat, Setting, Size, Warm,
+};

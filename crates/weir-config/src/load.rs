@@ -1,0 +1,293 @@
+//! Laying the layers over each other: defaults, file, environment, command line.
+//!
+//! Every problem of every layer is collected; a configuration with a problem is never returned.
+//! Unknown keys of the file and the command line are refused. An unknown `WEIR_` variable only
+//! warns: variables are inherited, and one left over from another version must not stop a job.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use crate::environment::Environment;
+use crate::error::{nearest, ConfigError, Origin, Problem};
+use crate::settings::{all_keys, find, Config, KeyInfo, SECTIONS};
+use crate::types::{Bad, Raw};
+
+/// What to read.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file named by `--config`; it must exist.
+    pub file: Option<PathBuf>,
+    /// The variables.
+    pub environment: Environment,
+    /// `section.key=value`, in the order of the command line; later ones overrule.
+    pub set: Vec<String>,
+}
+
+/// The configuration in force.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The values.
+    pub config: Config,
+    /// The file that was read, if any.
+    pub file: Option<PathBuf>,
+    /// What looks wrong and was passed over.
+    pub warnings: Vec<Problem>,
+    origins: BTreeMap<String, Origin>,
+}
+
+/// The file that is read when none is named: `weir.toml` here, else in the user's configuration.
+pub fn find_file(environment: &Environment, here: &Path) -> Option<PathBuf> {
+    let home = || Some(Path::new(environment.get("HOME")?).join(".config"));
+    let user = environment.get("XDG_CONFIG_HOME").map(PathBuf::from);
+    let candidates = [
+        Some(here.join("weir.toml")),
+        user.or_else(home).map(|dir| dir.join("weir/weir.toml")),
+    ];
+    candidates.into_iter().flatten().find(|path| path.is_file())
+}
+
+impl Sources {
+    /// Reads and lays over. `--config` comes before `WEIR_CONFIG`, both before what is found
+    /// from the current directory `here`.
+    pub fn load(&self, here: &Path) -> Result<Loaded, ConfigError> {
+        let named = self
+            .file
+            .clone()
+            .or_else(|| self.environment.get("WEIR_CONFIG").map(PathBuf::from));
+        let path = named.or_else(|| find_file(&self.environment, here));
+        let text = match &path {
+            Some(path) => std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+                path: path.clone(),
+                source,
+            })?,
+            None => String::new(),
+        };
+        let mut loader = Loader::new(&self.environment)?;
+        if let Some(path) = &path {
+            loader.file(path, &text);
+        }
+        loader.variables();
+        for assignment in &self.set {
+            loader.assignment(assignment);
+        }
+        loader.finish(path)
+    }
+}
+
+impl Loaded {
+    /// Reads the text that [`Loaded::toml`] wrote, without any other layer.
+    pub fn from_toml(text: &str, environment: &Environment) -> Result<Self, ConfigError> {
+        let mut loader = Loader::new(environment)?;
+        loader.file(Path::new("<settings in force>"), text);
+        loader.finish(None)
+    }
+
+    /// Where the value of `key` came from.
+    pub fn origin(&self, key: &KeyInfo) -> &Origin {
+        self.origins.get(&key.path()).unwrap_or(&Origin::Default)
+    }
+
+    /// The settings in force as a `weir.toml`, each with its origin in a comment.
+    pub fn toml(&self) -> String {
+        let mut out = String::new();
+        for section in SECTIONS {
+            let _ = writeln!(out, "[{}]", section.name);
+            for key in section.keys {
+                let line = format!("{} = {}", key.name, key.shown(&self.config));
+                let _ = writeln!(out, "{line:<39} # {}", self.origin(key));
+            }
+            out.push('\n');
+        }
+        out.truncate(out.trim_end().len());
+        out.push('\n');
+        out
+    }
+
+    /// The same for programs: `section.key` to value, text as in TOML, and origin.
+    pub fn json(&self) -> serde_json::Value {
+        let values = serde_json::to_value(&self.config).unwrap_or_default();
+        all_keys()
+            .map(|key| {
+                let entry = serde_json::json!({
+                    "value": values[key.section][key.name],
+                    "toml": key.shown(&self.config),
+                    "origin": self.origin(key),
+                });
+                (key.path(), entry)
+            })
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    }
+}
+
+struct Loader<'e> {
+    environment: &'e Environment,
+    config: Config,
+    origins: BTreeMap<String, Origin>,
+    problems: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
+
+impl<'e> Loader<'e> {
+    fn new(environment: &'e Environment) -> Result<Self, ConfigError> {
+        let config = Config::defaults(environment).map_err(|(path, bad)| {
+            let what = format!("no usable value for {path}: {}", bad.reason);
+            ConfigError::Refused(vec![Problem::new(Origin::Default, what)])
+        })?;
+        Ok(Self {
+            environment,
+            config,
+            origins: BTreeMap::new(),
+            problems: Vec::new(),
+            warnings: Vec::new(),
+        })
+    }
+
+    fn finish(self, file: Option<PathBuf>) -> Result<Loaded, ConfigError> {
+        if self.problems.is_empty() {
+            Ok(Loaded {
+                config: self.config,
+                file,
+                warnings: self.warnings,
+                origins: self.origins,
+            })
+        } else {
+            Err(ConfigError::Refused(self.problems))
+        }
+    }
+
+    fn set(&mut self, key: &KeyInfo, raw: &Raw<'_>, written: &str, origin: Origin) {
+        match (key.set)(&mut self.config, raw, self.environment) {
+            Ok(()) => {
+                self.origins.insert(key.path(), origin);
+            }
+            Err(Bad { reason, nearest }) => {
+                let what = format!("bad value {written} for {}: {reason}", key.path());
+                self.problems
+                    .push(Problem::new(origin, what).nearest(nearest));
+            }
+        }
+    }
+
+    fn file(&mut self, path: &Path, text: &str) {
+        let at = |offset: usize| Origin::File {
+            path: path.to_owned(),
+            line: line_of(text, offset),
+        };
+        let table = match DeTable::parse(text) {
+            Ok(table) => table,
+            Err(error) => {
+                let origin = at(error.span().map_or(0, |span| span.start));
+                let what = error.message().trim_end().replace('\n', "; ");
+                self.problems.push(Problem::new(origin, what));
+                return;
+            }
+        };
+        for (name, value) in table.get_ref() {
+            let origin = at(name.span().start);
+            match value.get_ref() {
+                DeValue::Table(keys) if is_section(name.get_ref()) => {
+                    for (key, value) in keys {
+                        let origin = at(key.span().start);
+                        let written = &text[value.span()];
+                        self.key_of_file(name.get_ref(), key.get_ref(), value, written, origin);
+                    }
+                }
+                DeValue::Table(_) => self.problems.push(unknown_section(name.get_ref(), origin)),
+                _ => self.problems.push(outside_sections(name.get_ref(), origin)),
+            }
+        }
+        // Tables are sorted by name; a reader goes by line.
+        self.problems.sort_by_key(|problem| match problem.origin {
+            Origin::File { line, .. } => line,
+            _ => 0,
+        });
+    }
+
+    fn key_of_file(
+        &mut self,
+        section: &str,
+        name: &str,
+        value: &toml::Spanned<DeValue<'_>>,
+        written: &str,
+        origin: Origin,
+    ) {
+        match find(section, name) {
+            Some(key) => self.set(key, &Raw::Toml(value.get_ref()), written, origin),
+            None => self.problems.push(unknown_key(section, name, origin)),
+        }
+    }
+
+    fn variables(&mut self) {
+        let environment = self.environment;
+        for (variable, value) in environment.settings() {
+            let origin = Origin::Environment {
+                variable: variable.to_owned(),
+            };
+            if let Some(key) = all_keys().find(|key| key.variable() == variable) {
+                self.set(key, &Raw::Text(value), &format!("`{value}`"), origin);
+            } else {
+                let names: Vec<String> = all_keys().map(KeyInfo::variable).collect();
+                let near = nearest(variable, names.iter().map(String::as_str));
+                let problem = Problem::new(origin, "no setting of weir; passed over").nearest(near);
+                self.warnings.push(problem);
+            }
+        }
+    }
+
+    fn assignment(&mut self, assignment: &str) {
+        let origin = Origin::CommandLine;
+        let parts = assignment
+            .split_once('=')
+            .and_then(|(path, value)| Some((path.trim().split_once('.')?, value)));
+        let Some(((section, name), value)) = parts else {
+            let what = format!("`{assignment}`: expected section.key=value");
+            self.problems.push(Problem::new(origin, what));
+            return;
+        };
+        if !is_section(section) {
+            self.problems.push(unknown_section(section, origin));
+        } else if let Some(key) = find(section, name) {
+            self.set(key, &Raw::Text(value), &format!("`{value}`"), origin);
+        } else {
+            self.problems.push(unknown_key(section, name, origin));
+        }
+    }
+}
+
+fn is_section(name: &str) -> bool {
+    SECTIONS.iter().any(|section| section.name == name)
+}
+
+fn unknown_section(name: &str, origin: Origin) -> Problem {
+    let near = nearest(name, SECTIONS.iter().map(|s| s.name));
+    Problem::new(origin, format!("unknown section `{name}`")).nearest(near)
+}
+
+fn unknown_key(section: &str, name: &str, origin: Origin) -> Problem {
+    let here = all_keys().filter(|key| key.section == section);
+    let near = nearest(name, here.map(|key| key.name));
+    // The right key in the wrong section is a common slip of its own.
+    let elsewhere = || all_keys().find(|key| key.name == name).map(KeyInfo::path);
+    Problem::new(origin, format!("unknown key `{name}` in [{section}]"))
+        .nearest(near.or_else(elsewhere))
+}
+
+fn outside_sections(name: &str, origin: Origin) -> Problem {
+    let what = if is_section(name) {
+        format!("`{name}` is a section: write [{name}] and its keys below")
+    } else {
+        format!("`{name}` stands outside of any section")
+    };
+    let path = all_keys().find(|key| key.name == name).map(KeyInfo::path);
+    Problem::new(origin, what).nearest(path)
+}
+
+/// The line, counted from 1, of byte `offset`.
+fn line_of(text: &str, offset: usize) -> usize {
+    let before = &text.as_bytes()[..offset.min(text.len())];
+    before.split(|&byte| byte == b'\n').count()
+}

@@ -1,0 +1,241 @@
+//! What this machine has to give, and what the budgets of a configuration come to on it.
+//!
+//! Sources: `MemAvailable` of `proc_meminfo(5)`; `memory.max` and `memory.current` of the cgroup
+//! v2 documentation of the kernel, `memory.limit_in_bytes` of v1; statvfs(3).
+//! What cannot be read counts as no limit: it is a reason to be told of (`weir doctor`), not to
+//! refuse to start.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::settings::Config;
+use crate::types::{Budget, Warm};
+
+/// `memory.warm = "auto"` stops here: warming 2 GiB takes a core about half a second.
+const WARM_AUTO_MOST_BYTES: u64 = 2 << 30;
+
+/// Memory and space of this node, in bytes; `None` where there is no limit or none is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Machine {
+    /// Memory that can be had without swapping.
+    pub available_bytes: Option<u64>,
+    /// What the control group's limit leaves.
+    pub cgroup_bytes: Option<u64>,
+    /// Space free in `memory.directory`.
+    pub tmpfs_bytes: Option<u64>,
+    /// Space free in the file directories, directories of one file system counted once.
+    pub storage_bytes: u64,
+}
+
+/// Budgets in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Budgets {
+    /// Of the memory tier.
+    pub memory_bytes: u64,
+    /// Kept warm; at most `memory_bytes`.
+    pub warm_bytes: u64,
+    /// Of the file tier; 0 when it is disabled.
+    pub file_bytes: u64,
+}
+
+impl Machine {
+    /// Looks at this machine, for the directories that `config` names.
+    pub fn look(config: &Config) -> Self {
+        let directories = &config.file.directories.0;
+        Self {
+            available_bytes: read("/proc/meminfo").and_then(|text| meminfo(&text, "MemAvailable")),
+            cgroup_bytes: cgroup_left(Path::new("/sys/fs/cgroup")),
+            tmpfs_bytes: free_bytes(&config.memory.directory),
+            storage_bytes: if config.file.enabled {
+                storage_free(directories)
+            } else {
+                0
+            },
+        }
+    }
+
+    /// What a percentage in `memory.budget` is of.
+    pub fn memory_bytes(&self) -> u64 {
+        [self.available_bytes, self.cgroup_bytes, self.tmpfs_bytes]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(0)
+    }
+}
+
+impl Budgets {
+    /// What `config` comes to on `machine`.
+    pub fn of(config: &Config, machine: &Machine) -> Self {
+        let memory_bytes = config.memory.budget.of(machine.memory_bytes());
+        let warm_bytes = match config.memory.warm {
+            Warm::Auto => memory_bytes.min(WARM_AUTO_MOST_BYTES),
+            Warm::Fixed(budget) => budget.of(memory_bytes).min(memory_bytes),
+        };
+        let file_bytes = match config.file.budget {
+            _ if !config.file.enabled => 0,
+            budget @ Budget::Percent(_) => budget.of(machine.storage_bytes),
+            Budget::Bytes(size) => size.0,
+        };
+        Self {
+            memory_bytes,
+            warm_bytes,
+            file_bytes,
+        }
+    }
+}
+
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
+/// A line `Name:   123 kB`, in bytes.
+fn meminfo(text: &str, name: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// What a user who is not root can still write to the file system of `path`, or of its nearest
+/// parent that exists.
+pub fn free_bytes(path: &Path) -> Option<u64> {
+    let there = path.ancestors().find(|p| p.exists())?;
+    let stat = nix::sys::statvfs::statvfs(there).ok()?;
+    Some(stat.blocks_available() * stat.fragment_size())
+}
+
+fn storage_free(directories: &[PathBuf]) -> u64 {
+    let mut seen = BTreeSet::new();
+    directories
+        .iter()
+        .filter_map(|path| {
+            let there = path.ancestors().find(|p| p.exists())?;
+            let device = there.metadata().ok()?.dev();
+            seen.insert(device).then(|| free_bytes(path))?
+        })
+        .sum()
+}
+
+/// The least of `limit - use` over this process's control group and those it is in.
+fn cgroup_left(root: &Path) -> Option<u64> {
+    let membership = read("/proc/self/cgroup")?;
+    let v2 = membership
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))
+        .and_then(|group| tightest(root, group, "memory.max", "memory.current"));
+    let v1 = membership
+        .lines()
+        .filter_map(|line| line.split_once(':')?.1.split_once(':'))
+        .find(|(controllers, _)| controllers.split(',').any(|c| c == "memory"))
+        .and_then(|(_, group)| {
+            let root = root.join("memory");
+            tightest(
+                &root,
+                group,
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+            )
+        });
+    v2.into_iter().chain(v1).min()
+}
+
+fn tightest(root: &Path, group: &str, limit: &str, usage: &str) -> Option<u64> {
+    let group = Path::new(group.trim().trim_start_matches('/'));
+    group
+        .ancestors()
+        .filter_map(|dir| {
+            let dir = root.join(dir);
+            let limit: u64 = read(dir.join(limit))?.trim().parse().ok()?;
+            let usage: u64 = read(dir.join(usage))?.trim().parse().ok()?;
+            // Version 1 writes "no limit" as the largest multiple of a page.
+            (limit < 1 << 60).then(|| limit.saturating_sub(usage))
+        })
+        .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Environment, Size};
+
+    const GIB: u64 = 1 << 30;
+
+    fn config() -> Config {
+        Config::defaults(&Environment::default()).unwrap()
+    }
+
+    fn machine() -> Machine {
+        Machine {
+            available_bytes: Some(64 * GIB),
+            cgroup_bytes: Some(16 * GIB),
+            tmpfs_bytes: Some(32 * GIB),
+            storage_bytes: 100 * GIB,
+        }
+    }
+
+    #[test]
+    fn defaults_take_a_quarter_of_the_tightest_limit() {
+        let budgets = Budgets::of(&config(), &machine());
+        let expected = Budgets {
+            memory_bytes: 4 * GIB,
+            warm_bytes: 2 * GIB,
+            file_bytes: 50 * GIB,
+        };
+        assert_eq!(budgets, expected);
+    }
+
+    #[test]
+    fn warm_is_never_more_than_the_budget() {
+        let mut config = config();
+        config.memory.budget = Budget::Bytes(Size(GIB));
+        assert_eq!(Budgets::of(&config, &machine()).warm_bytes, GIB);
+        config.memory.warm = Warm::Fixed(Budget::Bytes(Size(8 * GIB)));
+        assert_eq!(Budgets::of(&config, &machine()).warm_bytes, GIB);
+        config.memory.warm = Warm::Fixed(Budget::Percent(50.0));
+        assert_eq!(Budgets::of(&config, &machine()).warm_bytes, GIB / 2);
+    }
+
+    #[test]
+    fn a_disabled_file_tier_has_no_budget() {
+        let mut config = config();
+        config.file.enabled = false;
+        config.file.budget = Budget::Bytes(Size(GIB));
+        assert_eq!(Budgets::of(&config, &machine()).file_bytes, 0);
+    }
+
+    #[test]
+    fn meminfo_is_in_kib() {
+        let text = "MemTotal:       100 kB\nMemAvailable:   64 kB\n";
+        assert_eq!(meminfo(text, "MemAvailable"), Some(65536));
+        assert_eq!(meminfo(text, "Mem"), None);
+    }
+
+    #[test]
+    fn the_tightest_group_of_the_path_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let inner = root.path().join("job/step");
+        std::fs::create_dir_all(&inner).unwrap();
+        let write = |dir: &Path, max: &str, current: &str| {
+            std::fs::write(dir.join("memory.max"), max).unwrap();
+            std::fs::write(dir.join("memory.current"), current).unwrap();
+        };
+        write(&inner, "max\n", "5\n");
+        write(&root.path().join("job"), "1000\n", "400\n");
+        let left = tightest(root.path(), "/job/step", "memory.max", "memory.current");
+        assert_eq!(left, Some(600));
+    }
+
+    #[test]
+    fn directories_of_one_file_system_count_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let twice = [dir.path().to_owned(), dir.path().join("not/yet/there")];
+        let once = free_bytes(dir.path()).unwrap();
+        let sum = storage_free(&twice);
+        assert!(sum < once + once / 2, "{sum} counts {once} twice");
+    }
+}

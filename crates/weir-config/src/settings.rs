@@ -1,0 +1,200 @@
+//! Every setting of weir, declared once: section, key, type, default, documentation.
+//!
+//! The declaration below makes the structs, the table [`SECTIONS`] that the loader, the error
+//! messages, `weir config` and the manual go by, and the defaults. A default is text in the
+//! syntax of the environment, read by the same parser as a user's.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::environment::Environment;
+use crate::types::{
+    Bad, Budget, Directories, HugePages, LogLevel, MountPrefix, Raw, ReportFormat, Setting, Warm,
+};
+
+/// A section of `weir.toml`.
+#[derive(Debug)]
+pub struct SectionInfo {
+    /// As in `[name]`.
+    pub name: &'static str,
+    /// What it is about; one line of source a line.
+    pub doc: &'static str,
+    /// In the order of declaration.
+    pub keys: &'static [KeyInfo],
+}
+
+/// A key of a section.
+pub struct KeyInfo {
+    /// The section it is in.
+    pub section: &'static str,
+    /// As before the `=`.
+    pub name: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+    /// What to write for its value.
+    pub shape: &'static str,
+    /// The default, as one would write it in a variable.
+    pub default: &'static str,
+    pub(crate) set: fn(&mut Config, &Raw<'_>, &Environment) -> Result<(), Bad>,
+    pub(crate) show: fn(&Config) -> String,
+}
+
+impl std::fmt::Debug for KeyInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.path())
+    }
+}
+
+impl KeyInfo {
+    /// `section.key`.
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+
+    /// `WEIR_SECTION_KEY`.
+    pub fn variable(&self) -> String {
+        format!("WEIR_{}_{}", self.section, self.name).to_ascii_uppercase()
+    }
+
+    /// The value in force, in TOML.
+    pub fn shown(&self, config: &Config) -> String {
+        (self.show)(config)
+    }
+}
+
+macro_rules! settings {
+    ($(
+        $(#[doc = $section_doc:literal])+
+        $section:ident : $Section:ident {
+            $( $(#[doc = $doc:literal])+ $key:ident : $ty:ty = $default:literal, )+
+        }
+    )+) => {
+        $(
+            $(#[doc = $section_doc])+
+            #[derive(Clone, Debug, PartialEq, Serialize)]
+            pub struct $Section { $( $(#[doc = $doc])+ pub $key: $ty, )+ }
+        )+
+
+        /// All settings, typed.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        pub struct Config { $( $(#[doc = $section_doc])+ pub $section: $Section, )+ }
+
+        /// Every section and key.
+        pub static SECTIONS: &[SectionInfo] = &[$(
+            SectionInfo {
+                name: stringify!($section),
+                doc: concat!($($section_doc, "\n"),+),
+                keys: &[$(
+                    KeyInfo {
+                        section: stringify!($section),
+                        name: stringify!($key),
+                        doc: concat!($($doc, "\n"),+),
+                        shape: <$ty as Setting>::SHAPE,
+                        default: $default,
+                        set: |config, raw, env| {
+                            config.$section.$key = Setting::read(raw, env)?;
+                            Ok(())
+                        },
+                        show: |config| config.$section.$key.show(),
+                    },
+                )+],
+            },
+        )+];
+
+        impl Config {
+            /// The defaults in `env`, on which those with `$VARIABLES` depend.
+            ///
+            /// The error names the variable whose value makes a default unusable, such as a
+            /// relative `TMPDIR`.
+            pub fn defaults(env: &Environment) -> Result<Self, (String, Bad)> {
+                Ok(Self {
+                    $( $section: $Section {
+                        $( $key: Setting::read(&Raw::Text($default), env).map_err(|bad| {
+                            (concat!(stringify!($section), ".", stringify!($key)).to_owned(), bad)
+                        })?, )+
+                    }, )+
+                })
+            }
+        }
+    };
+}
+
+settings! {
+    /// Where programs find weir.
+    mount: Mount {
+        /// The path under which programs see the file system. Nothing needs to exist there; what
+        /// does is hidden from the programs that weir runs.
+        prefix: MountPrefix = "/weir",
+    }
+
+    /// The memory tier, which takes data first.
+    memory: Memory {
+        /// The most memory that data may take on this node. A percentage is of the least of the
+        /// memory available, the memory limit of the control group (what a batch system
+        /// grants the job) and the space free in `memory.directory`.
+        budget: Budget = "25%",
+        /// How much memory is kept ready: allocated, touched and on huge pages, so that a burst
+        /// runs at the speed of a copy. `auto` is the budget, but at most 2 GiB. Memory
+        /// that is warm is taken from the node even when nothing is stored.
+        warm: Warm = "auto",
+        /// A directory on tmpfs. Data is kept in `weir-UID/INSTANCE` below it.
+        directory: PathBuf = "/dev/shm",
+        /// Whether warm memory is collapsed to huge pages, which more than doubles the speed of
+        /// large writes where the kernel can do it (`weir doctor` says whether this one does).
+        huge_pages: HugePages = "auto",
+    }
+
+    /// The file tier, which takes what the memory budget does not hold.
+    file: File {
+        /// Whether there is a file tier. Without it, a write that does not fit in the memory
+        /// budget fails with ENOSPC.
+        enabled: bool = "true",
+        /// Directories on storage of this node, NVMe where there is some. Data is kept in
+        /// `weir-UID-HOST/INSTANCE` below each.
+        directories: Directories = "${TMPDIR:-/tmp}",
+        /// The most that data may take, over all directories. A percentage is of the space
+        /// free in them at the start; directories of one file system count once.
+        budget: Budget = "50%",
+    }
+
+    /// The server, one process a node.
+    server: Server {
+        /// Threads that warm memory. They run at low priority and end when the pool is full.
+        warmers: u32 = "2",
+        /// The most files, directories and links at one time. Room for their names is only taken
+        /// as it is used.
+        max_files: u32 = "4000000",
+        /// The most processes that use the instance at one time.
+        max_clients: u32 = "4096",
+        /// How long a client watches for an answer before it sleeps, in microseconds. It does so
+        /// only while the server runs on another CPU.
+        spin_us: u32 = "5",
+    }
+
+    /// The log of the server.
+    log: Log {
+        /// How much is written.
+        level: LogLevel = "info",
+        /// The file; `auto` is `server.log` in the run directory, which goes with the instance.
+        file: Option<PathBuf> = "auto",
+    }
+
+    /// `weir run` and the end of an instance.
+    run: Run {
+        /// The report written to standard error at the end of `weir run`.
+        report: ReportFormat = "text",
+        /// Keep the server's log after the end, and say where it is.
+        keep: bool = "false",
+    }
+}
+
+/// The key called `section.name`.
+pub(crate) fn find(section: &str, name: &str) -> Option<&'static KeyInfo> {
+    all_keys().find(|key| key.section == section && key.name == name)
+}
+
+/// Every key of every section.
+pub fn all_keys() -> impl Iterator<Item = &'static KeyInfo> {
+    SECTIONS.iter().flat_map(|section| section.keys)
+}

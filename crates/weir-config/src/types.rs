@@ -1,0 +1,451 @@
+//! The types of settings: how each is written, read and shown.
+//!
+//! A value arrives as text (environment, command line) or as TOML. [`Setting::show`] gives TOML
+//! that reads back to the same value; `weir config` and the server's copy of the configuration
+//! rely on that.
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::Serialize;
+use toml::de::DeValue;
+
+use crate::environment::Environment;
+use crate::error::nearest;
+
+/// A value as it was written.
+#[derive(Debug)]
+pub enum Raw<'a> {
+    /// From a variable or an option.
+    Text(&'a str),
+    /// From a file.
+    Toml(&'a DeValue<'a>),
+}
+
+/// Why a value is refused.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Bad {
+    /// One line, after "bad value ...:".
+    pub reason: String,
+    /// The word that was probably meant.
+    pub nearest: Option<String>,
+}
+
+impl From<String> for Bad {
+    fn from(reason: String) -> Self {
+        Self {
+            reason,
+            nearest: None,
+        }
+    }
+}
+
+/// A type of setting.
+pub trait Setting: Sized + Serialize {
+    /// What to write, as the manual says it.
+    const SHAPE: &'static str;
+
+    /// Reads a word as it stands in a variable, an option or a TOML string.
+    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad>;
+
+    /// Reads a TOML value; strings and integers are taken as words unless a type says otherwise.
+    fn from_toml(value: &DeValue<'_>, env: &Environment) -> Result<Self, Bad> {
+        match value {
+            DeValue::String(text) => Self::from_text(text, env),
+            DeValue::Integer(number) if number.radix() == 10 => {
+                Self::from_text(number.as_str(), env)
+            }
+            other => Err(expected::<Self>(other.type_str())),
+        }
+    }
+
+    /// The value in TOML.
+    fn show(&self) -> String;
+
+    /// Reads either form.
+    fn read(raw: &Raw<'_>, env: &Environment) -> Result<Self, Bad> {
+        match raw {
+            Raw::Text(text) => Self::from_text(text.trim(), env),
+            Raw::Toml(value) => Self::from_toml(value, env),
+        }
+    }
+}
+
+fn expected<T: Setting>(found: &str) -> Bad {
+    Bad::from(format!("expected {}, found {found}", T::SHAPE))
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Size(pub u64);
+
+impl Size {
+    /// `512`, `64K`, `1.5G`, `2GiB` count in 1024s; `64KB` and `2GB` in 1000s, as dd has it.
+    pub fn parse(text: &str) -> Result<Self, Bad> {
+        let lone_letter = text
+            .strip_suffix(['k', 'K', 'm', 'M', 'g', 'G', 't', 'T', 'p', 'P'])
+            .is_some_and(|number| number.ends_with(|c: char| c.is_ascii_digit() || c == ' '));
+        let text = if lone_letter {
+            format!("{text}iB")
+        } else {
+            text.to_owned()
+        };
+        let size: bytesize::ByteSize = text
+            .parse()
+            .map_err(|_| Bad::from("expected a size such as 512M, 2GiB or 1500000".to_owned()))?;
+        Ok(Self(size.as_u64()))
+    }
+
+    /// The shortest exact form: `2GiB`, `1500`.
+    pub fn exact(self) -> String {
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        units
+            .iter()
+            .find(|(shift, _)| self.0 != 0 && self.0.trailing_zeros() >= *shift)
+            .map_or_else(
+                || self.0.to_string(),
+                |(shift, unit)| format!("{}{unit}", self.0 >> shift),
+            )
+    }
+}
+
+/// A share of what there is, or a number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Budget {
+    /// A fixed number of bytes.
+    Bytes(Size),
+    /// Percent, above 0 and at most 100.
+    Percent(f64),
+}
+
+impl Budget {
+    /// The bytes this is of `whole`.
+    pub fn of(self, whole: u64) -> u64 {
+        match self {
+            Self::Bytes(size) => size.0,
+            Self::Percent(percent) => share(whole, percent),
+        }
+    }
+}
+
+/// `percent` of `whole`, to a thousandth of a percent: integers, so that 100 % is the whole.
+fn share(whole: u64, percent: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked to be within 0 to 100 when it was read"
+    )]
+    let thousandths = (percent * 1000.0).round() as u128;
+    let bytes = u128::from(whole) * thousandths / 100_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+impl Setting for Budget {
+    const SHAPE: &'static str = "a size (\"4G\") or a percentage (\"25%\")";
+
+    fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+        let Some(number) = text.strip_suffix('%') else {
+            return Size::parse(text).map(Self::Bytes);
+        };
+        let percent: f64 = number
+            .trim()
+            .parse()
+            .map_err(|_| Bad::from(format!("`{number}` is no number")))?;
+        if percent > 0.0 && percent <= 100.0 {
+            Ok(Self::Percent(percent))
+        } else {
+            Err("a percentage is above 0 and at most 100".to_owned().into())
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Bytes(size) => quoted(&size.exact()),
+            Self::Percent(percent) => quoted(&format!("{percent}%")),
+        }
+    }
+}
+
+/// How much of the memory budget is kept ready to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Warm {
+    /// The budget, but at most 2 GiB.
+    Auto,
+    /// As said; a percentage is of the memory budget.
+    Fixed(Budget),
+}
+
+impl Setting for Warm {
+    const SHAPE: &'static str = "\"auto\", a size or a percentage of memory.budget";
+
+    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "0" | "none" => Ok(Self::Fixed(Budget::Bytes(Size(0)))),
+            _ => Budget::from_text(text, env).map(Self::Fixed),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Auto => quoted("auto"),
+            Self::Fixed(budget) => budget.show(),
+        }
+    }
+}
+
+/// The absolute path under which programs see weir. Normal: no `.`, `..` or doubled slash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct MountPrefix(PathBuf);
+
+impl MountPrefix {
+    /// The path.
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Setting for MountPrefix {
+    const SHAPE: &'static str = "an absolute path below /";
+
+    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
+        let path = absolute(text, env)?;
+        if path == Path::new("/") {
+            return Err("weir cannot stand in for the whole of /".to_owned().into());
+        }
+        let taken = ["/proc", "/sys", "/dev"];
+        if let Some(system) = taken.iter().find(|t| path.starts_with(t)) {
+            return Err(format!("{system} belongs to the kernel").into());
+        }
+        Ok(Self(path))
+    }
+
+    fn show(&self) -> String {
+        quoted(&self.0.to_string_lossy())
+    }
+}
+
+fn absolute(text: &str, env: &Environment) -> Result<PathBuf, Bad> {
+    let text = env.expand(text)?;
+    let path = Path::new(&text);
+    if !path.is_absolute() {
+        return Err(format!("`{text}` is not an absolute path").into());
+    }
+    if path.components().any(|c| c == Component::ParentDir) {
+        return Err(format!("`{text}` contains `..`").into());
+    }
+    // Going through the components drops `.`, doubled and trailing slashes.
+    Ok(path.components().collect())
+}
+
+impl Setting for PathBuf {
+    const SHAPE: &'static str = "an absolute path; $VARIABLES are expanded";
+
+    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
+        absolute(text, env)
+    }
+
+    fn show(&self) -> String {
+        quoted(&self.to_string_lossy())
+    }
+}
+
+/// A file that is named, or put where it belongs.
+impl Setting for Option<PathBuf> {
+    const SHAPE: &'static str = "\"auto\" or an absolute path; $VARIABLES are expanded";
+
+    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
+        match text {
+            "auto" => Ok(None),
+            _ => absolute(text, env).map(Some),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| quoted("auto"), Setting::show)
+    }
+}
+
+/// Directories, in the order in which they are filled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Directories(pub Vec<PathBuf>);
+
+impl Setting for Directories {
+    const SHAPE: &'static str =
+        "a list of absolute paths (in a variable or option: with `:` between); $VARIABLES are expanded";
+
+    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
+        // Expanded before it is split: `${TMPDIR:-/tmp}` has a colon of its own, and a variable
+        // may hold a list itself.
+        let expanded = env.expand(text)?;
+        let paths: Result<Vec<PathBuf>, Bad> = expanded
+            .split(':')
+            .filter(|part| !part.is_empty())
+            .map(|part| absolute(part, env))
+            .collect();
+        at_least_one(paths?)
+    }
+
+    fn from_toml(value: &DeValue<'_>, env: &Environment) -> Result<Self, Bad> {
+        let DeValue::Array(items) = value else {
+            return match value {
+                DeValue::String(text) => at_least_one(vec![absolute(text, env)?]),
+                other => Err(expected::<Self>(other.type_str())),
+            };
+        };
+        let paths: Result<Vec<PathBuf>, Bad> = items
+            .iter()
+            .map(|item| match item.get_ref() {
+                DeValue::String(text) => absolute(text, env),
+                other => Err(expected::<Self>(&format!(
+                    "a list with {}",
+                    other.type_str()
+                ))),
+            })
+            .collect();
+        at_least_one(paths?)
+    }
+
+    fn show(&self) -> String {
+        let items: Vec<String> = self.0.iter().map(Setting::show).collect();
+        format!("[{}]", items.join(", "))
+    }
+}
+
+fn at_least_one(paths: Vec<PathBuf>) -> Result<Directories, Bad> {
+    if paths.is_empty() {
+        return Err(
+            "no directory is named; to do without, set file.enabled = false"
+                .to_owned()
+                .into(),
+        );
+    }
+    Ok(Directories(paths))
+}
+
+impl Setting for bool {
+    const SHAPE: &'static str = "true or false";
+
+    fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+        match text {
+            "true" | "yes" | "on" | "1" => Ok(true),
+            "false" | "no" | "off" | "0" => Ok(false),
+            _ => Err(one_of(text, &["true", "false"])),
+        }
+    }
+
+    fn from_toml(value: &DeValue<'_>, _: &Environment) -> Result<Self, Bad> {
+        match value {
+            DeValue::Boolean(yes) => Ok(*yes),
+            other => Err(expected::<Self>(other.type_str())),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Setting for u32 {
+    const SHAPE: &'static str = "a whole number";
+
+    fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+        let digits: String = text.chars().filter(|c| *c != '_').collect();
+        digits
+            .parse()
+            .map_err(|e| Bad::from(format!("expected {}: {e}", Self::SHAPE)))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+fn one_of(word: &str, words: &[&str]) -> Bad {
+    Bad {
+        reason: format!("expected one of {}", words.join(", ")),
+        nearest: nearest(word, words.iter().copied()),
+    }
+}
+
+/// Declares an enum whose variants are written as single words.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident, $shape:literal { $( $(#[$vdoc:meta])* $variant:ident = $word:literal, )+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+        pub enum $name { $( $(#[$vdoc])* #[serde(rename = $word)] $variant, )+ }
+
+        impl $name {
+            /// Every word, in the order of declaration.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// The word that means this value.
+            pub fn word(self) -> &'static str {
+                match self { $( Self::$variant => $word, )+ }
+            }
+        }
+
+        impl Setting for $name {
+            const SHAPE: &'static str = $shape;
+
+            fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+                match text {
+                    $( $word => Ok(Self::$variant), )+
+                    _ => Err(one_of(text, Self::WORDS)),
+                }
+            }
+
+            fn show(&self) -> String {
+                quoted(self.word())
+            }
+        }
+    };
+}
+
+words! {
+    /// Whether the memory tier is collapsed to huge pages.
+    HugePages, "\"auto\" or \"never\"" {
+        /// Wherever the kernel can.
+        Auto = "auto",
+        /// Small pages only.
+        Never = "never",
+    }
+}
+
+words! {
+    /// How much the server writes to its log.
+    LogLevel, "\"off\", \"error\", \"warn\", \"info\", \"debug\" or \"trace\"" {
+        /// Nothing.
+        Off = "off",
+        /// What failed.
+        Error = "error",
+        /// And what looks wrong.
+        Warn = "warn",
+        /// And what is done, once a step.
+        Info = "info",
+        /// And why.
+        Debug = "debug",
+        /// And each request.
+        Trace = "trace",
+    }
+}
+
+words! {
+    /// The form of the report at the end of `weir run`.
+    ReportFormat, "\"text\", \"json\" or \"none\"" {
+        /// For people.
+        Text = "text",
+        /// For programs; one line.
+        Json = "json",
+        /// None.
+        None = "none",
+    }
+}
