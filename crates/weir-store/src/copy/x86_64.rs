@@ -1,0 +1,201 @@
+//! Streaming copies for x86-64, one pair for each vector width, chosen once by CPUID.
+//!
+//! AVX-512 stores whole lines; AVX2 and SSE2 fill a write-combining buffer with two or
+//! four stores. All have the same shape: the destination is brought to a line boundary by
+//! a cached copy, whole lines are streamed, the rest is copied, and a fence makes the
+//! streamed stores visible before anything that follows.
+
+// The moves that need alignment get it (line boundaries), the others are the unaligned ones.
+#![allow(clippy::cast_ptr_alignment)]
+
+use core::arch::x86_64::{
+    __m128i, __m256i, __m512i, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
+    _mm512_loadu_si512, _mm512_storeu_si512, _mm512_stream_si512, _mm_loadu_si128, _mm_sfence,
+    _mm_storeu_si128, _mm_stream_si128,
+};
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use super::LINE;
+
+/// The least length that [`read_out`] interleaves.
+pub(super) const TWO_PAGES_BYTES: usize = 2 * PAGE;
+const PAGE: usize = 4096;
+
+/// The copies for one instruction set.
+#[derive(Clone, Copy)]
+pub(super) struct Kernel {
+    pub(super) stream_in: unsafe fn(*mut u8, *const u8, usize),
+    pub(super) read_out: unsafe fn(*mut u8, *const u8, usize),
+}
+
+const KERNELS: [Kernel; 3] = [
+    Kernel {
+        stream_in: sse2::stream_in,
+        read_out: sse2::read_out,
+    },
+    Kernel {
+        stream_in: avx2::stream_in,
+        read_out: avx2::read_out,
+    },
+    Kernel {
+        stream_in: avx512::stream_in,
+        read_out: avx512::read_out,
+    },
+];
+
+/// 1 + the index of the widest kernel this processor has; 0 until asked. Several threads
+/// asking at once find the same.
+static WIDEST: AtomicU8 = AtomicU8::new(0);
+
+/// CPUID is asked once (it traps in virtual machines); std's detection reads it and
+/// whether the kernel saves the registers, without libc.
+fn widest() -> usize {
+    let known = WIDEST.load(Ordering::Relaxed);
+    if known != 0 {
+        return usize::from(known - 1);
+    }
+    let found = if std::arch::is_x86_feature_detected!("avx512f") {
+        2
+    } else {
+        u8::from(std::arch::is_x86_feature_detected!("avx2"))
+    };
+    WIDEST.store(found + 1, Ordering::Relaxed);
+    usize::from(found)
+}
+
+/// The kernels that run on this machine.
+#[cfg(test)]
+pub(super) fn kernels_here() -> &'static [Kernel] {
+    &KERNELS[..=widest()]
+}
+
+/// Copies into a slab around the cache, and fences.
+///
+/// # Safety
+///
+/// As `copy::copy_in`.
+pub(super) unsafe fn stream_in(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the processor has that kernel's instructions; the rest is the caller's.
+    unsafe { (KERNELS[widest()].stream_in)(dst, src, len) }
+}
+
+/// Copies out of a slab, two pages in turns.
+///
+/// # Safety
+///
+/// As `copy::copy_out`.
+pub(super) unsafe fn read_out(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the processor has that kernel's instructions; the rest is the caller's.
+    unsafe { (KERNELS[widest()].read_out)(dst, src, len) }
+}
+
+/// Whether a forward copy would load from where, as far as the processor can tell from
+/// the low 12 bits of an address, it has just stored: then each load waits for that store
+/// (measured: 3 instead of 11 GiB/s). A backward copy moves away from it.
+#[inline]
+fn loads_meet_stores(dst: *const u8, src: *const u8) -> bool {
+    (src as usize).wrapping_sub(dst as usize) % PAGE > PAGE / 2
+}
+
+/// Defines the module of one instruction set from its vector type and moves.
+macro_rules! kernel {
+    ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident, $stream:ident) => {
+        mod $name {
+            use super::*;
+
+            /// Vectors in a cache line.
+            const VECTORS: usize = LINE / size_of::<$vector>();
+
+            #[target_feature(enable = $feature)]
+            #[inline]
+            unsafe fn load_line(src: *const u8) -> [$vector; VECTORS] {
+                // SAFETY: the caller has a line readable at `src`.
+                core::array::from_fn(|i| unsafe { $load(src.cast::<$vector>().add(i)) })
+            }
+
+            /// # Safety
+            ///
+            /// The processor must have the instruction set; else as `copy::copy_in`.
+            #[target_feature(enable = $feature)]
+            pub(super) unsafe fn stream_in(dst: *mut u8, src: *const u8, len: usize) {
+                let head = dst.align_offset(LINE).min(len);
+                // SAFETY: `head` and all that is copied below lie within `len`; streamed
+                // stores go to line boundaries, as they must.
+                unsafe {
+                    core::ptr::copy_nonoverlapping(src, dst, head);
+                    let mut at = head;
+                    while at + LINE <= len {
+                        let line = load_line(src.add(at));
+                        for (i, vector) in line.into_iter().enumerate() {
+                            $stream(dst.add(at).cast::<$vector>().add(i), vector);
+                        }
+                        at += LINE;
+                    }
+                    core::ptr::copy_nonoverlapping(src.add(at), dst.add(at), len - at);
+                    // Streamed stores are not ordered with others: without this a record
+                    // published next could be seen before its bytes.
+                    _mm_sfence();
+                }
+            }
+
+            /// # Safety
+            ///
+            /// The processor must have the instruction set; else as `copy::copy_out`.
+            #[target_feature(enable = $feature)]
+            pub(super) unsafe fn read_out(dst: *mut u8, src: *const u8, len: usize) {
+                // Stores to line boundaries: one that crosses a line costs double.
+                let head = dst.align_offset(LINE).min(len);
+                let backward = loads_meet_stores(dst.wrapping_add(head), src.wrapping_add(head));
+                // SAFETY: all that is copied lies within `len`.
+                unsafe {
+                    core::ptr::copy_nonoverlapping(src, dst, head);
+                    let mut pair = head;
+                    while pair + TWO_PAGES_BYTES <= len {
+                        for step in 0..PAGE / LINE {
+                            let line = if backward {
+                                PAGE / LINE - 1 - step
+                            } else {
+                                step
+                            };
+                            let at = pair + line * LINE;
+                            let first = load_line(src.add(at));
+                            let second = load_line(src.add(at + PAGE));
+                            for i in 0..VECTORS {
+                                $store(dst.add(at).cast::<$vector>().add(i), first[i]);
+                                let to = dst.add(at + PAGE).cast::<$vector>();
+                                $store(to.add(i), second[i]);
+                            }
+                        }
+                        pair += TWO_PAGES_BYTES;
+                    }
+                    core::ptr::copy_nonoverlapping(src.add(pair), dst.add(pair), len - pair);
+                }
+            }
+        }
+    };
+}
+
+kernel!(
+    sse2,
+    "sse2",
+    __m128i,
+    _mm_loadu_si128,
+    _mm_storeu_si128,
+    _mm_stream_si128
+);
+kernel!(
+    avx2,
+    "avx2",
+    __m256i,
+    _mm256_loadu_si256,
+    _mm256_storeu_si256,
+    _mm256_stream_si256
+);
+kernel!(
+    avx512,
+    "avx512f",
+    __m512i,
+    _mm512_loadu_si512,
+    _mm512_storeu_si512,
+    _mm512_stream_si512
+);
