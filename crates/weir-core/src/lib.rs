@@ -9,11 +9,15 @@
 //! | --- | --- |
 //! | [`types`] | numbers that must not be mixed up |
 //! | [`extent`] | where the bytes of files lie |
+//! | [`names`] | the namespace: inodes and directory entries |
+//! | [`placement`] | which server holds what |
 //! | [`node`] | records of the memory that a node's processes share |
 //! | [`proto`] | the operations a client may ask of its server |
 #![forbid(unsafe_code)]
 
 pub mod extent;
+pub mod names;
 pub mod node;
+pub mod placement;
 pub mod proto;
 pub mod types;

@@ -1,0 +1,196 @@
+//! What is known of an inode: types, attributes, and requests to set them.
+
+use super::layout::InodeRecord;
+use super::seq;
+use super::ViewError;
+use crate::types::Ino;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// `S_IFMT`: the bits of a mode that hold the type.
+const TYPE_MASK: u32 = 0o170_000;
+/// The bits of a mode that hold permissions, set-id and sticky.
+const PERMISSIONS: u32 = 0o7777;
+
+/// The types of file that weir has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum FileType {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link.
+    Symlink,
+}
+
+impl FileType {
+    /// The type bits of `st_mode`.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            FileType::File => 0o100_000,
+            FileType::Dir => 0o040_000,
+            FileType::Symlink => 0o120_000,
+        }
+    }
+
+    /// The type in a `st_mode`; none for 0 and for types weir does not have.
+    pub const fn of_mode(mode: u32) -> Option<FileType> {
+        match mode & TYPE_MASK {
+            0o100_000 => Some(FileType::File),
+            0o040_000 => Some(FileType::Dir),
+            0o120_000 => Some(FileType::Symlink),
+            _ => None,
+        }
+    }
+
+    /// A full mode of this type with `permissions`.
+    pub(super) const fn with(self, permissions: u32) -> u32 {
+        self.mode_bits() | (permissions & PERMISSIONS)
+    }
+}
+
+/// An inode's attributes, as they were together at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attr {
+    /// Whose they are.
+    pub ino: Ino,
+    /// `st_mode`: type and permissions.
+    pub mode: u32,
+    /// Names it has; a directory counts itself and each child directory's `..`.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes of a file as last told to the server, or length of a link's target.
+    pub size: u64,
+    /// Bytes of storage.
+    pub allocated: u64,
+    /// Last access, in ns since the epoch.
+    pub atime_ns: i64,
+    /// Last change of the contents, in ns since the epoch.
+    pub mtime_ns: i64,
+    /// Last change of the attributes, in ns since the epoch.
+    pub ctime_ns: i64,
+    /// Changes whenever the extents of the file do; what was cached under another is void.
+    pub index_generation: u64,
+    /// The node's `FileBlock` while the file is open for writing here; 0 is none.
+    pub block: u32,
+    /// A directory's `..` (the root's is itself); of a file, the directory of one of its
+    /// names. [`Ino::NONE`] once that name is gone.
+    pub parent: Ino,
+}
+
+impl Attr {
+    /// The type; the mode of an `Attr` always has one.
+    pub fn file_type(&self) -> FileType {
+        FileType::of_mode(self.mode).unwrap_or(FileType::File)
+    }
+}
+
+/// What to set; `None` leaves as is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct SetAttr {
+    /// Permission bits (the type is kept).
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes, of a file.
+    pub size: Option<u64>,
+    /// Bytes of storage.
+    pub allocated: Option<u64>,
+    /// Last access, in ns since the epoch.
+    pub atime_ns: Option<i64>,
+    /// Last change of the contents, in ns since the epoch.
+    pub mtime_ns: Option<i64>,
+    /// Last change of the attributes, in ns since the epoch.
+    pub ctime_ns: Option<i64>,
+    /// The `FileBlock`; 0 for none.
+    pub block: Option<u32>,
+}
+
+impl InodeRecord {
+    pub(super) fn file_type(&self) -> Option<FileType> {
+        FileType::of_mode(self.mode.load(Relaxed))
+    }
+
+    /// Whether the slot is in the life that `ino` names.
+    pub(super) fn is(&self, ino: Ino) -> bool {
+        self.generation.load(Relaxed) & 0xFFFF == u32::from(ino.generation())
+            && self.file_type().is_some()
+    }
+
+    /// The attributes, if the slot is in the life that `ino` names.
+    #[inline]
+    pub(super) fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError> {
+        seq::read(&self.seq, || self.is(ino).then(|| self.words(ino)))
+    }
+
+    /// The words one by one: torn, unless under `seq` or in the writer.
+    #[inline]
+    pub(super) fn words(&self, ino: Ino) -> Attr {
+        Attr {
+            ino,
+            mode: self.mode.load(Relaxed),
+            nlink: self.nlink.load(Relaxed),
+            uid: self.uid.load(Relaxed),
+            gid: self.gid.load(Relaxed),
+            size: self.size.load(Relaxed),
+            allocated: self.allocated.load(Relaxed),
+            atime_ns: self.atime.load(Relaxed),
+            mtime_ns: self.mtime.load(Relaxed),
+            ctime_ns: self.ctime.load(Relaxed),
+            index_generation: self.index_generation.load(Relaxed),
+            block: self.block.load(Relaxed),
+            parent: Ino(self.parent.load(Relaxed)),
+        }
+    }
+
+    /// Writes what `set` has. Under a change of the writer.
+    pub(super) fn apply(&self, set: &SetAttr) {
+        if let Some(permissions) = set.mode {
+            let kind = self.mode.load(Relaxed) & TYPE_MASK;
+            self.mode.store(kind | (permissions & PERMISSIONS), Relaxed);
+        }
+        for (word, value) in [
+            (&self.uid, set.uid),
+            (&self.gid, set.gid),
+            (&self.block, set.block),
+        ] {
+            if let Some(value) = value {
+                word.store(value, Relaxed);
+            }
+        }
+        for (word, value) in [(&self.size, set.size), (&self.allocated, set.allocated)] {
+            if let Some(value) = value {
+                word.store(value, Relaxed);
+            }
+        }
+        for (word, value) in [
+            (&self.atime, set.atime_ns),
+            (&self.mtime, set.mtime_ns),
+            (&self.ctime, set.ctime_ns),
+        ] {
+            if let Some(value) = value {
+                word.store(value, Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_and_their_bits() {
+        for kind in [FileType::File, FileType::Dir, FileType::Symlink] {
+            assert_eq!(FileType::of_mode(kind.with(0o777)), Some(kind));
+        }
+        assert_eq!(FileType::of_mode(0), None);
+        assert_eq!(FileType::of_mode(0o140_644), None); // a socket
+        assert_eq!(FileType::File.with(0o040_644), 0o100_644);
+    }
+}

@@ -1,0 +1,78 @@
+//! The namespace: inodes, directory entries and how they are found, as tables in
+//! memory that a node's server writes and its clients only read.
+//!
+//! One [`Shard`] (the server, one thread) is the only writer. Any number of
+//! [`NamesView`]s read at the same time, without a lock and without a message:
+//! `stat` and `open` of what exists ask nobody.
+//!
+//! How a reader can trust what it saw:
+//! - A new entry is written whole before it is linked into its bucket with a release
+//!   store, and its inode before that. So whoever finds a name finds its inode.
+//! - Whatever takes away or moves (unlink, rename, growing of the hash table) happens
+//!   while a counter is odd: one of [`STRIPES`] counters for the entries of a bucket,
+//!   one counter in each inode record for its attributes. A reader whose counter was
+//!   odd, or changed under it, tries again (a sequence lock, as Boehm describes it in
+//!   "Can seqlocks get along with programming language memory models?", MSPC 2012).
+//! - The memory is another process's: every index is checked against its table, every
+//!   walk is bounded. A reader that cannot get a settled answer in a bounded number of
+//!   tries (the writer was preempted, or died) says [`ViewError::Unsettled`]; the caller
+//!   then asks the server, which also lends it the CPU.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `layout` | the records, the file's layout, checking it |
+//! | `attr` | what is known of an inode |
+//! | `hash`, `dentry` | names as words; the entry's format and the bucket walk |
+//! | `seq` | the sequence lock |
+//! | `view` | the reader |
+//! | `arena`, `inodes`, `order`, `entries` | the writer's parts: memory for entries, inode slots, directory order, the hash table |
+//! | `shard`, `rename`, `error` | the operations |
+//!
+//! Left out: permission checks (an instance has one user), special files, and
+//! the journal. Entries and inodes are made in two separate steps, so that they may
+//! come to live on different servers (see [`crate::placement`]); this module's
+//! operations do both on one.
+
+mod arena;
+mod attr;
+mod dentry;
+mod entries;
+mod error;
+mod hash;
+mod inodes;
+mod layout;
+mod order;
+mod rename;
+mod seq;
+mod shard;
+mod view;
+
+#[cfg(test)]
+mod concurrency_tests;
+#[cfg(test)]
+mod memory;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod property_tests;
+
+pub use attr::{Attr, FileType, SetAttr};
+pub use error::NamesError;
+pub use layout::{
+    layout, InodeRecord, Layout, NamesHeader, Section, Tables, TablesError, MAGIC, STRIPES, VERSION,
+};
+pub use rename::{RenameMode, Renamed};
+pub use shard::{Counts, DirEntry, Owner, Shard, Unlinked, FIRST_COOKIE};
+pub use view::{NamesView, ViewError};
+
+/// The longest name, in bytes.
+pub const NAME_MAX: usize = 255;
+
+/// The longest target of a symbolic link, in bytes (Linux: `PATH_MAX` without its NUL).
+pub const SYMLINK_MAX: usize = 4095;
+
+/// The most links an inode may have; directories count one for each child directory.
+pub const LINK_MAX: u32 = i32::MAX as u32;
+
+/// The root directory's slot.
+pub const ROOT_INDEX: u32 = 1;

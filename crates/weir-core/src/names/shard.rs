@@ -1,0 +1,556 @@
+//! The operations on the namespace, as the one writer of the tables does them.
+//!
+//! Each either does all of its work or, with an error, nothing. An inode whose last name
+//! is gone stays, for those who have it open, until [`Shard::release`].
+//!
+//! Left out: `.` and `..` (paths are the client's), permission checks, the journal.
+
+use super::arena::Arena;
+use super::dentry::{copy_bytes, find, Found, GRANULE_WORDS};
+use super::hash::{words, Key};
+use super::inodes::{Inodes, NewInode};
+use super::layout::{InodeRecord, Tables};
+use super::order::{Order, Orders};
+use super::seq::Change;
+use super::{
+    Attr, FileType, NamesError, NamesView, SetAttr, LINK_MAX, NAME_MAX, ROOT_INDEX, SYMLINK_MAX,
+};
+use crate::types::Ino;
+use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The first cookie an entry can have: 0 is a directory's start, and the client gives
+/// `.` and `..` the cookies 1 and 2.
+pub const FIRST_COOKIE: u64 = 3;
+
+/// Set-group-id: what is made in such a directory takes its group.
+const SETGID: u32 = 0o2000;
+
+/// Whose a new inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group, unless the directory is set-group-id.
+    pub gid: u32,
+}
+
+/// A name was taken from an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Unlinked {
+    /// The inode.
+    pub ino: Ino,
+    /// Links left; at 0 it waits for [`Shard::release`].
+    pub nlink: u32,
+}
+
+/// An entry, as a scan of its directory meets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirEntry<'n> {
+    /// Its name.
+    pub name: &'n [u8],
+    /// What it names.
+    pub ino: Ino,
+    /// The type of that.
+    pub file_type: FileType,
+    /// Where a scan goes on after it.
+    pub cookie: u64,
+}
+
+/// How much there is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Counts {
+    /// Regular files, including those without a name that are still open.
+    pub files: u64,
+    /// Directories, with the root.
+    pub dirs: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Directory entries.
+    pub entries: u64,
+    /// Inodes the tables were made for.
+    pub max_inodes: u64,
+    /// Bytes of shared tables ever touched.
+    pub table_bytes: u64,
+    /// Bytes of the writer's private memory.
+    pub private_bytes: u64,
+}
+
+/// The one writer of a rank's tables. (That there is only one is the caller's promise;
+/// readers are only as right as it is kept.)
+pub struct Shard<'a> {
+    pub(super) tables: Tables<'a>,
+    pub(super) arena: Arena<'a>,
+    pub(super) inodes: Inodes,
+    pub(super) orders: Orders,
+    pub(super) entries: u64,
+    /// Inodes of each type, in the order of [`kind_index`].
+    live: [u64; 3],
+}
+
+impl<'a> Shard<'a> {
+    /// Takes freshly formatted tables and makes the root directory in them.
+    pub fn new(
+        tables: Tables<'a>,
+        mode: u32,
+        owner: Owner,
+        now_ns: i64,
+    ) -> Result<Self, NamesError> {
+        let mut shard = Shard {
+            tables,
+            arena: Arena::new(tables.arena),
+            inodes: Inodes::new(),
+            orders: Orders::default(),
+            entries: 0,
+            live: [0; 3],
+        };
+        let aux = shard.orders.add();
+        let new = NewInode::of(FileType::Dir, mode, owner, now_ns);
+        let root = shard.make_inode(&NewInode { aux, ..new })?;
+        let record = shard.live(root)?;
+        let _change = Change::begin(&record.seq);
+        record.parent.store(root.0, Relaxed);
+        Ok(shard)
+    }
+
+    /// A reader of the same tables.
+    pub fn view(&self) -> NamesView<'a> {
+        NamesView::new(self.tables)
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Ino {
+        self.tables.root()
+    }
+
+    /// What `name` names in the directory `parent`.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<(Ino, FileType), NamesError> {
+        self.dir(parent)?;
+        let key = Key::probe(parent, name).ok_or(NamesError::NotFound)?;
+        let found = self.find(&key)?;
+        Ok((found.child, found.kind))
+    }
+
+    /// The attributes of `ino`.
+    pub fn attr(&self, ino: Ino) -> Result<Attr, NamesError> {
+        Ok(self.live(ino)?.words(ino))
+    }
+
+    /// Makes a regular file.
+    pub fn create(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        owner: Owner,
+        now_ns: i64,
+    ) -> Result<Ino, NamesError> {
+        let new = NewInode::of(FileType::File, mode, owner, now_ns);
+        self.make(parent, name, new)
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        owner: Owner,
+        now_ns: i64,
+    ) -> Result<Ino, NamesError> {
+        let aux = self.orders.add();
+        let new = NewInode::of(FileType::Dir, mode, owner, now_ns);
+        let made = self.make(parent, name, NewInode { aux, ..new });
+        if made.is_err() {
+            self.orders.remove(aux);
+        }
+        made
+    }
+
+    /// Makes a symbolic link to `target` (1 to [`SYMLINK_MAX`] bytes without NUL).
+    pub fn symlink(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+        owner: Owner,
+        now_ns: i64,
+    ) -> Result<Ino, NamesError> {
+        if target.len() > SYMLINK_MAX {
+            return Err(NamesError::NameTooLong);
+        }
+        if target.is_empty() || target.contains(&0) {
+            return Err(NamesError::InvalidName);
+        }
+        let size_granules = target.len().div_ceil(8 * GRANULE_WORDS);
+        let aux = self.arena.alloc(size_granules).ok_or(NamesError::NoSpace)?;
+        let block = &self.tables.arena[aux as usize * GRANULE_WORDS..];
+        for (word, value) in block.iter().zip(words(target)) {
+            word.store(value, Relaxed);
+        }
+        let size = target.len() as u64;
+        let new = NewInode::of(FileType::Symlink, 0o777, owner, now_ns);
+        let made = self.make(parent, name, NewInode { size, aux, ..new });
+        if made.is_err() {
+            self.arena.free(aux);
+        }
+        made
+    }
+
+    /// Gives `ino` another name.
+    pub fn link(
+        &mut self,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+        now_ns: i64,
+    ) -> Result<(), NamesError> {
+        let record = self.live(ino)?;
+        let kind = record.file_type().ok_or(NamesError::Stale(ino))?;
+        if kind == FileType::Dir {
+            return Err(NamesError::LinkToDirectory);
+        }
+        let (dir, key) = self.free_place(parent, name)?;
+        match record.nlink.load(Relaxed) {
+            0 => return Err(NamesError::NotFound),
+            LINK_MAX => return Err(NamesError::TooManyLinks),
+            _ => {}
+        }
+        let at = self.prepare_entry(dir, &key, ino, kind)?;
+        {
+            let _change = Change::begin(&record.seq);
+            record.nlink.fetch_add(1, Relaxed);
+            record.ctime.store(now_ns, Relaxed);
+            if record.entry.load(Relaxed) == 0 {
+                record.entry.store(at, Relaxed);
+                record.parent.store(parent.0, Relaxed);
+            }
+        }
+        self.publish_entry(at);
+        touch_dir(dir, 0, now_ns);
+        self.tell();
+        Ok(())
+    }
+
+    /// Takes a name from a file or symbolic link.
+    pub fn unlink(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        now_ns: i64,
+    ) -> Result<Unlinked, NamesError> {
+        let (dir, key) = self.place(parent, name)?;
+        let found = self.find(&key)?;
+        if found.kind == FileType::Dir {
+            return Err(NamesError::IsADirectory);
+        }
+        let gone = self.drop_link(&found, now_ns)?;
+        self.remove_entry(dir, found.at);
+        touch_dir(dir, 0, now_ns);
+        self.tell();
+        Ok(gone)
+    }
+
+    /// Removes an empty directory's name. The directory itself stays until
+    /// [`Shard::release`], but nothing can be made in it.
+    pub fn rmdir(&mut self, parent: Ino, name: &[u8], now_ns: i64) -> Result<Unlinked, NamesError> {
+        let (dir, key) = self.place(parent, name)?;
+        let found = self.find(&key)?;
+        if found.kind != FileType::Dir {
+            return Err(NamesError::NotADirectory);
+        }
+        if self.order(self.dir(found.child)?).len() > 0 {
+            return Err(NamesError::NotEmpty);
+        }
+        let gone = self.drop_link(&found, now_ns)?;
+        self.remove_entry(dir, found.at);
+        touch_dir(dir, -1, now_ns);
+        self.tell();
+        Ok(gone)
+    }
+
+    /// Frees an inode that has no name left and that nobody has open any more.
+    pub fn release(&mut self, ino: Ino) -> Result<(), NamesError> {
+        let record = self.live(ino)?;
+        if ino.index() == ROOT_INDEX || record.nlink.load(Relaxed) > 0 {
+            return Err(NamesError::Busy(ino));
+        }
+        self.drop_inode(ino, record);
+        self.tell();
+        Ok(())
+    }
+
+    /// Sets attributes; those that resulted.
+    pub fn setattr(&mut self, ino: Ino, set: &SetAttr) -> Result<Attr, NamesError> {
+        let record = self.live(ino)?;
+        if set.size.is_some() {
+            match record.file_type() {
+                Some(FileType::File) => {}
+                Some(FileType::Dir) => return Err(NamesError::IsADirectory),
+                _ => return Err(NamesError::WrongType),
+            }
+        }
+        {
+            let _change = Change::begin(&record.seq);
+            record.apply(set);
+        }
+        Ok(record.words(ino))
+    }
+
+    /// Says that the extents of `ino` changed; its new index generation.
+    pub fn bump_index_generation(&mut self, ino: Ino) -> Result<u64, NamesError> {
+        let record = self.live(ino)?;
+        let _change = Change::begin(&record.seq);
+        Ok(record.index_generation.fetch_add(1, Relaxed) + 1)
+    }
+
+    /// Goes through the entries of `dir` after `cookie` (below [`FIRST_COOKIE`]: from the
+    /// start), at most `budget` of them, until `visit` breaks; entries it was shown. `.` and `..` are not entries.
+    pub fn readdir(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        budget: usize,
+        mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<usize, NamesError> {
+        let record = self.dir(dir)?;
+        let mut name = [0; NAME_MAX];
+        let mut shown = 0;
+        for (cookie, at) in self.order(record).after(cookie).take(budget) {
+            let entry = self.dentry(at);
+            let (Some(len), Some(file_type)) = (entry.name(&mut name), entry.kind()) else {
+                continue;
+            };
+            let ino = entry.child();
+            shown += 1;
+            let name = &name[..len];
+            let seen = visit(DirEntry {
+                name,
+                ino,
+                file_type,
+                cookie,
+            });
+            if seen.is_break() {
+                break;
+            }
+        }
+        Ok(shown)
+    }
+
+    /// Entries in `dir`.
+    pub fn entry_count(&self, dir: Ino) -> Result<u64, NamesError> {
+        Ok(self.order(self.dir(dir)?).len())
+    }
+
+    /// The target of a symbolic link.
+    pub fn symlink_target(&self, ino: Ino) -> Result<Vec<u8>, NamesError> {
+        let record = self.live(ino)?;
+        if record.file_type() != Some(FileType::Symlink) {
+            return Err(NamesError::WrongType);
+        }
+        let len = usize::try_from(record.size.load(Relaxed)).unwrap_or(0);
+        let at = record.aux.load(Relaxed) as usize * GRANULE_WORDS;
+        let mut target = vec![0; len];
+        copy_bytes(&self.tables.arena[at..], &mut target).expect("a target is in the arena");
+        Ok(target)
+    }
+
+    /// How much there is now.
+    pub fn counts(&self) -> Counts {
+        let [files, dirs, symlinks] = self.live;
+        let records = u64::from(self.inodes.high()) * size_of::<InodeRecord>() as u64;
+        let buckets = u64::from(self.tables.header.bucket_count.0.load(Relaxed)) * 4;
+        let private = self.arena.private_bytes() + self.orders.private_bytes();
+        Counts {
+            files,
+            dirs,
+            symlinks,
+            entries: self.entries,
+            max_inodes: self.tables.inodes.len() as u64 - 1,
+            table_bytes: records + buckets + self.arena.high_words() * 8,
+            private_bytes: private as u64,
+        }
+    }
+
+    /// The first step of making something: its inode, which no entry names yet.
+    fn make_inode(&mut self, new: &NewInode) -> Result<Ino, NamesError> {
+        let ino = self.inodes.make(&self.tables, new)?;
+        self.live[kind_index(new.kind)] += 1;
+        Ok(ino)
+    }
+
+    /// Both steps: the inode, then the entry that names it.
+    fn make(&mut self, parent: Ino, name: &[u8], mut new: NewInode) -> Result<Ino, NamesError> {
+        let (dir, key) = self.free_place(parent, name)?;
+        let is_dir = new.kind == FileType::Dir;
+        if is_dir && dir.nlink.load(Relaxed) >= LINK_MAX {
+            return Err(NamesError::TooManyLinks);
+        }
+        new.inherit(dir);
+        let (kind, now_ns) = (new.kind, new.now_ns);
+        let ino = self.make_inode(&new)?;
+        let record = self.live(ino)?;
+        let at = match self.prepare_entry(dir, &key, ino, kind) {
+            Ok(at) => at,
+            Err(error) => {
+                // What the new inode owns (link target, order) is the caller's to take back.
+                self.inodes.drop(&self.tables, record, ino.index());
+                self.live[kind_index(kind)] -= 1;
+                return Err(error);
+            }
+        };
+        {
+            let _change = Change::begin(&record.seq);
+            record.parent.store(parent.0, Relaxed);
+            record.entry.store(at, Relaxed);
+        }
+        self.publish_entry(at);
+        touch_dir(dir, i32::from(is_dir), now_ns);
+        self.tell();
+        Ok(ino)
+    }
+
+    /// Takes the link that `found` is from its inode; the entry itself stays.
+    pub(super) fn drop_link(&mut self, found: &Found, now_ns: i64) -> Result<Unlinked, NamesError> {
+        let record = self.live(found.child)?;
+        let _change = Change::begin(&record.seq);
+        let nlink = match found.kind {
+            FileType::Dir => 0,
+            _ => record.nlink.load(Relaxed).saturating_sub(1),
+        };
+        record.nlink.store(nlink, Relaxed);
+        record.ctime.store(now_ns, Relaxed);
+        Self::forget_entry(record, found.at);
+        Ok(Unlinked {
+            ino: found.child,
+            nlink,
+        })
+    }
+
+    /// Ends an inode's life, with what it owns.
+    fn drop_inode(&mut self, ino: Ino, record: &InodeRecord) {
+        let kind = record.file_type().expect("a live inode has a type");
+        let aux = record.aux.load(Relaxed);
+        self.inodes.drop(&self.tables, record, ino.index());
+        match kind {
+            FileType::File => {}
+            FileType::Dir => self.orders.remove(aux),
+            // After the record says it is gone: readers of the target check that.
+            FileType::Symlink => self.arena.free(aux),
+        }
+        self.live[kind_index(kind)] -= 1;
+    }
+
+    /// The record of a live inode of this rank.
+    pub(super) fn live(&self, ino: Ino) -> Result<&'a InodeRecord, NamesError> {
+        let record = self.tables.record(ino).filter(|record| record.is(ino));
+        record.ok_or(NamesError::Stale(ino))
+    }
+
+    /// The record of a directory, removed or not.
+    pub(super) fn dir(&self, ino: Ino) -> Result<&'a InodeRecord, NamesError> {
+        let record = self.live(ino)?;
+        match record.file_type() {
+            Some(FileType::Dir) => Ok(record),
+            _ => Err(NamesError::NotADirectory),
+        }
+    }
+
+    /// The directory and key of a name, which may be there or not.
+    pub(super) fn place<'n>(
+        &self,
+        parent: Ino,
+        name: &'n [u8],
+    ) -> Result<(&'a InodeRecord, Key<'n>), NamesError> {
+        let dir = self.dir(parent)?;
+        Ok((dir, Key::checked(parent, name)?))
+    }
+
+    /// The same, of a name that can be made.
+    fn free_place<'n>(
+        &self,
+        parent: Ino,
+        name: &'n [u8],
+    ) -> Result<(&'a InodeRecord, Key<'n>), NamesError> {
+        let (dir, key) = self.place(parent, name)?;
+        if dir.nlink.load(Relaxed) == 0 {
+            return Err(NamesError::NotFound);
+        }
+        match self.find(&key) {
+            Ok(_) => Err(NamesError::Exists),
+            Err(_) => Ok((dir, key)),
+        }
+    }
+
+    pub(super) fn find(&self, key: &Key<'_>) -> Result<Found, NamesError> {
+        find(&self.tables, key).ok_or(NamesError::NotFound)
+    }
+
+    pub(super) fn order(&self, dir: &InodeRecord) -> &Order {
+        self.orders.of(dir.aux.load(Relaxed))
+    }
+
+    pub(super) fn order_mut(&mut self, dir: &InodeRecord) -> &mut Order {
+        self.orders.of_mut(dir.aux.load(Relaxed))
+    }
+
+    /// Publishes the counts.
+    pub(super) fn tell(&self) {
+        let tally = &self.tables.header.tally.0;
+        let [files, dirs, symlinks] = self.live;
+        for (word, value) in [
+            (&tally.files, files),
+            (&tally.dirs, dirs),
+            (&tally.symlinks, symlinks),
+            (&tally.entries, self.entries),
+            (&tally.inode_high, u64::from(self.inodes.high())),
+            (&tally.arena_high_words, self.arena.high_words()),
+        ] {
+            word.store(value, Relaxed);
+        }
+    }
+}
+
+impl NewInode {
+    fn of(kind: FileType, mode: u32, owner: Owner, now_ns: i64) -> Self {
+        NewInode {
+            kind,
+            mode,
+            uid: owner.uid,
+            gid: owner.gid,
+            nlink: if kind == FileType::Dir { 2 } else { 1 },
+            size: 0,
+            aux: 0,
+            now_ns,
+        }
+    }
+
+    /// Takes the group of a set-group-id directory, as Linux does.
+    fn inherit(&mut self, dir: &InodeRecord) {
+        if dir.mode.load(Relaxed) & SETGID != 0 {
+            self.gid = dir.gid.load(Relaxed);
+            if self.kind == FileType::Dir {
+                self.mode |= SETGID;
+            }
+        }
+    }
+}
+
+fn kind_index(kind: FileType) -> usize {
+    match kind {
+        FileType::File => 0,
+        FileType::Dir => 1,
+        FileType::Symlink => 2,
+    }
+}
+
+/// A directory's entries changed, and its child directories by `children`.
+pub(super) fn touch_dir(dir: &InodeRecord, children: i32, now_ns: i64) {
+    let _change = Change::begin(&dir.seq);
+    dir.mtime.store(now_ns, Relaxed);
+    dir.ctime.store(now_ns, Relaxed);
+    let nlink = dir.nlink.load(Relaxed);
+    dir.nlink
+        .store(nlink.saturating_add_signed(children), Relaxed);
+}

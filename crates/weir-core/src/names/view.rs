@@ -1,0 +1,150 @@
+//! The reader: names and attributes straight from shared memory.
+//!
+//! Nothing here allocates, waits or calls the kernel. A name costs one bucket, its
+//! entries (1.5 on the average) and a counter; attributes cost one record.
+//!
+//! Left out: listing a directory (its order is private to the writer, see [`super::Shard::readdir`])
+//! and walking whole paths (links and the root of it are the caller's).
+
+use super::dentry::{copy_bytes, find, stripe, Dentry};
+use super::hash::Key;
+use super::layout::Tables;
+use super::seq;
+use super::{Attr, FileType, NAME_MAX, SYMLINK_MAX};
+use crate::types::Ino;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// Why there is no answer, not even "no".
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ViewError {
+    /// The writer was in the middle of a change for too long: ask the server.
+    #[error("the tables were being changed")]
+    Unsettled,
+    /// The path is longer than the caller's buffer (ERANGE, ENAMETOOLONG).
+    #[error("the path does not fit")]
+    BufferTooSmall,
+}
+
+/// A reader of the tables. Copy it freely.
+#[derive(Clone, Copy)]
+pub struct NamesView<'a> {
+    tables: Tables<'a>,
+}
+
+impl<'a> NamesView<'a> {
+    /// A reader of checked tables.
+    pub fn new(tables: Tables<'a>) -> Self {
+        NamesView { tables }
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Ino {
+        self.tables.root()
+    }
+
+    /// What `name` names in the directory `parent`. Also `None` if `parent` is no
+    /// directory, is gone, or if `name` is `.` or `..`, which are not entries.
+    #[inline]
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, ViewError> {
+        let Some(key) = Key::probe(parent, name) else {
+            return Ok(None);
+        };
+        let found = seq::read(stripe(&self.tables, key.hash), || find(&self.tables, &key))?;
+        Ok(found.map(|found| (found.child, found.kind)))
+    }
+
+    /// The attributes of `ino`, all of one moment; `None` if it is gone.
+    #[inline]
+    pub fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError> {
+        match self.tables.record(ino) {
+            Some(record) => record.attr(ino),
+            None => Ok(None),
+        }
+    }
+
+    /// [`Attr::index_generation`] alone, by one load: it differs from what it was if the
+    /// extents of the file changed or the file is gone. 0 for what never was an inode.
+    #[inline]
+    pub fn index_generation(&self, ino: Ino) -> u64 {
+        match self.tables.record(ino) {
+            Some(record) => record.index_generation.load(Acquire),
+            None => 0,
+        }
+    }
+
+    /// Copies the target of the symbolic link `ino`; its length. `None` if it is gone, is
+    /// no link, or `out` is too small ([`SYMLINK_MAX`] always suffices).
+    pub fn symlink_target(&self, ino: Ino, out: &mut [u8]) -> Result<Option<usize>, ViewError> {
+        let Some(record) = self.tables.record(ino) else {
+            return Ok(None);
+        };
+        seq::read(&record.seq, || {
+            if !record.is(ino) || record.file_type() != Some(FileType::Symlink) {
+                return None;
+            }
+            let len = usize::try_from(record.size.load(Relaxed)).ok()?;
+            let at = record.aux.load(Relaxed);
+            let target = super::arena::block(self.tables.arena, at)?;
+            if len > SYMLINK_MAX {
+                return None;
+            }
+            copy_bytes(target, out.get_mut(..len)?)?;
+            Some(len)
+        })
+    }
+
+    /// The directory that `ino` is in and its name there, as of one moment. For a file of
+    /// several names, one of them. `None` for the root, for what is gone or was removed,
+    /// and for a file whose known name was removed while others remain.
+    pub fn parent_and_name(
+        &self,
+        ino: Ino,
+        out: &mut [u8; NAME_MAX],
+    ) -> Result<Option<(Ino, usize)>, ViewError> {
+        let Some(record) = self.tables.record(ino) else {
+            return Ok(None);
+        };
+        // A rename or removal holds the record's counter odd before it touches the entry.
+        seq::read(&record.seq, || {
+            if !record.is(ino) {
+                return None;
+            }
+            let entry = Dentry::at(self.tables.arena, record.entry.load(Relaxed))?;
+            let parent = Ino(record.parent.load(Relaxed));
+            (entry.child() == ino && entry.parent() == parent)
+                .then(|| Some((parent, entry.name(out)?)))?
+        })
+    }
+
+    /// The path of `ino` from the root, `/` for the root itself, written at the end of `out`. Safe
+    /// against renames above: the path was one of `ino` at one moment. `None` as in
+    /// [`NamesView::parent_and_name`].
+    pub fn path_of<'b>(&self, ino: Ino, out: &'b mut [u8]) -> Result<Option<&'b [u8]>, ViewError> {
+        let moves = &self.tables.header.moves.0;
+        let start = seq::read(moves, || self.write_path(ino, out))??;
+        Ok(start.map(|start| &out[start..]))
+    }
+
+    /// Where in `out` the path begins.
+    fn write_path(&self, ino: Ino, out: &mut [u8]) -> Result<Option<usize>, ViewError> {
+        let (mut here, mut start) = (ino, out.len());
+        let mut name = [0; NAME_MAX];
+        // Each step writes at least two bytes, so this ends on any tables.
+        while here != self.root() {
+            let Some((parent, len)) = self.parent_and_name(here, &mut name)? else {
+                return Ok(None);
+            };
+            let Some(begin) = start.checked_sub(len + 1) else {
+                return Err(ViewError::BufferTooSmall);
+            };
+            out[begin] = b'/';
+            out[begin + 1..start].copy_from_slice(&name[..len]);
+            (here, start) = (parent, begin);
+        }
+        if start == out.len() {
+            start = start.checked_sub(1).ok_or(ViewError::BufferTooSmall)?;
+            out[start] = b'/';
+        }
+        Ok(Some(start))
+    }
+}
