@@ -1,38 +1,536 @@
-//! A run: an arithmetic progression of pieces of a file.
+//! Runs: where the bytes of a file lie, as arithmetic progressions.
+//!
+//! A run is `count` pieces of `length` bytes, `stride` bytes apart in the file. Piece `i` lies `i * pos_stride` bytes
+//! behind the first one in the log:
+//!
+//! ```text
+//!           |<---- stride ---->|
+//! file  ----[length]-----------[length]-----------[length]----
+//!           ^ offset
+//! slab  ----[length][length][length]----        here pos_stride == length, the usual case
+//!           ^ pos
+//! ```
+//!
+//! Invariants of a run that [`Run::validate`] passed (every run inside the index is one): `length > 0`, `count > 0`,
+//! `stride >= length` and `pos_stride >= length` when there is more than one piece, and neither the file range nor the
+//! log range passes `i64::MAX`. So no arithmetic below can overflow, and no two pieces of a run share a byte of the file
+//! or of the log.
+//!
+//! Runs cross the wire (serde), so those that come from a client are hostile until validated. That a run lies inside
+//! a slab that its sender was lent is not known here; the server checks it, with [`Run::log_end`].
 
 use serde::{Deserialize, Serialize};
+
+/// The largest file offset, and the largest position in a slab: what `off_t` can say.
+pub const MAX_OFFSET: u64 = i64::MAX as u64;
 
 /// Where the bytes of a run lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Source {
-    /// Byte k of piece i is at `pos + i * pos_stride + k` of slab `slab` of server `rank`.
+    /// Bytes in a slab: byte `k` of piece `i` is at `pos + i * pos_stride + k` of slab `slab` of server `rank`.
     Log {
-        /// The server.
+        /// The server that owns the slab.
         rank: u16,
-        /// The slab.
+        /// The slab's number on that server.
         slab: u32,
-        /// Where the first piece begins.
+        /// Position of the first byte in the slab.
         pos: u64,
-        /// From one piece to the next, in the slab.
+        /// Distance in the slab from one piece to the next, in bytes; 0 when there is one piece.
         pos_stride: u64,
     },
-    /// A hole: zeros.
+    /// A hole (truncated or punched): reads as zeros. Kept only to order later arrivals by stamp.
     Hole,
 }
 
-/// Pieces of a file: piece i covers `[offset + i * stride, + length)`, i < `count`.
+/// An arithmetic progression of pieces of a file: piece `i` covers `[offset + i * stride, + length)`, for `i < count`.
+///
+/// With one piece, `stride` is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// The first piece's offset.
+    /// File offset of the first piece.
     pub offset: u64,
-    /// Bytes a piece.
+    /// Bytes in each piece.
     pub length: u64,
-    /// From one piece to the next; 0 if there is one.
+    /// Bytes from the start of a piece to the start of the next; at least `length`, 0 when `count` is 1.
     pub stride: u64,
-    /// How many pieces.
+    /// Number of pieces.
     pub count: u64,
-    /// The order of the write among those of the file.
+    /// Order of the write among the writes of its file: where runs overlap, the greater stamp wins.
     pub stamp: u64,
     /// Where the bytes are.
     pub source: Source,
+}
+
+/// Where the bytes of one contiguous piece lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PieceSource {
+    /// Bytes `[pos, pos + length)` of slab `slab` of server `rank`.
+    Log {
+        /// The server that owns the slab.
+        rank: u16,
+        /// The slab's number on that server.
+        slab: u32,
+        /// Position of the piece's first byte in the slab.
+        pos: u64,
+    },
+    /// Zeros.
+    Hole,
+}
+
+/// One contiguous piece of a file, as a read needs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// File offset of the first byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Where the bytes are.
+    pub source: PieceSource,
+    /// The stamp of the run that the piece belongs to.
+    pub stamp: u64,
+}
+
+/// A contiguous range of log bytes that no file refers to any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FreedRange {
+    /// The server that owns the slab.
+    pub rank: u16,
+    /// The slab's number on that server.
+    pub slab: u32,
+    /// Position of the first byte in the slab.
+    pub pos: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Why a run is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RunError {
+    /// A run of no bytes.
+    #[error("a run of {count} pieces of {length} bytes has no bytes")]
+    Empty {
+        /// Bytes in each piece.
+        length: u64,
+        /// Number of pieces.
+        count: u64,
+    },
+    /// Pieces that overlap in the file or in the log.
+    #[error("pieces of {length} bytes overlap at a stride of {stride} in the file or {pos_stride} in the log")]
+    Overlap {
+        /// Bytes in each piece.
+        length: u64,
+        /// Distance of pieces in the file.
+        stride: u64,
+        /// Distance of pieces in the log.
+        pos_stride: u64,
+    },
+    /// A file or log range that passes the greatest offset there is.
+    #[error("the run at {offset} (or its log position) passes the greatest offset")]
+    TooFar {
+        /// File offset of the run.
+        offset: u64,
+    },
+    /// What was given as an earlier state of a record is not one.
+    #[error("the run at {offset} with stamp {stamp} did not grow out of the one given")]
+    NotGrown {
+        /// File offset of the run.
+        offset: u64,
+        /// Its stamp.
+        stamp: u64,
+    },
+}
+
+impl Source {
+    /// This source, `bytes` further on in the log.
+    fn advanced(self, bytes: u64) -> Source {
+        match self {
+            Source::Log {
+                rank,
+                slab,
+                pos,
+                pos_stride,
+            } => Source::Log {
+                rank,
+                slab,
+                pos: pos + bytes,
+                pos_stride,
+            },
+            Source::Hole => Source::Hole,
+        }
+    }
+
+    fn with_stride(self, pos_stride: u64) -> Source {
+        match self {
+            Source::Log {
+                rank, slab, pos, ..
+            } => Source::Log {
+                rank,
+                slab,
+                pos,
+                pos_stride,
+            },
+            Source::Hole => Source::Hole,
+        }
+    }
+
+    /// Distance of pieces in the log; 0 for a hole.
+    pub(super) fn pos_stride(self) -> u64 {
+        match self {
+            Source::Log { pos_stride, .. } => pos_stride,
+            Source::Hole => 0,
+        }
+    }
+}
+
+impl PieceSource {
+    /// This source, `bytes` further on in the log.
+    #[must_use]
+    pub fn advanced(self, bytes: u64) -> PieceSource {
+        match self {
+            PieceSource::Log { rank, slab, pos } => PieceSource::Log {
+                rank,
+                slab,
+                pos: pos + bytes,
+            },
+            PieceSource::Hole => PieceSource::Hole,
+        }
+    }
+
+    /// This source as that of a run of one piece.
+    pub fn into_source(self) -> Source {
+        match self {
+            PieceSource::Log { rank, slab, pos } => Source::Log {
+                rank,
+                slab,
+                pos,
+                pos_stride: 0,
+            },
+            PieceSource::Hole => Source::Hole,
+        }
+    }
+}
+
+impl Piece {
+    /// The offset behind the last byte.
+    pub fn end(&self) -> u64 {
+        self.offset + self.length
+    }
+
+    /// The part of this piece in `[start, end)`, which must meet it.
+    #[must_use]
+    pub fn clipped(&self, start: u64, end: u64) -> Piece {
+        let from = self.offset.max(start);
+        let to = self.end().min(end);
+        debug_assert!(from < to, "a piece is clipped to a range that it meets");
+        Piece {
+            offset: from,
+            length: to - from,
+            source: self.source.advanced(from - self.offset),
+            stamp: self.stamp,
+        }
+    }
+
+    /// This piece as a run.
+    pub fn into_run(self) -> Run {
+        Run {
+            offset: self.offset,
+            length: self.length,
+            stride: 0,
+            count: 1,
+            stamp: self.stamp,
+            source: self.source.into_source(),
+        }
+    }
+}
+
+impl Run {
+    /// One contiguous piece of log bytes, checked.
+    pub fn extent(
+        offset: u64,
+        length: u64,
+        stamp: u64,
+        rank: u16,
+        slab: u32,
+        pos: u64,
+    ) -> Result<Run, RunError> {
+        let source = Source::Log {
+            rank,
+            slab,
+            pos,
+            pos_stride: 0,
+        };
+        Run {
+            offset,
+            length,
+            stride: 0,
+            count: 1,
+            stamp,
+            source,
+        }
+        .checked()
+    }
+
+    /// A hole over `[offset, end)`, checked. For a truncation, `end` is [`MAX_OFFSET`].
+    pub fn hole(offset: u64, end: u64, stamp: u64) -> Result<Run, RunError> {
+        let length = end.saturating_sub(offset);
+        Run {
+            offset,
+            length,
+            stride: 0,
+            count: 1,
+            stamp,
+            source: Source::Hole,
+        }
+        .checked()
+    }
+
+    /// Checks a run whose fields may be anything.
+    pub fn validate(&self) -> Result<(), RunError> {
+        let &Run {
+            offset,
+            length,
+            stride,
+            count,
+            source,
+            ..
+        } = self;
+        if length == 0 || count == 0 {
+            return Err(RunError::Empty { length, count });
+        }
+        let reaches = |start: u64, stride: u64| {
+            let last = stride.checked_mul(count - 1)?.checked_add(start)?;
+            last.checked_add(length).filter(|end| *end <= MAX_OFFSET)
+        };
+        let too_far = RunError::TooFar { offset };
+        let several = u64::from(count > 1);
+        reaches(offset, stride * several).ok_or(too_far)?;
+        let mut overlap = count > 1 && stride < length;
+        let mut log_stride = 0;
+        if let Source::Log {
+            pos, pos_stride, ..
+        } = source
+        {
+            reaches(pos, pos_stride * several).ok_or(too_far)?;
+            overlap |= count > 1 && pos_stride < length;
+            log_stride = pos_stride;
+        }
+        if overlap {
+            return Err(RunError::Overlap {
+                length,
+                stride,
+                pos_stride: log_stride,
+            });
+        }
+        Ok(())
+    }
+
+    /// Validates, and gives the run its simplest form: one piece where the pieces are contiguous in file and log, no
+    /// strides where there is one piece.
+    pub fn checked(mut self) -> Result<Run, RunError> {
+        self.validate()?;
+        let dense = match self.source {
+            Source::Log { pos_stride, .. } => pos_stride == self.length,
+            Source::Hole => true,
+        };
+        if self.count > 1 && dense && self.stride == self.length {
+            self.length *= self.count;
+            self.count = 1;
+        }
+        if self.count == 1 {
+            self.stride = 0;
+            self.source = self.source.with_stride(0);
+        }
+        Ok(self)
+    }
+
+    /// The offset behind the last byte.
+    pub fn end(&self) -> u64 {
+        self.start_of(self.count - 1) + self.length
+    }
+
+    /// Bytes in all pieces.
+    pub fn total_bytes(&self) -> u64 {
+        self.length * self.count
+    }
+
+    /// Bytes of the log in all pieces: none for a hole.
+    pub fn log_bytes(&self) -> u64 {
+        match self.source {
+            Source::Log { .. } => self.total_bytes(),
+            Source::Hole => 0,
+        }
+    }
+
+    /// The position behind the last byte in the slab; `None` for a hole.
+    pub fn log_end(&self) -> Option<u64> {
+        match self.source {
+            Source::Log {
+                pos, pos_stride, ..
+            } => Some(pos + (self.count - 1) * pos_stride + self.length),
+            Source::Hole => None,
+        }
+    }
+
+    /// Piece `index`, which must be below `count`.
+    pub fn piece(&self, index: u64) -> Piece {
+        debug_assert!(index < self.count, "piece {index} of {}", self.count);
+        let source = match self.source {
+            Source::Log {
+                rank,
+                slab,
+                pos,
+                pos_stride,
+            } => PieceSource::Log {
+                rank,
+                slab,
+                pos: pos + index * pos_stride,
+            },
+            Source::Hole => PieceSource::Hole,
+        };
+        Piece {
+            offset: self.start_of(index),
+            length: self.length,
+            source,
+            stamp: self.stamp,
+        }
+    }
+
+    /// The pieces that meet `[start, end)`, clipped to it, in order.
+    pub fn pieces_in(&self, start: u64, end: u64) -> impl Iterator<Item = Piece> + '_ {
+        let range = if start < end {
+            self.ending_after(start)..self.starting_from(end)
+        } else {
+            0..0
+        };
+        range.map(move |index| self.piece(index).clipped(start, end))
+    }
+
+    /// File offset of piece `index`.
+    pub(super) fn start_of(&self, index: u64) -> u64 {
+        self.offset + index * self.stride
+    }
+
+    /// The first piece that ends behind `at`; `count` if none does.
+    pub(super) fn ending_after(&self, at: u64) -> u64 {
+        if at < self.offset + self.length {
+            return 0;
+        }
+        if self.count == 1 {
+            return 1;
+        }
+        let index = (at - self.offset) / self.stride;
+        let in_gap = at - self.offset - index * self.stride >= self.length;
+        (index + u64::from(in_gap)).min(self.count)
+    }
+
+    /// The first piece that starts at or behind `at`; `count` if none does.
+    pub(super) fn starting_from(&self, at: u64) -> u64 {
+        if at <= self.offset {
+            return 0;
+        }
+        if self.count == 1 {
+            return 1;
+        }
+        (at - self.offset).div_ceil(self.stride).min(self.count)
+    }
+
+    /// The source of the byte at `at`, if it is in a piece.
+    pub(super) fn source_at(&self, at: u64) -> Option<PieceSource> {
+        let index = self.ending_after(at);
+        if index == self.count {
+            return None;
+        }
+        let piece = self.piece(index);
+        (piece.offset <= at).then(|| piece.source.advanced(at - piece.offset))
+    }
+
+    /// Pieces `[first, first + count)` as a run.
+    pub(super) fn sub(&self, first: u64, count: u64) -> Run {
+        debug_assert!(
+            count > 0 && first + count <= self.count,
+            "pieces {first}+{count} of {}",
+            self.count
+        );
+        let mut run = *self;
+        run.offset = self.start_of(first);
+        run.source = self.source.advanced(first * self.source.pos_stride());
+        run.count = count;
+        if count == 1 {
+            run.stride = 0;
+            run.source = run.source.with_stride(0);
+        }
+        run
+    }
+
+    /// The bytes `[from, from + length)` of every piece.
+    pub(super) fn within(&self, from: u64, length: u64) -> Run {
+        debug_assert!(
+            length > 0 && from + length <= self.length,
+            "bytes {from}+{length} of {}",
+            self.length
+        );
+        Run {
+            offset: self.offset + from,
+            length,
+            source: self.source.advanced(from),
+            ..*self
+        }
+    }
+
+    /// Of a run of one piece: `count` pieces of `length`, `stride` apart, the first one at file offset `at`.
+    pub(super) fn comb(&self, at: u64, length: u64, stride: u64, count: u64) -> Run {
+        debug_assert!(self.count == 1, "only a contiguous run is combed");
+        let stride = if count == 1 { 0 } else { stride };
+        let source = self.source.advanced(at - self.offset).with_stride(stride);
+        Run {
+            offset: at,
+            length,
+            stride,
+            count,
+            stamp: self.stamp,
+            source,
+        }
+    }
+
+    /// Every `every`-th piece from `first` on.
+    pub(super) fn thinned(&self, first: u64, every: u64) -> Run {
+        let mut run = self.sub(first, self.count - first);
+        run.count = run.count.div_ceil(every);
+        let many = u64::from(run.count > 1);
+        run.stride = self.stride * every * many;
+        run.source = run
+            .source
+            .with_stride(self.source.pos_stride() * every * many);
+        run
+    }
+
+    /// Reports the log ranges of this run, those contiguous in the log as one.
+    pub(super) fn for_each_log_range(&self, report: &mut dyn FnMut(FreedRange)) {
+        let Source::Log {
+            rank,
+            slab,
+            pos,
+            pos_stride,
+        } = self.source
+        else {
+            return;
+        };
+        if self.count == 1 || pos_stride == self.length {
+            report(FreedRange {
+                rank,
+                slab,
+                pos,
+                len: self.total_bytes(),
+            });
+        } else {
+            for index in 0..self.count {
+                report(FreedRange {
+                    rank,
+                    slab,
+                    pos: pos + index * pos_stride,
+                    len: self.length,
+                });
+            }
+        }
+    }
 }

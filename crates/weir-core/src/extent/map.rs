@@ -1,0 +1,284 @@
+//! A sorted map of things with a file offset, in chunks.
+//!
+//! Intuition: a B-tree of two levels. Things lie sorted in chunks of at most [`CHUNK`]; the offset that each chunk begins
+//! with stands in one flat array, so that a look-up is a binary search in that array (a few cache lines, mostly
+//! hot) and one in a chunk. An insertion moves half a chunk, a split moves the array of chunks once in `CHUNK / 2`
+//! insertions. Things that arrive in ascending order fill their chunks wholly.
+//!
+//! Invariants: no chunk is empty; offsets ascend strictly over all chunks; `firsts[i]` is the offset of `chunks[i][0]`.
+//! Keys must not be changed in place but by [`OffsetMap::get_mut`] users that leave the offset as it is.
+
+/// Most things in a chunk.
+pub(super) const CHUNK: usize = 256;
+
+/// What the map is sorted by.
+pub(super) trait Keyed: Copy {
+    fn offset(&self) -> u64;
+}
+
+/// A place in the map: valid until the next change.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct At {
+    chunk: usize,
+    index: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct OffsetMap<T> {
+    firsts: Vec<u64>,
+    chunks: Vec<Vec<T>>,
+    len: usize,
+}
+
+impl<T> Default for OffsetMap<T> {
+    fn default() -> Self {
+        OffsetMap {
+            firsts: Vec::new(),
+            chunks: Vec::new(),
+            len: 0,
+        }
+    }
+}
+
+impl<T: Keyed> OffsetMap<T> {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first thing at `offset` or behind it.
+    pub(super) fn lower_bound(&self, offset: u64) -> At {
+        let chunk = self.firsts.partition_point(|first| *first < offset);
+        let Some(before) = chunk.checked_sub(1) else {
+            return At { chunk: 0, index: 0 };
+        };
+        let index = self.chunks[before].partition_point(|thing| thing.offset() < offset);
+        if index < self.chunks[before].len() {
+            At {
+                chunk: before,
+                index,
+            }
+        } else {
+            At { chunk, index: 0 }
+        }
+    }
+
+    /// The last thing at `offset` or before it.
+    pub(super) fn floor(&self, offset: u64) -> Option<At> {
+        let chunk = self
+            .firsts
+            .partition_point(|first| *first <= offset)
+            .checked_sub(1)?;
+        let index = self.chunks[chunk].partition_point(|thing| thing.offset() <= offset) - 1;
+        Some(At { chunk, index })
+    }
+
+    pub(super) fn get(&self, at: At) -> Option<&T> {
+        self.chunks.get(at.chunk)?.get(at.index)
+    }
+
+    /// The thing at `at`, whose offset must stay what it is.
+    pub(super) fn get_mut(&mut self, at: At) -> Option<&mut T> {
+        self.chunks.get_mut(at.chunk)?.get_mut(at.index)
+    }
+
+    /// The thing whose offset is exactly `offset`.
+    pub(super) fn find(&self, offset: u64) -> Option<&T> {
+        let at = self.floor(offset)?;
+        self.get(at).filter(|thing| thing.offset() == offset)
+    }
+
+    pub(super) fn next(&self, at: At) -> At {
+        if self
+            .chunks
+            .get(at.chunk)
+            .is_some_and(|chunk| at.index + 1 < chunk.len())
+        {
+            At {
+                chunk: at.chunk,
+                index: at.index + 1,
+            }
+        } else {
+            At {
+                chunk: at.chunk + 1,
+                index: 0,
+            }
+        }
+    }
+
+    pub(super) fn previous(&self, at: At) -> Option<At> {
+        if at.index > 0 {
+            return Some(At {
+                chunk: at.chunk,
+                index: at.index - 1,
+            });
+        }
+        let chunk = at.chunk.checked_sub(1)?;
+        Some(At {
+            chunk,
+            index: self.chunks[chunk].len() - 1,
+        })
+    }
+
+    pub(super) fn last(&self) -> Option<At> {
+        self.previous(At {
+            chunk: self.chunks.len(),
+            index: 0,
+        })
+    }
+
+    /// All things from `at` on.
+    pub(super) fn iter_from(&self, at: At) -> impl Iterator<Item = &T> + '_ {
+        let first = self
+            .chunks
+            .get(at.chunk)
+            .map_or(&[][..], |chunk| &chunk[at.index.min(chunk.len())..]);
+        let rest = self.chunks.get(at.chunk + 1..).unwrap_or_default();
+        first.iter().chain(rest.iter().flatten())
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> + '_ {
+        self.chunks.iter().flatten()
+    }
+
+    /// Puts in a thing whose offset is not there yet.
+    pub(super) fn insert(&mut self, thing: T) {
+        self.len += 1;
+        let key = thing.offset();
+        if self.chunks.is_empty() {
+            self.firsts.push(key);
+            self.chunks.push(vec![thing]);
+            return;
+        }
+        let mut chunk = self
+            .firsts
+            .partition_point(|first| *first <= key)
+            .saturating_sub(1);
+        let mut index = self.chunks[chunk].partition_point(|other| other.offset() < key);
+        debug_assert!(
+            self.chunks[chunk]
+                .get(index)
+                .is_none_or(|other| other.offset() != key),
+            "offset {key} twice"
+        );
+        if self.chunks[chunk].len() == CHUNK {
+            // At the very end nothing is split, so that ascending insertions leave full chunks.
+            let at_end = chunk + 1 == self.chunks.len() && index == CHUNK;
+            let middle = if at_end { CHUNK } else { CHUNK / 2 };
+            let mut right = Vec::with_capacity(if at_end { 4 } else { CHUNK });
+            right.extend(self.chunks[chunk].drain(middle..));
+            self.firsts
+                .insert(chunk + 1, right.first().map_or(key, Keyed::offset));
+            self.chunks.insert(chunk + 1, right);
+            if index > middle || at_end {
+                chunk += 1;
+                index -= middle;
+            }
+        }
+        if index == 0 {
+            self.firsts[chunk] = key;
+        }
+        self.chunks[chunk].insert(index, thing);
+    }
+
+    /// Takes out what is at `at`.
+    pub(super) fn remove(&mut self, at: At) -> T {
+        self.len -= 1;
+        let thing = self.chunks[at.chunk].remove(at.index);
+        self.tidy(at.chunk);
+        thing
+    }
+
+    /// Takes out all things with offsets in `[start, end)`, in order.
+    pub(super) fn drain(&mut self, start: u64, end: u64, taken: &mut dyn FnMut(T)) {
+        let (low, high) = (self.lower_bound(start), self.lower_bound(end));
+        let before = self.len;
+        for chunk in low.chunk..=high.chunk.min(self.chunks.len().saturating_sub(1)) {
+            let things = &mut self.chunks[chunk];
+            let from = if chunk == low.chunk { low.index } else { 0 };
+            let to = if chunk == high.chunk {
+                high.index
+            } else {
+                things.len()
+            };
+            self.len -= to.saturating_sub(from);
+            things.drain(from..to.max(from)).for_each(&mut *taken);
+        }
+        if self.len == before {
+            return;
+        }
+        // Whole chunks between the ends are now empty: they go at once.
+        if high.chunk > low.chunk + 1 {
+            self.firsts.drain(low.chunk + 1..high.chunk);
+            self.chunks.drain(low.chunk + 1..high.chunk);
+        }
+        self.tidy(low.chunk + 1);
+        self.tidy(low.chunk);
+    }
+
+    /// Restores the invariants of a chunk that lost things, and joins it to a neighbour where both are small.
+    fn tidy(&mut self, chunk: usize) {
+        let Some(things) = self.chunks.get(chunk) else {
+            return;
+        };
+        let Some(first) = things.first() else {
+            self.firsts.remove(chunk);
+            self.chunks.remove(chunk);
+            return;
+        };
+        self.firsts[chunk] = first.offset();
+        if things.len() > CHUNK / 8 {
+            return;
+        }
+        let left = if chunk + 1 < self.chunks.len() {
+            chunk
+        } else {
+            chunk.saturating_sub(1)
+        };
+        if left + 1 < self.chunks.len()
+            && self.chunks[left].len() + self.chunks[left + 1].len() <= CHUNK / 2
+        {
+            let right = self.chunks.remove(left + 1);
+            self.firsts.remove(left + 1);
+            self.chunks[left].extend(right);
+        }
+        let things = &mut self.chunks[left];
+        if things.capacity() > 4 * things.len() {
+            things.shrink_to(2 * things.len());
+        }
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        let things: usize = self.chunks.iter().map(Vec::capacity).sum();
+        things * size_of::<T>()
+            + self.chunks.capacity() * size_of::<Vec<T>>()
+            + self.firsts.capacity() * 8
+    }
+
+    /// Gives back what growth left unused.
+    pub(super) fn shrink(&mut self) {
+        self.firsts.shrink_to_fit();
+        self.chunks.shrink_to_fit();
+        self.chunks.iter_mut().for_each(Vec::shrink_to_fit);
+    }
+
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        assert_eq!(self.firsts.len(), self.chunks.len());
+        assert_eq!(self.len, self.chunks.iter().map(Vec::len).sum::<usize>());
+        assert!(self
+            .chunks
+            .iter()
+            .zip(&self.firsts)
+            .all(|(chunk, first)| chunk[0].offset() == *first));
+        assert!(self.chunks.iter().all(|chunk| chunk.len() <= CHUNK));
+        assert!(self
+            .iter()
+            .zip(self.iter().skip(1))
+            .all(|(a, b)| a.offset() < b.offset()));
+    }
+}
