@@ -1,1 +1,19 @@
-//! weir-client
+//! A file system client: what each call of a program means for files of weir.
+//!
+//! Linked into foreign programs by the interposer, and into the tools. So: system calls
+//! go to the kernel directly, no thread is started, nothing panics on purpose, hot
+//! paths neither allocate nor lock what processes share.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`session`] | the connection to the server; [`node`]: the memory shared with it |
+//! | [`errno`] | the server's errors as errno values |
+//! | [`kernel`], [`lock`], [`internal`], [`socket`] | descriptors by number, locks with signals blocked, weir's own descriptors, frames |
+
+pub mod errno;
+pub mod internal;
+pub mod kernel;
+pub mod lock;
+pub mod node;
+pub mod session;
+pub mod socket;

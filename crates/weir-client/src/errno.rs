@@ -1,0 +1,65 @@
+//! The one place where weir's errors become errno values.
+
+use rustix::io::Errno;
+use weir_core::proto::FsError;
+
+/// The errno that POSIX programs expect for an error of the server.
+pub const fn errno(error: FsError) -> Errno {
+    match error {
+        FsError::NotFound => Errno::NOENT,
+        FsError::Exists => Errno::EXIST,
+        FsError::NotADirectory => Errno::NOTDIR,
+        FsError::IsADirectory => Errno::ISDIR,
+        FsError::NotEmpty => Errno::NOTEMPTY,
+        FsError::NameTooLong => Errno::NAMETOOLONG,
+        FsError::Invalid | FsError::WouldLoop => Errno::INVAL,
+        FsError::TooManyLinks => Errno::MLINK,
+        FsError::Busy => Errno::BUSY,
+        FsError::Stale => Errno::STALE,
+        FsError::NotPermitted => Errno::PERM,
+        FsError::NoSpace => Errno::NOSPC,
+        FsError::TooBig => Errno::FBIG,
+        FsError::WouldBlock => Errno::AGAIN,
+        FsError::Deadlock => Errno::DEADLK,
+        FsError::NoLocks => Errno::NOLCK,
+        FsError::Io => Errno::IO,
+        FsError::NotSupported => Errno::OPNOTSUPP,
+        FsError::Malformed => Errno::PROTO,
+        FsError::Stopped => Errno::SHUTDOWN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_has_the_errno_its_text_promises() {
+        let all = [
+            (FsError::NotFound, 2),
+            (FsError::Exists, 17),
+            (FsError::NotADirectory, 20),
+            (FsError::IsADirectory, 21),
+            (FsError::NotEmpty, 39),
+            (FsError::NameTooLong, 36),
+            (FsError::Invalid, 22),
+            (FsError::WouldLoop, 22),
+            (FsError::TooManyLinks, 31),
+            (FsError::Busy, 16),
+            (FsError::Stale, 116),
+            (FsError::NotPermitted, 1),
+            (FsError::NoSpace, 28),
+            (FsError::TooBig, 27),
+            (FsError::WouldBlock, 11),
+            (FsError::Deadlock, 35),
+            (FsError::NoLocks, 37),
+            (FsError::Io, 5),
+            (FsError::NotSupported, 95),
+            (FsError::Malformed, 71),
+            (FsError::Stopped, 108),
+        ];
+        for (error, number) in all {
+            assert_eq!(errno(error).raw_os_error(), number, "{error}");
+        }
+    }
+}

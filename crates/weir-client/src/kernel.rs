@@ -1,0 +1,299 @@
+//! System calls on plain descriptor numbers, and statics of references.
+//!
+//! The descriptors of a foreign program are numbers that it may close at any time, so
+//! `BorrowedFd` could promise nothing about them; and `OwnedFd`, where another crate
+//! of the build enables rustix's std, closes through libc, that is, through our own
+//! interposer. So the calls on descriptors go to the kernel from here, by number. A
+//! number that is not open gives EBADF, as for the program itself.
+//!
+//! All unsafe code of this crate outside `sys` and `siglock` is in this file.
+
+use core::arch::asm;
+use core::marker::PhantomData;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// A descriptor's number, as the application knows it.
+pub type Fd = i32;
+
+/// Numbers of the system calls used here, by architecture.
+#[cfg(target_arch = "x86_64")]
+mod nr {
+    pub const CLOSE: usize = 3;
+    pub const LSEEK: usize = 8;
+    pub const RT_SIGPROCMASK: usize = 14;
+    pub const FCNTL: usize = 72;
+    pub const DUP3: usize = 292;
+    pub const CLOSE_RANGE: usize = 436;
+}
+#[cfg(target_arch = "aarch64")]
+mod nr {
+    pub const CLOSE: usize = 57;
+    pub const LSEEK: usize = 62;
+    pub const RT_SIGPROCMASK: usize = 135;
+    pub const FCNTL: usize = 25;
+    pub const DUP3: usize = 24;
+    pub const CLOSE_RANGE: usize = 436;
+}
+
+/// `F_OFD_GETLK` and its kin have the same numbers on all our architectures.
+const F_OFD_SETLK: i32 = 37;
+/// `struct flock` begins with the type; `F_RDLCK`.
+const F_RDLCK: i16 = 0;
+
+/// # Safety
+///
+/// As the system call says: pointers among the arguments must be good for it.
+unsafe fn syscall4(number: usize, args: [usize; 4]) -> Result<usize, Errno> {
+    let result: isize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the kernel's calling convention; what the call does is the caller's promise.
+    unsafe {
+        asm!("syscall", inlateout("rax") number.cast_signed() => result, in("rdi") args[0],
+            in("rsi") args[1], in("rdx") args[2], in("r10") args[3],
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        asm!("svc 0", in("x8") number, inlateout("x0") args[0].cast_signed() => result,
+            in("x1") args[1], in("x2") args[2], in("x3") args[3], options(nostack));
+    }
+    if (-4095..0).contains(&result) {
+        #[allow(clippy::cast_possible_truncation)] // at most 4095
+        return Err(Errno::from_raw_os_error(-result as i32));
+    }
+    Ok(result.cast_unsigned())
+}
+
+/// A descriptor's number as an argument, sign-extended as C does.
+#[allow(clippy::cast_sign_loss)]
+fn arg(fd: i32) -> usize {
+    fd as isize as usize
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)] // the kernel returns an int
+fn int(value: usize) -> i32 {
+    value as i32
+}
+
+/// close(2).
+pub fn close(fd: Fd) -> Result<(), Errno> {
+    // SAFETY: no pointers; a number that is not open is an error.
+    unsafe { syscall4(nr::CLOSE, [arg(fd), 0, 0, 0]) }.map(|_| ())
+}
+
+/// close_range(2); ENOSYS before Linux 5.9.
+pub fn close_range(first: u32, last: u32, flags: u32) -> Result<(), Errno> {
+    let args = [first as usize, last as usize, flags as usize, 0];
+    // SAFETY: no pointers.
+    unsafe { syscall4(nr::CLOSE_RANGE, args) }.map(|_| ())
+}
+
+/// dup3(2).
+pub fn dup3(old: Fd, new: Fd, flags: i32) -> Result<Fd, Errno> {
+    // SAFETY: no pointers.
+    unsafe { syscall4(nr::DUP3, [arg(old), arg(new), arg(flags), 0]) }.map(int)
+}
+
+/// fcntl(2) of commands whose argument is an integer.
+pub fn fcntl(fd: Fd, command: i32, argument: i32) -> Result<i32, Errno> {
+    debug_assert!(matches!(command, 0..=4 | 1030), "an argument that is a number");
+    // SAFETY: the commands take integers.
+    unsafe { syscall4(nr::FCNTL, [arg(fd), arg(command), arg(argument), 0]) }.map(int)
+}
+
+/// lseek(2) of the kernel's own description.
+pub fn lseek(fd: Fd, offset: i64, whence: i32) -> Result<u64, Errno> {
+    #[allow(clippy::cast_possible_truncation)] // 64-bit machines
+    let args = [arg(fd), offset.cast_unsigned() as usize, arg(whence), 0];
+    // SAFETY: no pointers.
+    unsafe { syscall4(nr::LSEEK, args) }.map(|at| at as u64)
+}
+
+/// The kernel's `struct flock`.
+#[repr(C)]
+struct Flock {
+    kind: i16,
+    whence: i16,
+    start: i64,
+    len: i64,
+    pid: i32,
+}
+
+/// Takes a read lock of one byte for the open file description (F_OFD_SETLK).
+pub fn lock_byte_shared(fd: Fd, byte: u64) -> Result<(), Errno> {
+    let lock = Flock {
+        kind: F_RDLCK,
+        whence: 0,
+        start: byte.cast_signed(),
+        len: 1,
+        pid: 0,
+    };
+    let args = [arg(fd), arg(F_OFD_SETLK), &raw const lock as usize, 0];
+    // SAFETY: the lock is a `struct flock` that lives until the call returns.
+    unsafe { syscall4(nr::FCNTL, args) }.map(|_| ())
+}
+
+/// A descriptor to hand to rustix. The number may be closed meanwhile: then the call
+/// fails, or acts on what has the number then, as it would for the application.
+pub fn borrow(fd: Fd) -> Result<BorrowedFd<'static>, Errno> {
+    if fd < 0 && fd != AT_FDCWD {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: not -1 (checked), the one value that has no borrowed form; no code
+    // relies for memory safety on what the number refers to.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// "Relative to the current directory".
+pub const AT_FDCWD: Fd = -100;
+
+/// The number of a descriptor that rustix opened, now ours to close.
+pub fn into_number(fd: OwnedFd) -> Fd {
+    fd.into_raw_fd()
+}
+
+/// The signals that were blocked before.
+#[derive(Debug)]
+pub struct SignalsBlocked {
+    before: u64,
+    /// A thread's mask is to be put back by that thread.
+    not_send: PhantomData<*const ()>,
+}
+
+const SIG_SETMASK: usize = 2;
+
+/// Blocks every signal of the calling thread, also those that libc keeps to itself,
+/// until the value is dropped.
+pub fn block_signals() -> SignalsBlocked {
+    let all = u64::MAX;
+    let mut before = 0u64;
+    let args = [SIG_SETMASK, &raw const all as usize, &raw mut before as usize, 8];
+    // SAFETY: both sets are 8 bytes that live until the call returns.
+    let _ = unsafe { syscall4(nr::RT_SIGPROCMASK, args) };
+    SignalsBlocked {
+        before,
+        not_send: PhantomData,
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        let args = [SIG_SETMASK, &raw const self.before as usize, 0, 8];
+        // SAFETY: the set is 8 bytes; no old one is asked for.
+        let _ = unsafe { syscall4(nr::RT_SIGPROCMASK, args) };
+    }
+}
+
+/// A static that holds a reference to something that lives for ever, or nothing.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Slot<T: 'static>(AtomicPtr<T>);
+
+impl<T> Default for Slot<T> {
+    fn default() -> Slot<T> {
+        Slot::empty()
+    }
+}
+
+impl<T> Slot<T> {
+    /// Holds nothing.
+    pub const fn empty() -> Slot<T> {
+        Slot(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// What it holds.
+    #[inline]
+    pub fn get(&self) -> Option<&'static T> {
+        let held = self.0.load(Ordering::Acquire);
+        // SAFETY: null, or from a `&'static T` given to `set`.
+        unsafe { held.as_ref() }
+    }
+
+    /// Lets it hold `value`.
+    pub fn set(&self, value: Option<&'static T>) {
+        self.0.store(as_pointer(value), Ordering::Release);
+    }
+
+    /// Lets it hold `value` and says what it held.
+    pub fn swap(&self, value: Option<&'static T>) -> Option<&'static T> {
+        let held = self.0.swap(as_pointer(value), Ordering::AcqRel);
+        // SAFETY: as in `get`.
+        unsafe { held.as_ref() }
+    }
+}
+
+fn as_pointer<T>(value: Option<&'static T>) -> *mut T {
+    value.map_or(ptr::null_mut(), |v| ptr::from_ref(v).cast_mut())
+}
+
+/// A page that a forked child finds zeroed (MADV_WIPEONFORK, Linux 4.14), while a child
+/// of vfork, which runs on its parent's memory, finds it as it was. `None` where the
+/// kernel has no such page.
+pub fn page_wiped_on_fork() -> Option<&'static core::sync::atomic::AtomicU64> {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: new memory at an address of the kernel's choice, never unmapped; advice
+    // that changes only what children see of it; zeroed memory is a valid `AtomicU64`.
+    unsafe {
+        let page = rustix::mm::mmap_anonymous(ptr::null_mut(), 4096, prot, MapFlags::PRIVATE).ok()?;
+        rustix::mm::madvise(page, 4096, rustix::mm::Advice::LinuxWipeOnFork).ok()?;
+        Some(&*page.cast())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_gives_back_what_was_put_in() {
+        static SLOT: Slot<u32> = Slot::empty();
+        assert_eq!(SLOT.get(), None);
+        SLOT.set(Some(&7));
+        assert_eq!(SLOT.swap(None), Some(&7));
+        assert_eq!(SLOT.get(), None);
+    }
+
+    #[test]
+    fn descriptors_are_used_by_number() {
+        let fd = into_number(rustix::fs::open("/", rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap());
+        let copy = fcntl(fd, 1030, 100).unwrap();
+        assert!(copy >= 100);
+        assert_eq!(fcntl(copy, 1, 0), Ok(1), "close-on-exec");
+        assert_eq!(dup3(fd, copy, 0), Ok(copy));
+        assert_eq!(fcntl(copy, 1, 0), Ok(0));
+        close(copy).unwrap();
+        assert_eq!(close(copy), Err(Errno::BADF));
+        assert_eq!(borrow(-1).err(), Some(Errno::BADF));
+        close(fd).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_tmpfs_carries_an_offset_and_a_lock() {
+        let fd = into_number(rustix::fs::open("/dev/shm", rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap());
+        assert_eq!(lseek(fd, 12_345, 0), Ok(12_345));
+        assert_eq!(lseek(fd, 0, 1), Ok(12_345));
+        lock_byte_shared(fd, (1 << 60) + 5).unwrap();
+        close(fd).unwrap();
+    }
+
+    #[test]
+    fn signals_are_blocked_and_come_back() {
+        // That they are blocked is seen in the thread's status.
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let line = status.lines().find(|l| l.starts_with("SigBlk:")).unwrap();
+            u64::from_str_radix(line[7..].trim(), 16).unwrap()
+        };
+        let before = blocked();
+        let guard = block_signals();
+        assert_eq!(blocked() | (1 << 8) | (1 << 18), u64::MAX, "all but KILL and STOP");
+        drop(guard);
+        assert_eq!(blocked(), before);
+    }
+}

@@ -1,0 +1,124 @@
+//! The memory that all processes of the node share, as this process maps it.
+//!
+//! Mapping it needs no connection to the server: a process that only looks (stat,
+//! access, readlink) asks nobody. It stays mapped until the process ends, across fork.
+
+use core::sync::atomic::Ordering;
+
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use weir_core::names::{self, InodeRecord, NamesHeader, NamesView, Tables};
+use weir_core::node::block::FileBlock;
+use weir_core::node::cell::Cell;
+use weir_core::node::ofd::Ofd;
+use weir_core::node::region::{open_layout, Hub, MAGIC};
+use weir_store::map::{file_bytes, open_shared, Access, MapError, Mapping, Region};
+
+/// The node's shared memory.
+pub struct Node {
+    shm_dir: Vec<u8>,
+    hub: &'static Hub,
+    ofds: &'static [Ofd],
+    blocks: &'static [FileBlock],
+    cells: &'static [Cell],
+    names: NamesView<'static>,
+}
+
+impl core::fmt::Debug for Node {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let dir = String::from_utf8_lossy(&self.shm_dir);
+        f.debug_struct("Node").field("shm_dir", &dir).finish()
+    }
+}
+
+impl Node {
+    /// Maps the regions of the directory `shm_dir`. EPROTO: they are not weir's, or of
+    /// another version.
+    pub fn map(shm_dir: &[u8]) -> Result<Node, Errno> {
+        let open = map_file(shm_dir, "open", Access::ReadWrite)?;
+        let hub: &Hub = open.record(0).map_err(broken)?;
+        if hub.magic.load(Ordering::Acquire) != MAGIC {
+            return Err(Errno::PROTO);
+        }
+        let count = |n: &core::sync::atomic::AtomicU32| n.load(Ordering::Relaxed) as usize;
+        let counts = (count(&hub.ofds), count(&hub.blocks), count(&hub.cells));
+        let layout = open_layout(counts.0, counts.1, counts.2);
+        Ok(Node {
+            shm_dir: shm_dir.to_vec(),
+            hub,
+            ofds: open.slice(layout.ofds, counts.0).map_err(broken)?,
+            blocks: open.slice(layout.blocks, counts.1).map_err(broken)?,
+            cells: open.slice(layout.cells, counts.2).map_err(broken)?,
+            names: map_names(shm_dir)?,
+        })
+    }
+
+    /// The directory of the shared files.
+    pub fn shm_dir(&self) -> &[u8] {
+        &self.shm_dir
+    }
+
+    /// The head of the `open` region.
+    #[inline]
+    pub fn hub(&self) -> &'static Hub {
+        self.hub
+    }
+
+    /// The open file descriptions.
+    #[inline]
+    pub fn ofds(&self) -> &'static [Ofd] {
+        self.ofds
+    }
+
+    /// The blocks of files open for writing.
+    #[inline]
+    pub fn blocks(&self) -> &'static [FileBlock] {
+        self.blocks
+    }
+
+    /// The writers' cells.
+    #[inline]
+    pub fn cells(&self) -> &'static [Cell] {
+        self.cells
+    }
+
+    /// The namespace.
+    #[inline]
+    pub fn names(&self) -> NamesView<'static> {
+        self.names
+    }
+}
+
+/// Maps the whole of a shared file for good.
+pub fn map_file(shm_dir: &[u8], name: &str, access: Access) -> Result<Region, Errno> {
+    let path = [shm_dir, b"/", name.as_bytes()].concat();
+    let file = open_shared(CWD, path, access).map_err(|e| e.errno())?;
+    let bytes = file_bytes(&file).map_err(|e| e.errno())?;
+    let bytes = usize::try_from(bytes).map_err(|_| Errno::FBIG)?;
+    Ok(Mapping::new(&file, bytes, access)
+        .map_err(|e| e.errno())?
+        .leak())
+}
+
+fn map_names(shm_dir: &[u8]) -> Result<NamesView<'static>, Errno> {
+    let region = map_file(shm_dir, "names", Access::ReadOnly)?;
+    let header: &NamesHeader = region.record(0).map_err(broken)?;
+    let layout = names::layout(header.max_inodes());
+    let at = |section: names::Section| usize::try_from(section.offset_bytes).unwrap_or(usize::MAX);
+    let inodes: &[InodeRecord] = region
+        .slice(at(layout.inodes), layout.inodes.len)
+        .map_err(broken)?;
+    let arena = region
+        .slice(at(layout.arena), layout.arena.len)
+        .map_err(broken)?;
+    let buckets = region
+        .slice(at(layout.buckets), layout.buckets.len)
+        .map_err(broken)?;
+    let tables = Tables::open(header, inodes, arena, buckets).map_err(|_| Errno::PROTO)?;
+    Ok(NamesView::new(tables))
+}
+
+#[allow(clippy::needless_pass_by_value)] // as map_err gives it
+fn broken(_: MapError) -> Errno {
+    Errno::PROTO
+}

@@ -1,0 +1,358 @@
+//! A process's connection to its node's server.
+//!
+//! A session is the client's own region (channel, rings, counters), the socket that
+//! shows both sides that the other lives, and the node's shared memory. It belongs to
+//! one process: a forked child makes its own.
+//!
+//! A call is a message in the channel. The caller spins a little if the server runs on
+//! another CPU, then sleeps; it looks from time to time whether the server still
+//! lives, so a dead server gives ESHUTDOWN within [`LOOK_MS`], never a hang.
+//!
+//! Locks are taken in this order: `push_lock`, `note_lock`, `call_lock`.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::time::Duration;
+
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::thread::{futex, sched_getcpu};
+use rustix::time::{clock_gettime, ClockId, Timespec};
+use weir_core::names::NamesView;
+use weir_core::node::block::FileBlock;
+use weir_core::node::cell::Cell;
+use weir_core::node::channel::{Channel, IDLE, REPLY, REQUEST};
+use weir_core::node::ofd::Ofd;
+use weir_core::node::region::{
+    client_layout, ClientHeader, Counter, Hub, MAGIC, NOTE_SLOTS, RECORD_SLOTS, REFUSAL_NAMES,
+};
+use weir_core::node::ring::{Note, NoteRing, Record, RecordRing};
+use weir_core::proto::{self, Operation, Publish, Role, Welcome};
+use weir_core::types::ClientId;
+use weir_store::map::{Access, MapError, Region};
+
+use crate::errno::errno;
+use crate::internal::Internal;
+use crate::kernel;
+use crate::lock::SlowLock;
+use crate::node::{map_file, Node};
+use crate::socket;
+
+/// How often a sleeping caller looks whether the server lives, in ms.
+pub const LOOK_MS: u64 = 100;
+
+/// One process's connection.
+#[derive(Debug)]
+pub struct Session {
+    node: &'static Node,
+    welcome: Welcome,
+    socket: Internal,
+    header: &'static ClientHeader,
+    records: RecordRing<'static>,
+    notes: NoteRing<'static>,
+    channel: &'static Channel,
+    call_lock: SlowLock,
+    note_lock: SlowLock,
+    push_lock: SlowLock,
+    /// The server was found dead or the channel broken: nothing is asked any more.
+    dead: AtomicBool,
+}
+
+impl Session {
+    /// Connects to the instance with this run directory and maps its memory.
+    pub fn connect(run_dir: &[u8]) -> Result<Session, Errno> {
+        Session::connect_with(run_dir, |welcome| {
+            let node = Node::map(welcome.shm_dir.as_bytes())?;
+            Ok(Box::leak(Box::new(node)))
+        })
+    }
+
+    /// As [`Session::connect`], where the node's memory is mapped already.
+    pub fn connect_to(run_dir: &[u8], node: &'static Node) -> Result<Session, Errno> {
+        Session::connect_with(run_dir, |_| Ok(node))
+    }
+
+    fn connect_with(
+        run_dir: &[u8],
+        node: impl FnOnce(&Welcome) -> Result<&'static Node, Errno>,
+    ) -> Result<Session, Errno> {
+        let _signals = kernel::block_signals();
+        let (socket, welcome) = socket::connect(run_dir, Role::Client)?;
+        let node = node(&welcome)?;
+        let name = format!("client-{}", welcome.client.0);
+        let region = map_file(welcome.shm_dir.as_bytes(), &name, Access::ReadWrite)?;
+        let socket = Internal::adopt(kernel::into_number(socket))?;
+        Session::over(node, welcome, socket, region).map_err(|_| {
+            socket.close();
+            Errno::PROTO
+        })
+    }
+
+    fn over(
+        node: &'static Node,
+        welcome: Welcome,
+        socket: Internal,
+        region: Region,
+    ) -> Result<Session, MapError> {
+        let layout = client_layout();
+        let header: &ClientHeader = region.record(0)?;
+        let ours = header.magic.load(Ordering::Acquire) == MAGIC
+            && header.id.load(Ordering::Relaxed) == welcome.client.0;
+        Ok(Session {
+            node,
+            welcome,
+            socket,
+            header,
+            records: RecordRing {
+                ends: &header.records,
+                slots: region.slice(layout.records, RECORD_SLOTS)?,
+            },
+            notes: NoteRing {
+                ends: &header.notes,
+                slots: region.slice(layout.notes, NOTE_SLOTS)?,
+            },
+            channel: region.record(layout.channel)?,
+            call_lock: SlowLock::new(),
+            note_lock: SlowLock::new(),
+            push_lock: SlowLock::new(),
+            dead: AtomicBool::new(!ours),
+        })
+    }
+
+    /// The node's shared memory.
+    #[inline]
+    pub fn node(&self) -> &'static Node {
+        self.node
+    }
+
+    /// The head of the `open` region.
+    #[inline]
+    pub fn hub(&self) -> &'static Hub {
+        self.node.hub()
+    }
+
+    /// The open file descriptions.
+    #[inline]
+    pub fn ofds(&self) -> &'static [Ofd] {
+        self.node.ofds()
+    }
+
+    /// The blocks of files open for writing.
+    #[inline]
+    pub fn blocks(&self) -> &'static [FileBlock] {
+        self.node.blocks()
+    }
+
+    /// The writers' cells.
+    #[inline]
+    pub fn cells(&self) -> &'static [Cell] {
+        self.node.cells()
+    }
+
+    /// The namespace.
+    #[inline]
+    pub fn names(&self) -> NamesView<'static> {
+        self.node.names()
+    }
+
+    /// The head of the client's region: counters.
+    #[inline]
+    pub fn header(&self) -> &'static ClientHeader {
+        self.header
+    }
+
+    /// The ring of closed records; use [`Session::push`] unless alone.
+    pub fn record_ring(&self) -> RecordRing<'static> {
+        self.records
+    }
+
+    /// The ring of notes; use [`Session::note`] unless alone.
+    pub fn note_ring(&self) -> NoteRing<'static> {
+        self.notes
+    }
+
+    /// The client's number.
+    #[inline]
+    pub fn client_id(&self) -> ClientId {
+        self.welcome.client
+    }
+
+    /// What the server said at the beginning.
+    pub fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// The word that changes when a lock somebody of this process waits for may be
+    /// free; a futex shared with the server.
+    pub fn event(&self) -> &'static AtomicU32 {
+        &self.channel.event
+    }
+
+    /// Whether the server is gone.
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Adds to a counter of the report.
+    #[inline]
+    pub fn count(&self, counter: Counter, n: u64) {
+        self.header.counters[counter as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Counts a call that was refused, by its name in [`REFUSAL_NAMES`] ("other" if it
+    /// has none).
+    pub fn refuse(&self, name: &str) {
+        let at = REFUSAL_NAMES.iter().position(|known| *known == name);
+        let at = at.unwrap_or(REFUSAL_NAMES.len() - 1);
+        self.header.refused[at].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Has the server do `op`. ESHUTDOWN: the server is gone; EDEADLK: called from
+    /// within another call of the same thread.
+    pub fn call<O: Operation>(&self, op: O) -> Result<O::Reply, Errno> {
+        let mut bytes = Vec::with_capacity(512);
+        proto::request(op, &mut bytes);
+        self.exchange(&mut bytes)?;
+        proto::reply::<O>(&bytes).map_err(errno)
+    }
+
+    /// Hands a closed record to the server; waits for room if the ring is full.
+    pub fn push(&self, record: &Record) -> Result<(), Errno> {
+        let _held = self.push_lock.hold();
+        if self.records.push(record).is_ok() {
+            return Ok(());
+        }
+        self.call(Publish {})?;
+        self.records.push(record).map_err(|_| Errno::IO)
+    }
+
+    /// Tells the server something without waiting for it (unless the ring is full).
+    pub fn note(&self, note: Note) {
+        let _held = self.note_lock.hold();
+        if self.notes.push(note).is_err() {
+            // Where even that fails the server is gone, and with it what it should know.
+            if self.call(Publish {}).is_ok() {
+                let _ = self.notes.push(note);
+            }
+        } else if self.notes.waiting() > NOTE_SLOTS / 2 {
+            self.ring();
+        }
+    }
+
+    /// Closes the socket: the session is over, or belongs to the parent of this process.
+    pub fn hang_up(&self) {
+        self.dead.store(true, Ordering::Relaxed);
+        self.socket.close();
+    }
+
+    /// Forgets who held its locks; see [`SlowLock::reset`].
+    pub fn reset_locks(&self) {
+        self.call_lock.reset();
+        self.note_lock.reset();
+        self.push_lock.reset();
+    }
+
+    /// Sends `bytes` as a request and fills them with the reply.
+    fn exchange(&self, bytes: &mut Vec<u8>) -> Result<(), Errno> {
+        if self.call_lock.is_mine() {
+            return Err(Errno::DEADLK);
+        }
+        let _held = self.call_lock.hold();
+        if self.is_dead() || self.channel.state.load(Ordering::Acquire) != IDLE {
+            self.dead.store(true, Ordering::Relaxed);
+            return Err(Errno::SHUTDOWN);
+        }
+        self.channel
+            .put_request(bytes)
+            .map_err(|_| Errno::NAMETOOLONG)?;
+        self.channel.state.store(REQUEST, Ordering::Release);
+        self.count(Counter::Requests, 1);
+        self.ring();
+        self.await_reply()?;
+        bytes.clear();
+        self.channel.take_reply(bytes);
+        self.channel.state.store(IDLE, Ordering::Release);
+        Ok(())
+    }
+
+    /// Rings the server's bell and wakes it if it sleeps.
+    fn ring(&self) {
+        let hub = self.hub();
+        // The word is cleared so that a server about to sleep on it does not.
+        if hub.ring(self.client_id().0) && hub.server_sleeps.swap(0, Ordering::SeqCst) != 0 {
+            let _ = futex::wake(&hub.server_sleeps, futex::Flags::empty(), 1);
+        }
+    }
+
+    fn replied(&self) -> bool {
+        self.channel.state.load(Ordering::Acquire) == REPLY
+    }
+
+    fn await_reply(&self) -> Result<(), Errno> {
+        if self.spin() {
+            return Ok(());
+        }
+        self.channel.client_sleeps.store(1, Ordering::SeqCst);
+        let mut outcome = Ok(());
+        while !self.replied() {
+            if sleep_on(&self.channel.state, REQUEST) == Err(Errno::TIMEDOUT) && self.server_gone()
+            {
+                // It may have answered just before.
+                if !self.replied() {
+                    self.dead.store(true, Ordering::Relaxed);
+                    outcome = Err(Errno::SHUTDOWN);
+                }
+                break;
+            }
+        }
+        self.channel.client_sleeps.store(0, Ordering::Relaxed);
+        outcome
+    }
+
+    /// Waits for the reply without sleeping, if the server can run meanwhile.
+    fn spin(&self) -> bool {
+        let here = u32::try_from(sched_getcpu()).unwrap_or(u32::MAX);
+        if self.hub().server_cpu.load(Ordering::Relaxed) == here {
+            return self.replied();
+        }
+        let end = now_ns() + u64::from(self.welcome.spin_us) * 1_000;
+        loop {
+            for _ in 0..16 {
+                if self.replied() {
+                    return true;
+                }
+                core::hint::spin_loop();
+            }
+            if now_ns() >= end {
+                return false;
+            }
+        }
+    }
+
+    /// Whether the server has stopped or died.
+    pub fn server_gone(&self) -> bool {
+        if self.is_dead() || self.hub().stopped.load(Ordering::Acquire) != 0 {
+            return true;
+        }
+        let Ok(socket) = kernel::borrow(self.socket.number()) else {
+            return true;
+        };
+        let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..) if fds[0].revents().intersects(gone))
+    }
+}
+
+/// Sleeps on a futex shared with the server for at most [`LOOK_MS`].
+pub fn sleep_on(word: &AtomicU32, seen: u32) -> Result<(), Errno> {
+    let limit = Duration::from_millis(LOOK_MS);
+    let limit = Timespec {
+        tv_sec: 0,
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    futex::wait(word, futex::Flags::empty(), seen, Some(&limit))
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap_or(0)
+}

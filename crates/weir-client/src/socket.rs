@@ -1,0 +1,131 @@
+//! The Unix socket to the server: frames, and the greeting.
+//!
+//! ```text
+//! +-----------------+---------------------+
+//! | length (u32 LE) | postcard, `length`  |
+//! +-----------------+---------------------+
+//! ```
+//!
+//! The client says Hello, the server Welcome, and then a client's socket is silent: it
+//! is the sign that both live. Raw system calls only; every wait has a limit.
+
+use core::time::Duration;
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{self, Errno};
+use rustix::net::{self, sockopt, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde::de::DeserializeOwned;
+use serde::Serialize;
+use weir_core::proto::{self, Hello, Role, Welcome};
+
+/// How long a server may take to answer on the socket.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest frame that is believed.
+const MAX_FRAME: usize = 16 << 20;
+
+/// Connects to the server of the instance with this run directory and greets it.
+pub fn connect(run_dir: &[u8], role: Role) -> Result<(OwnedFd, Welcome), Errno> {
+    let socket = net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    for timeout in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+        sockopt::set_socket_timeout(&socket, timeout, Some(PATIENCE))?;
+    }
+    connect_to(&socket, run_dir)?;
+    let hello = Hello {
+        version: proto::VERSION,
+        role,
+    };
+    send(&socket, &hello)?;
+    let welcome: Welcome = receive(&socket)?;
+    if welcome.version != proto::VERSION {
+        return Err(Errno::PROTONOSUPPORT);
+    }
+    Ok((socket, welcome))
+}
+
+fn connect_to(socket: &OwnedFd, run_dir: &[u8]) -> Result<(), Errno> {
+    let path = [run_dir, b"/server.sock"].concat();
+    match SocketAddrUnix::new(path) {
+        Ok(address) => io::retry_on_intr(|| net::connect(socket, &address)),
+        // Longer than a socket address may be: go by way of a descriptor.
+        Err(Errno::NAMETOOLONG) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let dir = crate::kernel::into_number(rustix::fs::open(run_dir, flags, Mode::empty())?);
+            let address = SocketAddrUnix::new(format!("/proc/self/fd/{dir}/server.sock"))?;
+            let connected = io::retry_on_intr(|| net::connect(socket, &address));
+            let _ = crate::kernel::close(dir);
+            connected
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Sends one message.
+pub fn send<T: Serialize>(socket: impl AsFd, message: &T) -> Result<(), Errno> {
+    let mut frame = vec![0; 4];
+    proto::encode(message, &mut frame);
+    let length = u32::try_from(frame.len() - 4).map_err(|_| Errno::MSGSIZE)?;
+    frame[..4].copy_from_slice(&length.to_le_bytes());
+    let mut rest = &frame[..];
+    while !rest.is_empty() {
+        let sent = io::retry_on_intr(|| net::send(&socket, rest, net::SendFlags::NOSIGNAL))?;
+        rest = &rest[sent..];
+    }
+    Ok(())
+}
+
+/// Receives one message; ECONNRESET where the other side has gone.
+pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> Result<T, Errno> {
+    let mut length = [0; 4];
+    receive_all(&socket, &mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_FRAME {
+        return Err(Errno::PROTO);
+    }
+    let mut frame = vec![0; length];
+    receive_all(&socket, &mut frame)?;
+    postcard::from_bytes(&frame).map_err(|_| Errno::PROTO)
+}
+
+fn receive_all(socket: impl AsFd, mut buffer: &mut [u8]) -> Result<(), Errno> {
+    while !buffer.is_empty() {
+        let (got, _) =
+            io::retry_on_intr(|| net::recv(&socket, &mut *buffer, net::RecvFlags::empty()))?;
+        if got == 0 {
+            return Err(Errno::CONNRESET);
+        }
+        buffer = &mut buffer[got..];
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_passes_and_a_closed_socket_is_told() {
+        let (a, b) = net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let hello = Hello {
+            version: 7,
+            role: Role::Control,
+        };
+        send(&a, &hello).unwrap();
+        assert_eq!(receive::<Hello>(&b), Ok(hello));
+        io::write(&a, &u32::MAX.to_le_bytes()).unwrap();
+        assert_eq!(receive::<Hello>(&b), Err(Errno::PROTO), "an absurd length");
+        drop(a);
+        assert_eq!(receive::<Hello>(&b), Err(Errno::CONNRESET));
+    }
+}
