@@ -84,7 +84,10 @@ pub fn numbers() -> Vec<Fd> {
 /// Moves `fd` to a number near the process's limit; where there is none free, it stays.
 fn move_high(fd: Fd) -> Fd {
     let most = MAX_FDS as u64;
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(most).min(most);
+    let limit = getrlimit(Resource::Nofile)
+        .current
+        .unwrap_or(most)
+        .min(most);
     let limit = i32::try_from(limit).unwrap_or(1024);
     let from = (limit - BELOW_LIMIT).max(limit / 2);
     match kernel::fcntl(fd, DUPFD_CLOEXEC, from) {

@@ -102,7 +102,10 @@ pub fn dup3(old: Fd, new: Fd, flags: i32) -> Result<Fd, Errno> {
 
 /// fcntl(2) of commands whose argument is an integer.
 pub fn fcntl(fd: Fd, command: i32, argument: i32) -> Result<i32, Errno> {
-    debug_assert!(matches!(command, 0..=4 | 1030), "an argument that is a number");
+    debug_assert!(
+        matches!(command, 0..=4 | 1030),
+        "an argument that is a number"
+    );
     // SAFETY: the commands take integers.
     unsafe { syscall4(nr::FCNTL, [arg(fd), arg(command), arg(argument), 0]) }.map(int)
 }
@@ -173,7 +176,12 @@ const SIG_SETMASK: usize = 2;
 pub fn block_signals() -> SignalsBlocked {
     let all = u64::MAX;
     let mut before = 0u64;
-    let args = [SIG_SETMASK, &raw const all as usize, &raw mut before as usize, 8];
+    let args = [
+        SIG_SETMASK,
+        &raw const all as usize,
+        &raw mut before as usize,
+        8,
+    ];
     // SAFETY: both sets are 8 bytes that live until the call returns.
     let _ = unsafe { syscall4(nr::RT_SIGPROCMASK, args) };
     SignalsBlocked {
@@ -240,7 +248,8 @@ pub fn page_wiped_on_fork() -> Option<&'static core::sync::atomic::AtomicU64> {
     // SAFETY: new memory at an address of the kernel's choice, never unmapped; advice
     // that changes only what children see of it; zeroed memory is a valid `AtomicU64`.
     unsafe {
-        let page = rustix::mm::mmap_anonymous(ptr::null_mut(), 4096, prot, MapFlags::PRIVATE).ok()?;
+        let page =
+            rustix::mm::mmap_anonymous(ptr::null_mut(), 4096, prot, MapFlags::PRIVATE).ok()?;
         rustix::mm::madvise(page, 4096, rustix::mm::Advice::LinuxWipeOnFork).ok()?;
         Some(&*page.cast())
     }
@@ -261,7 +270,14 @@ mod tests {
 
     #[test]
     fn descriptors_are_used_by_number() {
-        let fd = into_number(rustix::fs::open("/", rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap());
+        let fd = into_number(
+            rustix::fs::open(
+                "/",
+                rustix::fs::OFlags::DIRECTORY,
+                rustix::fs::Mode::empty(),
+            )
+            .unwrap(),
+        );
         let copy = fcntl(fd, 1030, 100).unwrap();
         assert!(copy >= 100);
         assert_eq!(fcntl(copy, 1, 0), Ok(1), "close-on-exec");
@@ -275,7 +291,14 @@ mod tests {
 
     #[test]
     fn a_directory_of_tmpfs_carries_an_offset_and_a_lock() {
-        let fd = into_number(rustix::fs::open("/dev/shm", rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap());
+        let fd = into_number(
+            rustix::fs::open(
+                "/dev/shm",
+                rustix::fs::OFlags::DIRECTORY,
+                rustix::fs::Mode::empty(),
+            )
+            .unwrap(),
+        );
         assert_eq!(lseek(fd, 12_345, 0), Ok(12_345));
         assert_eq!(lseek(fd, 0, 1), Ok(12_345));
         lock_byte_shared(fd, (1 << 60) + 5).unwrap();
@@ -292,7 +315,11 @@ mod tests {
         };
         let before = blocked();
         let guard = block_signals();
-        assert_eq!(blocked() | (1 << 8) | (1 << 18), u64::MAX, "all but KILL and STOP");
+        assert_eq!(
+            blocked() | (1 << 8) | (1 << 18),
+            u64::MAX,
+            "all but KILL and STOP"
+        );
         drop(guard);
         assert_eq!(blocked(), before);
     }

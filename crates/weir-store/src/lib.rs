@@ -16,6 +16,7 @@
 
 pub mod copy;
 pub mod map;
+mod records;
 pub mod shm;
 #[cfg(test)]
 mod testdir;

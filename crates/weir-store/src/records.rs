@@ -1,0 +1,17 @@
+//! Which of weir-core's records lie in shared memory.
+//!
+//! Each type named here is `repr(C)` and made only of atomics, all the way down: that
+//! is the promise behind the `unsafe` of [`crate::shm_record`]; the files of weir-core
+//! that define them keep it.
+
+use weir_core::names::{InodeRecord, NamesHeader};
+use weir_core::node::block::FileBlock;
+use weir_core::node::cell::Cell;
+use weir_core::node::channel::Channel;
+use weir_core::node::ofd::Ofd;
+use weir_core::node::region::{ClientHeader, Hub};
+use weir_core::node::ring::{NoteSlot, RecordSlot};
+
+crate::shm_record!(NamesHeader, InodeRecord);
+crate::shm_record!(Hub, Ofd, FileBlock, Cell);
+crate::shm_record!(ClientHeader, RecordSlot, NoteSlot, Channel);
