@@ -138,7 +138,7 @@ settings! {
         /// runs at the speed of a copy. `auto` is the budget, but at most 2 GiB. Memory
         /// that is warm is taken from the node even when nothing is stored.
         warm: Warm = "auto",
-        /// A directory on tmpfs. Data is kept in `weir-UID/INSTANCE` below it.
+        /// A directory on tmpfs. Data is kept in `weir-UID-memory/INSTANCE` below it.
         directory: PathBuf = "/dev/shm",
         /// Whether warm memory is collapsed to huge pages, which more than doubles the speed of
         /// large writes where the kernel can do it (`weir doctor` says whether this one does).
@@ -151,7 +151,7 @@ settings! {
         /// budget fails with ENOSPC.
         enabled: bool = "true",
         /// Directories on storage of this node, NVMe where there is some. Data is kept in
-        /// `weir-UID-HOST/INSTANCE` below each.
+        /// `weir-UID-files-HOST/INSTANCE` below each.
         directories: Directories = "${TMPDIR:-/tmp}",
         /// The most that data may take, over all directories. A percentage is of the space
         /// free in them at the start; directories of one file system count once.

@@ -1,0 +1,281 @@
+//! The command line: subcommands, options, help. The man pages are made from it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use weir_config::{Environment, Sources};
+
+use crate::exit;
+
+/// An ephemeral burst-buffer file system of the node's memory and NVMe, for the life of one job.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, propagate_version = true, after_help = after_help())]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// Settings.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+fn after_help() -> String {
+    format!(
+        "Exit status:\n{}\nof weir run, beside that of its command (128 + N for signal N):\n{}",
+        exit::table(exit::CODES),
+        exit::table(exit::RUN_CODES)
+    )
+}
+
+/// Where settings come from, beside the environment.
+#[derive(Args, Debug, Default)]
+pub struct SettingsArgs {
+    /// Read this file instead of ./weir.toml or ~/.config/weir/weir.toml.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Overrule a setting, such as memory.budget=8G; see weir.toml(5).
+    #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
+    set: Vec<String>,
+}
+
+/// Options that stand for settings one changes often.
+#[derive(Args, Debug, Default)]
+pub struct InstanceArgs {
+    /// Where programs see the file system (mount.prefix; default /weir).
+    #[arg(long, value_name = "PATH")]
+    mount: Option<String>,
+    /// The most memory for data: a size or a percentage (memory.budget; default 25%).
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// A directory for what does not fit in memory (file.directories; default $TMPDIR or /tmp).
+    /// May be given more than once.
+    #[arg(long, value_name = "DIRECTORY")]
+    storage: Vec<String>,
+    /// Have no file tier (file.enabled=false).
+    #[arg(long, conflicts_with = "storage")]
+    no_storage: bool,
+}
+
+impl InstanceArgs {
+    fn assignments(&self) -> Vec<String> {
+        let mut set = Vec::new();
+        let mut add = |key: &str, value: &str| set.push(format!("{key}={value}"));
+        if let Some(mount) = &self.mount {
+            add("mount.prefix", mount);
+        }
+        if let Some(memory) = &self.memory {
+            add("memory.budget", memory);
+        }
+        if !self.storage.is_empty() {
+            add("file.directories", &self.storage.join(":"));
+        }
+        if self.no_storage {
+            add("file.enabled", "false");
+        }
+        set
+    }
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command with the file system in its place.
+    ///
+    /// Starts an instance, injects the client into the command and all that it starts (mpiexec
+    /// and mpirun included), waits, stops the instance and reports. With --instance, or with
+    /// WEIR_INSTANCE set as by weir start --shell, the instance that runs already is used.
+    /// The instance ends with weir run, however that ends.
+    Run(RunArgs),
+    /// Start an instance that stays until weir stop, for batch scripts.
+    ///
+    /// In a script: eval "$(weir start --shell)"
+    Start(StartArgs),
+    /// Stop an instance and clear what it took.
+    Stop(StopArgs),
+    /// Show an instance, or list those that run.
+    Status(StatusArgs),
+    /// List a directory of the file system.
+    Ls(LsArgs),
+    /// Say what is wrong with this machine, and what to do about it.
+    Doctor(FormatArgs),
+    /// Print the settings in force and where each came from.
+    Config(FormatArgs),
+    /// The server's process; started by run and start.
+    #[command(hide = true)]
+    Server,
+    /// Write the man pages into a directory.
+    #[command(hide = true)]
+    Man {
+        /// Where to.
+        directory: PathBuf,
+    },
+}
+
+/// Of `weir run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// Use the instance of this name or run directory, which must run.
+    #[arg(long, short = 'i', value_name = "NAME", conflicts_with_all = ["mount", "memory", "storage", "no_storage"])]
+    pub instance: Option<String>,
+    #[command(flatten)]
+    instance_args: InstanceArgs,
+    /// The report at the end: text, json or none (run.report; default text).
+    #[arg(long, value_name = "FORMAT")]
+    report: Option<String>,
+    /// Keep the server's log (run.keep).
+    #[arg(long)]
+    keep: bool,
+    /// The command and its arguments.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// Of `weir start`.
+#[derive(Args, Debug)]
+pub struct StartArgs {
+    /// What to call it (default: of the batch job, or of the user).
+    #[arg(value_name = "NAME")]
+    pub instance: Option<String>,
+    /// Print shell commands that make weir run and the other commands use it.
+    #[arg(long)]
+    pub shell: bool,
+    /// With --shell: inject the client into every program that the shell starts from then on.
+    #[arg(long, requires = "shell")]
+    pub inject: bool,
+    #[command(flatten)]
+    instance_args: InstanceArgs,
+}
+
+/// Of `weir stop`.
+#[derive(Args, Debug)]
+pub struct StopArgs {
+    /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
+    #[arg(value_name = "NAME")]
+    pub instance: Option<String>,
+    /// The report: text, json or none (run.report; default text).
+    #[arg(long, value_name = "FORMAT")]
+    report: Option<String>,
+}
+
+/// Of `weir status`.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// Name or run directory (default: WEIR_INSTANCE, else all of the user).
+    #[arg(value_name = "NAME")]
+    pub instance: Option<String>,
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Of `weir ls`.
+#[derive(Args, Debug)]
+pub struct LsArgs {
+    /// A path, with or without the mount prefix before it.
+    #[arg(default_value = "/")]
+    pub path: String,
+    /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
+    #[arg(long, short = 'i', value_name = "NAME")]
+    pub instance: Option<String>,
+    /// Kind, mode, links, size and time of each.
+    #[arg(long, short = 'l')]
+    pub long: bool,
+    /// Names that begin with a dot too.
+    #[arg(long, short = 'a')]
+    pub all: bool,
+}
+
+/// Of subcommands that print for people or programs.
+#[derive(Args, Debug)]
+pub struct FormatArgs {
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Cli {
+    /// The sources of the configuration, this command's own options last.
+    pub fn sources(&self, environment: Environment) -> Sources {
+        let mut set = self.settings.set.clone();
+        set.extend(self.command.assignments());
+        Sources {
+            file: self.settings.config.clone(),
+            environment,
+            set,
+        }
+    }
+}
+
+impl Command {
+    fn assignments(&self) -> Vec<String> {
+        let report = |format: &Option<String>| format.as_ref().map(|f| format!("run.report={f}"));
+        match self {
+            Self::Run(run) => {
+                let mut set = run.instance_args.assignments();
+                set.extend(report(&run.report));
+                set.extend(run.keep.then(|| "run.keep=true".to_owned()));
+                set
+            }
+            Self::Start(start) => start.instance_args.assignments(),
+            Self::Stop(stop) => report(&stop.report).into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_declaration_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_are_settings_and_the_command_is_left_alone() {
+        let cli = Cli::parse_from([
+            "weir",
+            "run",
+            "--memory",
+            "1G",
+            "--storage",
+            "/a",
+            "--storage",
+            "/b",
+            "--set",
+            "log.level=debug",
+            "--",
+            "ls",
+            "--set",
+            "x",
+            "-l",
+        ]);
+        let sources = cli.sources(Environment::default());
+        assert_eq!(
+            sources.set,
+            [
+                "log.level=debug",
+                "memory.budget=1G",
+                "file.directories=/a:/b"
+            ]
+        );
+        let Command::Run(run) = cli.command else {
+            panic!()
+        };
+        assert_eq!(run.command, ["ls", "--set", "x", "-l"]);
+        let cli = Cli::parse_from(["weir", "run", "ls", "--memory"]);
+        let Command::Run(run) = cli.command else {
+            panic!()
+        };
+        assert_eq!(run.command, ["ls", "--memory"]);
+    }
+}

@@ -1,0 +1,108 @@
+//! What can end a command of weir, and the exit code that says so.
+//!
+//! `weir run` keeps the codes of its command free, as env(1) and timeout(1) do: 125, 126 and
+//! 127 are its own. The other subcommands use small codes. Both are in the manual page, which
+//! is made from [`CODES`] and [`RUN_CODES`].
+
+use std::path::PathBuf;
+
+use weir_config::ConfigError;
+
+/// Something failed.
+pub const FAILED: u8 = 1;
+/// The command line or the configuration was refused.
+pub const USAGE: u8 = 2;
+/// `weir start`: an instance of that name runs already.
+pub const RUNNING: u8 = 3;
+/// There is no such instance.
+pub const NO_INSTANCE: u8 = 4;
+/// `weir run`: weir itself failed.
+pub const RUN_FAILED: u8 = 125;
+/// `weir run`: the command was found but cannot be executed.
+pub const NOT_EXECUTABLE: u8 = 126;
+/// `weir run`: the command was not found.
+pub const NOT_FOUND: u8 = 127;
+
+/// Of all subcommands but `run`.
+pub const CODES: &[(u8, &str)] = &[
+    (0, "all is well"),
+    (FAILED, "something failed; standard error says what"),
+    (USAGE, "the command line or the configuration was refused"),
+    (RUNNING, "weir start: an instance of that name runs already"),
+    (NO_INSTANCE, "there is no such instance"),
+];
+
+/// Of `weir run`.
+pub const RUN_CODES: &[(u8, &str)] = &[
+    (RUN_FAILED, "weir itself failed, its command line or configuration was refused, or the instance was lost while the command ran"),
+    (NOT_EXECUTABLE, "the command was found but cannot be executed"),
+    (NOT_FOUND, "the command was not found"),
+];
+
+/// Why a command of weir did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The configuration was refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// `weir start` of what runs already.
+    #[error("instance {name} runs already ({}); weir stop {name} ends it", run_dir.display())]
+    AlreadyRunning {
+        /// Its name.
+        name: String,
+        /// Its run directory.
+        run_dir: PathBuf,
+    },
+    /// No instance runs there.
+    #[error("no instance runs in {}", run_dir.display())]
+    NoInstance {
+        /// Where it was looked for.
+        run_dir: PathBuf,
+    },
+    /// The command of `weir run` could not be started.
+    #[error("{command}: {source}")]
+    Command {
+        /// The first word of the command.
+        command: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Checks of `weir doctor` failed; they have been printed.
+    #[error("this machine needs attention")]
+    Unfit,
+    /// Anything else.
+    #[error("{0:#}")]
+    Other(#[from] anyhow::Error),
+}
+
+impl Failure {
+    /// The exit code outside of `weir run`.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Config(_) => USAGE,
+            Self::AlreadyRunning { .. } => RUNNING,
+            Self::NoInstance { .. } => NO_INSTANCE,
+            Self::Command { .. } | Self::Unfit | Self::Other(_) => FAILED,
+        }
+    }
+
+    /// The exit code of `weir run`.
+    pub fn run_code(&self) -> u8 {
+        match self {
+            Self::Command { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                NOT_FOUND
+            }
+            Self::Command { .. } => NOT_EXECUTABLE,
+            _ => RUN_FAILED,
+        }
+    }
+}
+
+/// The "EXIT STATUS" of the manual and of the help texts.
+pub fn table(codes: &[(u8, &str)]) -> String {
+    let lines: Vec<String> = codes
+        .iter()
+        .map(|(code, what)| format!("  {code:>3}  {what}"))
+        .collect();
+    lines.join("\n")
+}

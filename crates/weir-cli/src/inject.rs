@@ -1,0 +1,122 @@
+//! Putting the client into a command: which library, and the environment that carries it.
+//!
+//! `LD_PRELOAD` names our library first: an allocator preloaded before it would call into it
+//! while it is being set up. What the user preloads stays, after it. The environment is
+//! inherited, so mpiexec and mpirun carry it to their processes on this node by themselves.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, ensure, Context, Result};
+use weir_config::Environment;
+
+/// The file name of the client library.
+pub const LIBRARY: &str = "libweir_preload.so";
+
+/// Finds the client library: `WEIR_PRELOAD`, else beside `program`, else `../lib/weir` from it.
+pub fn find_library(env: &Environment, program: &Path) -> Result<PathBuf> {
+    if let Some(named) = env.get("WEIR_PRELOAD") {
+        let path = PathBuf::from(named);
+        ensure!(path.is_file(), "WEIR_PRELOAD: {named} is no file");
+        return std::path::absolute(path).context("WEIR_PRELOAD");
+    }
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let places = [
+        beside.join(LIBRARY),
+        beside.join("../lib/weir").join(LIBRARY),
+    ];
+    match places.iter().find(|path| path.is_file()) {
+        Some(path) => Ok(path.clone()),
+        None => bail!(
+            "the client library is not found: {LIBRARY} is neither beside {} nor in ../lib/weir; \
+             WEIR_PRELOAD may name it",
+            program.display()
+        ),
+    }
+}
+
+/// `LD_PRELOAD` with `library` put before what `inherited` names.
+///
+/// The loader splits the list at spaces and colons (ld.so(8)), so a path with either cannot be
+/// in it.
+pub fn preload_list(library: &Path, inherited: Option<&str>) -> Result<String> {
+    let library = library
+        .to_str()
+        .context("the path of the client library is not UTF-8")?;
+    ensure!(
+        !library.contains([' ', ':']),
+        "{library}: LD_PRELOAD cannot hold a path with a space or a colon; \
+         WEIR_PRELOAD may name a copy elsewhere"
+    );
+    let ours = |item: &&str| {
+        Path::new(item)
+            .file_name()
+            .is_some_and(|name| name == LIBRARY)
+    };
+    let others = inherited.unwrap_or_default().split([' ', ':']);
+    let others = others.filter(|item| !item.is_empty() && !ours(item));
+    Ok(std::iter::once(library)
+        .chain(others)
+        .collect::<Vec<_>>()
+        .join(":"))
+}
+
+/// The variables that a program needs to find the instance in `run_dir`.
+pub fn variables(
+    run_dir: &Path,
+    library: &Path,
+    env: &Environment,
+) -> Result<Vec<(&'static str, OsString)>> {
+    Ok(vec![
+        ("WEIR_INSTANCE", run_dir.into()),
+        (
+            "LD_PRELOAD",
+            preload_list(library, env.get("LD_PRELOAD"))?.into(),
+        ),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_comes_first_and_once() {
+        let list = |inherited| preload_list(Path::new("/x/libweir_preload.so"), inherited).unwrap();
+        assert_eq!(list(None), "/x/libweir_preload.so");
+        assert_eq!(
+            list(Some("a.so b.so:c.so")),
+            "/x/libweir_preload.so:a.so:b.so:c.so"
+        );
+        assert_eq!(
+            list(Some("/old/libweir_preload.so:a.so")),
+            "/x/libweir_preload.so:a.so"
+        );
+        assert!(preload_list(Path::new("/a b/libweir_preload.so"), None).is_err());
+    }
+
+    #[test]
+    fn the_library_is_looked_for_near_the_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let none = Environment::default();
+        let program = dir.path().join("bin/weir");
+        std::fs::create_dir_all(dir.path().join("bin")).unwrap();
+        assert!(find_library(&none, &program).is_err());
+
+        std::fs::create_dir_all(dir.path().join("lib/weir")).unwrap();
+        std::fs::write(dir.path().join("lib/weir").join(LIBRARY), "").unwrap();
+        assert!(find_library(&none, &program).unwrap().ends_with(LIBRARY));
+
+        let beside = dir.path().join("bin").join(LIBRARY);
+        std::fs::write(&beside, "").unwrap();
+        assert_eq!(find_library(&none, &program).unwrap(), beside);
+
+        let named = dir.path().join("elsewhere.so");
+        let env: Environment = [("WEIR_PRELOAD", named.to_str().unwrap())]
+            .into_iter()
+            .collect();
+        assert!(find_library(&env, &program).is_err());
+        std::fs::write(&named, "").unwrap();
+        assert_eq!(find_library(&env, &program).unwrap(), named);
+    }
+}

@@ -1,0 +1,575 @@
+//! Where an instance lives: its name, run directory, data directories, and the locks that say
+//! whether it lives.
+//!
+//! ```text
+//! $XDG_RUNTIME_DIR/weir-NAME/            or, without XDG_RUNTIME_DIR,
+//! $TMPDIR/weir-UID/NAME/                 the run directory: lock, server.sock, server.log
+//! MEMORY/weir-UID-memory/NAME/           the memory tier: lock, regions, slabs
+//! STORAGE/weir-UID-files-HOST/NAME/      the file tier: lock, slabs
+//! ```
+//!
+//! Invariants:
+//! - every directory holds a file `lock`, which the server keeps locked for its life
+//!   (see [`crate::lock`]). The kernel drops the lock with the process, so "does it live" never rests on a pid;
+//! - directories are claimed and judged dead only under the `guard` lock of their parent, so
+//!   that one being set up is not taken for one left behind;
+//! - a directory in a place where others can write is hostile until it was opened without
+//!   following links and found to be ours and private.
+//!
+//! Left out: what is inside (the server's business).
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, ensure, Context, Result};
+use weir_config::{Config, Environment};
+
+use crate::lock::Lock;
+
+/// `sun_path` of a Unix socket holds 108 bytes with the closing zero: unix(7).
+const SOCKET_PATH_MOST: usize = 107;
+/// The name of the server's socket in the run directory.
+pub const SOCKET: &str = "server.sock";
+/// Directories on their way out are renamed to this and a number, so that a name is free at once.
+const DEAD_PREFIX: &str = ".weir-dead-";
+const NAME_MOST: usize = 64;
+
+/// The names by which batch systems tell a job.
+const JOB_VARIABLES: &[&str] = &[
+    "SLURM_JOB_ID",
+    "FLUX_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "JOB_ID",
+];
+
+/// The effective user.
+pub fn uid() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
+/// The name `weir start` gives an instance that was not named: of the job, or of the user.
+pub fn default_name(env: &Environment) -> String {
+    JOB_VARIABLES
+        .iter()
+        .find_map(|variable| env.get(variable))
+        .map_or_else(
+            || format!("user-{}", uid()),
+            |job| format!("job-{}", tame(job)),
+        )
+}
+
+/// What a job's id can hold that a name must not (`123[4].server`, flux's letters) becomes `-`.
+fn tame(text: &str) -> String {
+    let kept = |c: char| {
+        if c.is_ascii_alphanumeric() || ".-_".contains(c) {
+            c
+        } else {
+            '-'
+        }
+    };
+    text.chars().map(kept).take(NAME_MOST - 8).collect()
+}
+
+/// Whether `name` can name an instance: it becomes part of paths.
+pub fn check_name(name: &str) -> Result<()> {
+    ensure!(
+        !name.is_empty() && name.len() <= NAME_MOST && tame(name).starts_with(&name[..1])
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c))
+            && !name.starts_with('.'),
+        "`{name}` cannot name an instance: use at most {NAME_MOST} letters, digits, `-`, `_` and `.`"
+    );
+    Ok(())
+}
+
+/// A directory that holds those of instances, and how theirs are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parent {
+    path: PathBuf,
+    prefix: &'static str,
+    /// Made by us if absent, as against one that the system made.
+    ours: bool,
+}
+
+impl Parent {
+    /// Of run directories. The environment alone decides, so that every command of one login
+    /// or job agrees; a name's length does not matter, since room is left for the longest.
+    pub fn of_runs(env: &Environment) -> Self {
+        let longest = "/weir-".len() + NAME_MOST + "/".len() + SOCKET.len();
+        let fits = |dir: &str| dir.len() + longest <= SOCKET_PATH_MOST;
+        if let Some(dir) = env.get("XDG_RUNTIME_DIR").filter(|dir| fits(dir)) {
+            if Path::new(dir).is_dir() {
+                return Self {
+                    path: dir.into(),
+                    prefix: "weir-",
+                    ours: false,
+                };
+            }
+        }
+        let below = format!("weir-{}", uid());
+        let long = |dir: &&str| fits(&format!("{dir}/{below}"));
+        let tmp = env.get("TMPDIR").filter(long).unwrap_or("/tmp");
+        Self {
+            path: Path::new(tmp).join(below),
+            prefix: "",
+            ours: true,
+        }
+    }
+
+    /// Of the memory tier's directories.
+    fn of_memory(config: &Config) -> Self {
+        let path = config
+            .memory
+            .directory
+            .join(format!("weir-{}-memory", uid()));
+        Self {
+            path,
+            prefix: "",
+            ours: true,
+        }
+    }
+
+    /// Of the file tier's directories. Storage may turn out to be shared by nodes, where locks
+    /// do not tell who lives; so each node has its own.
+    fn of_files(config: &Config) -> Vec<Self> {
+        if !config.file.enabled {
+            return Vec::new();
+        }
+        let host = nix::unistd::gethostname().unwrap_or_default();
+        let below = format!("weir-{}-files-{}", uid(), tame(&host.to_string_lossy()));
+        let parent = |dir: &PathBuf| Self {
+            path: dir.join(&below),
+            prefix: "",
+            ours: true,
+        };
+        config.file.directories.0.iter().map(parent).collect()
+    }
+
+    /// The directory of instance `name`.
+    pub fn child(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{}{name}", self.prefix))
+    }
+
+    /// The name of the instance whose directory is called `file_name`.
+    fn name_of<'n>(&self, file_name: &'n str) -> Option<&'n str> {
+        let name = file_name.strip_prefix(self.prefix)?;
+        check_name(name).ok().map(|()| name)
+    }
+
+    /// Makes the parent if it is ours to make, and refuses one that others could have planted.
+    pub fn prepare(&self) -> Result<()> {
+        if self.ours {
+            make_private(&self.path)?;
+        }
+        check_private(&self.path)
+    }
+
+    fn guard(&self) -> Result<Lock> {
+        Lock::take(&self.path.join(format!("{}guard.lock", self.prefix)))
+    }
+
+    /// Live instances, by name.
+    pub fn live(&self) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .children()
+            .into_iter()
+            .filter(|name| lives(&self.child(name)))
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn children(&self) -> Vec<String> {
+        file_names(&self.path)
+            .iter()
+            .filter_map(|name| self.name_of(name).map(str::to_owned))
+            .collect()
+    }
+
+    /// Moves what dead instances left out of the way. The caller holds the guard; the removal
+    /// itself, which may take long, is [`Burial`]'s.
+    fn bury_dead(&self, burial: &mut Burial) {
+        for name in self.children() {
+            let path = self.child(&name);
+            if let Some(lock) = lock_of_dead(&path) {
+                burial.add(path, lock, Some(name));
+            }
+        }
+        for name in file_names(&self.path) {
+            let path = self.path.join(&name);
+            if name.starts_with(DEAD_PREFIX) {
+                if let Some(lock) = lock_of_dead(&path) {
+                    burial.add(path, lock, None);
+                }
+            }
+        }
+    }
+}
+
+fn file_names(dir: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect()
+}
+
+fn make_private(path: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(e).with_context(|| format!("making {}", path.display())),
+    }
+}
+
+/// Refuses a directory that is a link, is not ours, or that others may enter.
+pub fn check_private(path: &Path) -> Result<()> {
+    let dir = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+        .open(path);
+    let dir = match dir {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ELOOP | libc::ENOTDIR)) => {
+            bail!(
+                "{} is not a directory of ours but a link or a file: remove it",
+                path.display()
+            )
+        }
+        other => other.with_context(|| format!("opening {}", path.display()))?,
+    };
+    let meta = dir.metadata()?;
+    ensure!(
+        meta.uid() == uid(),
+        "{} belongs to user {}, not to {}: remove it, or set TMPDIR to a directory of your own",
+        path.display(),
+        meta.uid(),
+        uid()
+    );
+    ensure!(
+        meta.mode().trailing_zeros() >= 6, // nothing for group and others
+        "{} is open to others (mode {:o}): chmod 700 it",
+        path.display(),
+        meta.mode() & 0o7777
+    );
+    Ok(())
+}
+
+/// Whether a server holds the lock of the directory `dir`.
+pub fn lives(dir: &Path) -> bool {
+    check_private(dir).is_ok() && Lock::is_held(&dir.join("lock"))
+}
+
+/// Waits until no server holds the lock of `dir`, by waiting for the lock itself.
+pub fn wait_until_gone(dir: &Path) -> Result<()> {
+    let path = dir.join("lock");
+    // Taken without making it: the file goes with the directory.
+    match Lock::take_existing(&path) {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e).with_context(|| format!("waiting for {}", path.display())),
+    }
+}
+
+/// The lock of a directory that nobody lives in. What cannot be judged is left alone.
+fn lock_of_dead(dir: &Path) -> Option<Lock> {
+    check_private(dir).ok()?;
+    Lock::try_take(&dir.join("lock")).ok()?
+}
+
+/// Directories of dead instances, out of the way but still to be removed.
+#[derive(Debug, Default)]
+pub struct Burial {
+    names: Vec<String>,
+    dirs: Vec<(PathBuf, Lock)>,
+}
+
+impl Burial {
+    fn add(&mut self, path: PathBuf, lock: Lock, name: Option<String>) {
+        let aside = path.with_file_name(format!(
+            "{DEAD_PREFIX}{}-{}",
+            std::process::id(),
+            self.dirs.len()
+        ));
+        let path = match std::fs::rename(&path, &aside) {
+            Ok(()) => aside,
+            Err(_) => path,
+        };
+        self.names.extend(name);
+        self.dirs.push((path, lock));
+    }
+
+    /// The instances whose remains are cleared.
+    pub fn names(&self) -> Vec<String> {
+        let mut names = self.names.clone();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// Removes the directories; what fails is said and left for the next start.
+    pub fn remove(self) {
+        for (path, _lock) in self.dirs {
+            if let Err(e) = std::fs::remove_dir_all(&path) {
+                tracing::warn!("cannot remove {}: {e}", path.display());
+            }
+        }
+    }
+}
+
+/// The directories of a live instance and the locks on them. Held by the server for its life.
+#[derive(Debug)]
+pub struct Claim {
+    /// The instance's name.
+    pub name: String,
+    /// Socket, log.
+    pub run_dir: PathBuf,
+    /// The memory tier.
+    pub shm_dir: PathBuf,
+    /// The file tier, in the order of the configuration.
+    pub storage_dirs: Vec<PathBuf>,
+    locks: Vec<Lock>,
+}
+
+/// What [`claim`] found.
+#[derive(Debug)]
+pub enum Claimed {
+    /// The instance is ours to serve.
+    Ours(Claim, Burial),
+    /// One of that name lives.
+    Lives {
+        /// Its run directory.
+        run_dir: PathBuf,
+    },
+}
+
+/// Makes and locks the directories of instance `name`, and puts aside what dead ones left.
+pub fn claim(name: &str, config: &Config, env: &Environment) -> Result<Claimed> {
+    check_name(name)?;
+    let mut burial = Burial::default();
+    let runs = Parent::of_runs(env);
+    let run_dir = runs.child(name);
+    let Some(run_lock) = claim_in(&runs, name, &mut burial)? else {
+        return Ok(Claimed::Lives { run_dir });
+    };
+    let mut locks = vec![run_lock];
+    let mut dirs = Vec::new();
+    let memory = Parent::of_memory(config);
+    for parent in std::iter::once(&memory).chain(&Parent::of_files(config)) {
+        // The same name under another XDG_RUNTIME_DIR or TMPDIR is another instance, whose data
+        // directories would be these.
+        let Some(lock) = claim_in(parent, name, &mut burial)? else {
+            return Ok(Claimed::Lives {
+                run_dir: parent.child(name),
+            });
+        };
+        locks.push(lock);
+        dirs.push(parent.child(name));
+    }
+    let shm_dir = dirs.remove(0);
+    let claim = Claim {
+        name: name.to_owned(),
+        run_dir,
+        shm_dir,
+        storage_dirs: dirs,
+        locks,
+    };
+    Ok(Claimed::Ours(claim, burial))
+}
+
+/// Claims `name` in one parent; `None` if it lives.
+fn claim_in(parent: &Parent, name: &str, burial: &mut Burial) -> Result<Option<Lock>> {
+    parent.prepare()?;
+    let _guard = parent.guard()?;
+    parent.bury_dead(burial);
+    let dir = parent.child(name);
+    make_private(&dir)?;
+    check_private(&dir)?;
+    Lock::try_take(&dir.join("lock"))
+}
+
+impl Claim {
+    /// Removes the directories, the run directory last: while it is there the name is taken.
+    pub fn release(self) -> Result<()> {
+        let mut result = Ok(());
+        for dir in self
+            .storage_dirs
+            .iter()
+            .chain([&self.shm_dir, &self.run_dir])
+        {
+            let removed = std::fs::remove_dir_all(dir);
+            result = result.and(removed.with_context(|| format!("removing {}", dir.display())));
+        }
+        drop(self.locks);
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    struct Room {
+        dir: tempfile::TempDir,
+        env: Environment,
+        config: Config,
+    }
+
+    fn room() -> Room {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_str().unwrap();
+        let env: Environment = [("TMPDIR", path)].into_iter().collect();
+        let mut config = Config::defaults(&env).unwrap();
+        config.memory.directory = dir.path().to_owned();
+        Room { dir, env, config }
+    }
+
+    impl Room {
+        fn claim(&self, name: &str) -> Claimed {
+            claim(name, &self.config, &self.env).unwrap()
+        }
+
+        fn ours(&self, name: &str) -> (Claim, Burial) {
+            match self.claim(name) {
+                Claimed::Ours(claim, burial) => (claim, burial),
+                Claimed::Lives { run_dir } => panic!("lives: {}", run_dir.display()),
+            }
+        }
+    }
+
+    #[test]
+    fn directories_are_private_and_apart() {
+        let room = room();
+        let (claim, _) = room.ours("a");
+        let dirs = [&claim.run_dir, &claim.shm_dir, &claim.storage_dirs[0]];
+        for (i, dir) in dirs.iter().enumerate() {
+            assert_eq!(dir.metadata().unwrap().mode() & 0o777, 0o700);
+            assert!(dirs[i + 1..].iter().all(|other| other != dir));
+            assert!(lives(dir));
+        }
+        claim.release().unwrap();
+        let parents = std::fs::read_dir(room.dir.path()).unwrap();
+        for parent in parents {
+            let left = file_names(&parent.unwrap().path());
+            assert_eq!(left, ["guard.lock"]);
+        }
+    }
+
+    #[test]
+    fn a_second_claim_of_a_name_is_told() {
+        let room = room();
+        let (first, _) = room.ours("a");
+        assert!(matches!(room.claim("a"), Claimed::Lives { run_dir } if run_dir == first.run_dir));
+        let (second, _) = room.ours("b");
+        assert_ne!(first.shm_dir, second.shm_dir);
+        assert_eq!(Parent::of_runs(&room.env).live(), ["a", "b"]);
+        first.release().unwrap();
+        let (third, _) = room.ours("a");
+        drop(third);
+        assert!(lives(&second.run_dir));
+    }
+
+    #[test]
+    fn what_a_dead_instance_left_is_cleared_and_the_living_kept() {
+        let room = room();
+        let (living, _) = room.ours("living");
+        let (dead, _) = room.ours("dead");
+        let (run, shm) = (dead.run_dir.clone(), dead.shm_dir.clone());
+        std::fs::write(shm.join("slab-0"), "data").unwrap();
+        // A killed server does not release: the kernel drops its locks.
+        drop(dead);
+        let (_new, burial) = room.ours("new");
+        assert_eq!(burial.names(), ["dead"]);
+        assert!(!run.exists() && !shm.exists(), "names are free at once");
+        burial.remove();
+        for parent in std::fs::read_dir(room.dir.path()).unwrap() {
+            let left = file_names(&parent.unwrap().path());
+            assert!(
+                !left.iter().any(|name| name.starts_with(DEAD_PREFIX)),
+                "{left:?}"
+            );
+        }
+        assert!(lives(&living.run_dir) && lives(&living.shm_dir));
+    }
+
+    #[test]
+    fn an_interrupted_removal_is_finished_by_the_next_start() {
+        let room = room();
+        let (dead, _) = room.ours("dead");
+        drop(dead);
+        let (new, burial) = room.ours("new");
+        drop(burial);
+        new.release().unwrap();
+        let (_next, burial) = room.ours("next");
+        assert!(!burial.dirs.is_empty());
+        burial.remove();
+        let runs = Parent::of_runs(&room.env);
+        assert!(file_names(&runs.path)
+            .iter()
+            .all(|name| !name.starts_with(DEAD_PREFIX)));
+    }
+
+    #[test]
+    fn planted_directories_are_refused() {
+        let room = room();
+        let planted = room.dir.path().join(format!("weir-{}", uid()));
+        std::os::unix::fs::symlink(room.dir.path(), &planted).unwrap();
+        let error = claim("a", &room.config, &room.env).unwrap_err();
+        assert!(error.to_string().contains("link"), "{error}");
+
+        std::fs::remove_file(&planted).unwrap();
+        std::fs::create_dir(&planted).unwrap();
+        std::fs::set_permissions(&planted, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let error = claim("a", &room.config, &room.env).unwrap_err();
+        assert!(error.to_string().contains("open to others"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused() {
+        if uid() != 0 {
+            return;
+        }
+        let room = room();
+        let planted = room.dir.path().join("weir-0");
+        std::fs::create_dir(&planted).unwrap();
+        std::os::unix::fs::chown(&planted, Some(12345), None).unwrap();
+        let error = claim("a", &room.config, &room.env).unwrap_err();
+        assert!(
+            error.to_string().contains("belongs to user 12345"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn names_come_from_the_job_and_cannot_leave_the_directory() {
+        let env: Environment = [("PBS_JOBID", "12[3].pbs01")].into_iter().collect();
+        assert_eq!(default_name(&env), "job-12-3-.pbs01");
+        check_name(&default_name(&env)).unwrap();
+        assert_eq!(
+            default_name(&Environment::default()),
+            format!("user-{}", uid())
+        );
+        for bad in ["", "..", ".dead-1", "a/b", "a b", &"x".repeat(65)] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_runtime_directory_comes_first_unless_it_is_too_long() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_str().unwrap();
+        let env: Environment = [("XDG_RUNTIME_DIR", path)].into_iter().collect();
+        assert_eq!(Parent::of_runs(&env).child("a"), dir.path().join("weir-a"));
+
+        let long = format!("/{}", "x".repeat(90));
+        let env: Environment = [("XDG_RUNTIME_DIR", &long), ("TMPDIR", &long)]
+            .into_iter()
+            .collect();
+        let run_dir = Parent::of_runs(&env).child(&"n".repeat(NAME_MOST));
+        assert!(run_dir.starts_with("/tmp"));
+        assert!(run_dir.join(SOCKET).as_os_str().len() <= SOCKET_PATH_MOST);
+    }
+}

@@ -1,0 +1,170 @@
+//! `weir run`, `weir start` and `weir stop`: the life of an instance, seen from outside.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use anyhow::{Context, Result};
+use weir_config::{Environment, Loaded};
+
+use crate::args::{RunArgs, StartArgs, StopArgs};
+use crate::exit::{Failure, RUN_FAILED};
+use crate::instance;
+use crate::launch::{self, Launch, Server};
+use crate::place::{self, Parent};
+use crate::{inject, report, supervise};
+
+/// Which instance is meant: by name or run directory, by `WEIR_INSTANCE`, or by default.
+pub fn run_dir_of(named: Option<&str>, env: &Environment) -> Result<PathBuf> {
+    let named = named.or_else(|| env.get("WEIR_INSTANCE"));
+    match named {
+        Some(path) if path.contains('/') => Ok(PathBuf::from(path)),
+        Some(name) => {
+            place::check_name(name)?;
+            Ok(Parent::of_runs(env).child(name))
+        }
+        None => Ok(Parent::of_runs(env).child(&place::default_name(env))),
+    }
+}
+
+/// The same, of an instance that lives.
+pub fn live_run_dir(named: Option<&str>, env: &Environment) -> Result<PathBuf, Failure> {
+    let run_dir = run_dir_of(named, env)?;
+    if place::lives(&run_dir) {
+        Ok(run_dir)
+    } else {
+        Err(Failure::NoInstance { run_dir })
+    }
+}
+
+fn library(env: &Environment) -> Result<PathBuf> {
+    let program = std::env::current_exe().context("finding the weir program")?;
+    inject::find_library(env, &program)
+}
+
+/// `weir run`; the exit code.
+pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
+    let library = library(env)?;
+    if args.instance.is_some() || env.get("WEIR_INSTANCE").is_some() {
+        let run_dir = live_run_dir(args.instance.as_deref(), env)?;
+        let status = run_in(args, &run_dir, &library, env)?;
+        return Ok(supervise::exit_code(status));
+    }
+    let server = launch::start(&Launch {
+        name: None,
+        lifeline: true,
+        settings: settings.toml(),
+    })?;
+    let status = run_in(args, &server.ready.run_dir, &library, env);
+    let ended = end(server, settings);
+    let code = supervise::exit_code(status?);
+    Ok(if ended { code } else { RUN_FAILED })
+}
+
+fn run_in(
+    args: &RunArgs,
+    run_dir: &Path,
+    library: &Path,
+    env: &Environment,
+) -> Result<ExitStatus, Failure> {
+    let variables = inject::variables(run_dir, library, env)?;
+    supervise::run(&args.command, &variables)
+}
+
+/// Stops the server and reports; whether all went well with weir.
+fn end(server: Server, settings: &Loaded) -> bool {
+    let run_dir = server.ready.run_dir.clone();
+    let ended = match server.stop() {
+        Ok(ended) => ended,
+        Err(e) => {
+            eprintln!("weir: {e:#}; its log is in {}", run_dir.display());
+            return false;
+        }
+    };
+    if let Some(log) = ended.log {
+        eprintln!("weir: the server's log is {}", log.display());
+    }
+    match ended.result {
+        Ok(done) => {
+            report::print(&done, settings.config.run.report);
+            true
+        }
+        Err(why) => {
+            eprintln!("weir: the instance was lost: {why}");
+            false
+        }
+    }
+}
+
+/// `weir start`.
+pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
+    let library = library(env)?;
+    let name = args
+        .instance
+        .clone()
+        .unwrap_or_else(|| place::default_name(env));
+    place::check_name(&name)?;
+    let server = launch::start(&Launch {
+        name: Some(name),
+        lifeline: false,
+        settings: settings.toml(),
+    })?;
+    let ready = server.detach();
+    for name in &ready.cleared {
+        eprintln!("weir: cleared what instance {name} left");
+    }
+    let export = |(name, value): (&str, std::ffi::OsString)| {
+        println!("export {name}={}", shell_quoted(&value.to_string_lossy()));
+    };
+    if args.shell {
+        let variables = inject::variables(&ready.run_dir, &library, env)?;
+        let wanted = if args.inject { 2 } else { 1 };
+        variables.into_iter().take(wanted).for_each(export);
+    } else {
+        println!(
+            "weir: instance {} serves {}; WEIR_INSTANCE={}",
+            ready.name,
+            ready.mount.display(),
+            ready.run_dir.display()
+        );
+    }
+    Ok(())
+}
+
+/// A word that any POSIX shell reads as `text`.
+fn shell_quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// `weir stop`.
+pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
+    let run_dir = live_run_dir(args.instance.as_deref(), env)?;
+    let done = instance::stop(&run_dir)?;
+    place::wait_until_gone(&run_dir)?;
+    report::print(&done, settings.config.run.report);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_are_named_by_name_path_or_variable() {
+        let env: Environment = [("TMPDIR", "/t"), ("SLURM_JOB_ID", "9")]
+            .into_iter()
+            .collect();
+        let runs = format!("/t/weir-{}", place::uid());
+        let dir = |named| run_dir_of(named, &env).unwrap();
+        assert_eq!(dir(None), Path::new(&runs).join("job-9"));
+        assert_eq!(dir(Some("x")), Path::new(&runs).join("x"));
+        assert_eq!(dir(Some("/r/x")), Path::new("/r/x"));
+        assert!(run_dir_of(Some(".."), &env).is_err());
+        let env: Environment = [("WEIR_INSTANCE", "/r/y")].into_iter().collect();
+        assert_eq!(run_dir_of(None, &env).unwrap(), Path::new("/r/y"));
+    }
+
+    #[test]
+    fn quoting_survives_a_quote() {
+        assert_eq!(shell_quoted("a'b c"), r"'a'\''b c'");
+    }
+}

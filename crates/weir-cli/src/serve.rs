@@ -1,0 +1,204 @@
+//! The server's process, `weir server`: from the first line on stdin to the last on stdout.
+//!
+//! It leaves the session of who started it (a terminal's keys and hangups are not for it) and
+//! the directory (which may have to be unmounted). While `weir run` lives, only the lifeline
+//! ends it: a batch system that signals a whole job must not take the file system away from a
+//! program that is still saving its state. Without a lifeline SIGTERM and SIGINT stop it.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use weir_config::{Config, Environment, Loaded, LogLevel};
+
+use crate::instance;
+use crate::launch::{read_line, to_line, Ended, Launch, Ready, Reply};
+use crate::place::{claim, Burial, Claim, Claimed};
+
+/// Serves one instance.
+pub fn run() -> Result<()> {
+    // Fails when this process leads a group: started by hand from a shell, which is fine.
+    let _ = nix::unistd::setsid();
+    let launch: Launch = read_line(&mut unbuffered_stdin())
+        .context("weir server is started by weir run and weir start")?;
+    match prepare(&launch) {
+        Ok(Claimed::Ours(claim, burial)) => serve(&launch, claim, burial),
+        Ok(Claimed::Lives { run_dir }) => say(&Reply::Lives { run_dir }),
+        Err(e) => say(&Reply::Failed(format!("{e:#}"))),
+    }
+}
+
+/// Reads byte by byte, so that what follows the first line stays in the pipe: the end of file is
+/// waited for by another thread.
+fn unbuffered_stdin() -> BufReader<impl Read> {
+    let stdin = File::from(
+        std::io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .expect("stdin is open"),
+    );
+    BufReader::with_capacity(1, stdin)
+}
+
+fn say(message: &impl serde::Serialize) -> Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "{}", to_line(message))?;
+    Ok(out.flush()?)
+}
+
+fn settings(launch: &Launch) -> Result<Config> {
+    // They were expanded and checked by who sent them.
+    Ok(Loaded::from_toml(&launch.settings, &Environment::default())?.config)
+}
+
+fn prepare(launch: &Launch) -> Result<Claimed> {
+    let config = settings(launch)?;
+    let env = Environment::of_process();
+    std::env::set_current_dir("/")?;
+    if let Some(name) = &launch.name {
+        return claim(name, &config, &env);
+    }
+    // A pid is free of live namesakes except where containers share a directory.
+    let pid = std::process::id();
+    let mut names = (0..100).map(|n| {
+        if n == 0 {
+            format!("run-{pid}")
+        } else {
+            format!("run-{pid}-{n}")
+        }
+    });
+    loop {
+        let name = names.next().context("a hundred instances of one name")?;
+        match claim(&name, &config, &env)? {
+            Claimed::Lives { .. } => {}
+            ours @ Claimed::Ours(..) => return Ok(ours),
+        }
+    }
+}
+
+fn serve(launch: &Launch, claim: Claim, burial: Burial) -> Result<()> {
+    let config = settings(launch)?;
+    let log = open_log(&config, &claim.run_dir)?;
+    watch_for_the_end(launch.lifeline, claim.run_dir.clone())?;
+    let ready = Ready {
+        name: claim.name.clone(),
+        run_dir: claim.run_dir.clone(),
+        mount: config.mount.prefix.as_path().to_owned(),
+        cleared: burial.names(),
+    };
+    let served = instance::serve(&claim, &config, || {
+        for name in &ready.cleared {
+            tracing::info!("cleared what instance {name} left");
+        }
+        let said = say(&Reply::Ready(ready));
+        if !launch.lifeline {
+            forget_stdout();
+        }
+        // Removing gigabytes takes its time, and nobody waits for it.
+        std::thread::spawn(|| burial.remove());
+        if let Err(e) = said {
+            tracing::warn!("who started this instance has gone: {e}");
+        }
+    });
+    let result = served.map_err(|e| format!("{e:#}"));
+    if let Err(why) = &result {
+        tracing::error!("{why}");
+    }
+    let keep = config.run.keep || result.is_err();
+    let log = if keep { keep_log(&log, &claim) } else { None };
+    claim.release()?;
+    if launch.lifeline {
+        say(&Ended { result, log })?;
+    }
+    Ok(())
+}
+
+/// Moves the log out of the directory that is about to go; gives where it is then.
+fn keep_log(log: &Path, claim: &Claim) -> Option<PathBuf> {
+    if !log.starts_with(&claim.run_dir) {
+        return Some(log.to_owned());
+    }
+    let beside = claim
+        .run_dir
+        .with_file_name(format!("weir-{}.log", claim.name));
+    std::fs::rename(log, &beside).ok().map(|()| beside)
+}
+
+/// Sends standard error, and with it every message, to the log.
+fn open_log(config: &Config, run_dir: &Path) -> Result<PathBuf> {
+    let path = config
+        .log
+        .file
+        .clone()
+        .unwrap_or_else(|| run_dir.join("server.log"));
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .with_context(|| format!("opening the log {}", path.display()))?;
+    nix::unistd::dup2_stderr(&file)?;
+    let level = match config.log.level {
+        LogLevel::Off => tracing_subscriber::filter::LevelFilter::OFF,
+        level => level.word().parse().expect("a level of tracing"),
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
+    Ok(path)
+}
+
+/// Standard output was the pipe to `weir start`, which is to go away.
+fn forget_stdout() {
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        let _ = nix::unistd::dup2_stdout(&null);
+    }
+}
+
+/// Waits, in a thread of its own, for what ends the server. Called before other threads start,
+/// which inherit that the signals are blocked.
+fn watch_for_the_end(lifeline: bool, run_dir: PathBuf) -> Result<()> {
+    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]
+        .into_iter()
+        .collect();
+    signals.thread_block()?;
+    let fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    std::thread::Builder::new()
+        .name("weir-end".into())
+        .spawn(move || {
+            if let Err(e) =
+                wait_for_the_end(lifeline, &fd).and_then(|()| instance::stop(&run_dir).map(drop))
+            {
+                tracing::error!("cannot stop in order: {e:#}");
+                std::process::abort();
+            }
+        })?;
+    Ok(())
+}
+
+fn wait_for_the_end(lifeline: bool, signals: &SignalFd) -> Result<()> {
+    let stdin = std::io::stdin();
+    loop {
+        let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        if lifeline {
+            fds.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
+        }
+        poll(&mut fds, PollTimeout::NONE)?;
+        if fds.get(1).and_then(PollFd::any) == Some(true) {
+            return Ok(());
+        }
+        while let Some(info) = signals.read_signal()? {
+            let signal = Signal::try_from(i32::try_from(info.ssi_signo)?)?;
+            if !lifeline && signal != Signal::SIGHUP {
+                tracing::info!("stopping on {signal}");
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Running the user's command as a good parent: signals pass through, stops are mirrored, and
+//! the end is told as it was.
+//!
+//! The command stays in weir's process group, as under env(1) or nice(1), so a shell's job
+//! control and a terminal's keys reach both. From that follows what is passed on:
+//! - a signal that the kernel sent (a key of the terminal) has reached the command already;
+//! - one that a process sent to weir alone is passed on;
+//! - when the command stops, weir stops, so that the shell notices; SIGCONT is passed on.
+//!
+//! A signal that was ignored when weir began (nohup) stays ignored by both. If weir is killed,
+//! the kernel sends the command SIGTERM: its file system is gone with weir.
+//!
+//! Left out: processes that the command leaves behind; they lose the instance with its end.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::prctl;
+use nix::sys::signal::{kill, raise, SigSet, SigmaskHow, Signal};
+use nix::sys::signalfd::{siginfo, SfdFlags, SignalFd};
+use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
+use nix::unistd::Pid;
+
+use crate::exit::Failure;
+
+/// What is passed on to the command.
+const PASSED_ON: &[Signal] = &[
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGXCPU,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+];
+
+/// The exit code of `weir run` for a command that ended so.
+pub fn exit_code(status: ExitStatus) -> u8 {
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
+    u8::try_from(code & 0xff).expect("masked")
+}
+
+/// Runs `command` with `variables` added to the environment, until it ends.
+///
+/// Must be called from the main thread: the kernel's word that weir died goes by the thread
+/// that started the command.
+pub fn run(command: &[OsString], variables: &[(&str, OsString)]) -> Result<ExitStatus, Failure> {
+    let signals = Signals::block()?;
+    let before = signals.before;
+    let parent = Pid::this();
+    let mut start = Command::new(&command[0]);
+    start
+        .args(&command[1..])
+        .envs(variables.iter().map(|(name, value)| (name, value)));
+    // SAFETY: the closure makes three system calls that are safe after fork (sigprocmask, prctl,
+    // getppid); it allocates nothing and takes no lock.
+    unsafe {
+        start.pre_exec(move || {
+            nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+            prctl::set_pdeathsig(Signal::SIGTERM)?;
+            // weir may have died before the line above.
+            if Pid::parent() == parent {
+                Ok(())
+            } else {
+                Err(Errno::ESRCH.into())
+            }
+        });
+    }
+    let child = start.spawn().map_err(|source| Failure::Command {
+        command: command[0].to_string_lossy().into_owned(),
+        source,
+    })?;
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+    Ok(signals.wait_for(pid)?)
+}
+
+/// The signals, read from a descriptor instead of interrupting.
+struct Signals {
+    before: SigSet,
+    fd: SignalFd,
+}
+
+impl Signals {
+    fn block() -> Result<Self> {
+        let mut set = SigSet::empty();
+        set.add(Signal::SIGCHLD);
+        let ignored = ignored_signals();
+        let heard = |signal: &&Signal| ignored >> (**signal as i32 - 1) & 1 == 0;
+        PASSED_ON
+            .iter()
+            .filter(heard)
+            .for_each(|signal| set.add(*signal));
+        let mut before = SigSet::empty();
+        nix::sys::signal::sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))?;
+        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(Self { before, fd })
+    }
+
+    fn wait_for(&self, child: Pid) -> Result<ExitStatus> {
+        loop {
+            let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(e) => return Err(e).context("waiting for the command"),
+            }
+            while let Some(info) = self.fd.read_signal()? {
+                let signal = Signal::try_from(i32::try_from(info.ssi_signo)?)?;
+                if signal != Signal::SIGCHLD {
+                    pass_on(signal, &info, child);
+                } else if let Some(status) = reap(child)? {
+                    return Ok(status);
+                }
+            }
+        }
+    }
+}
+
+/// The signals that are ignored, as bits; signal N is bit N - 1. From proc_pid_status(5), since
+/// sigaction(2) can only be asked through unsafe code.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+fn pass_on(signal: Signal, info: &siginfo, child: Pid) {
+    let from_kernel = info.ssi_code == libc::SI_KERNEL;
+    let from_child = i32::try_from(info.ssi_pid) == Ok(child.as_raw());
+    if !from_child && (!from_kernel || signal == Signal::SIGCONT) {
+        // The child may have ended just now; its end is on the way.
+        let _ = kill(child, signal);
+    }
+}
+
+/// Takes note of the child's changes; its status once it has ended.
+fn reap(child: Pid) -> Result<Option<ExitStatus>> {
+    loop {
+        match waitpid(child, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
+            Ok(WaitStatus::Exited(_, code)) => return Ok(Some(ExitStatus::from_raw(code << 8))),
+            Ok(WaitStatus::Signaled(_, signal, core)) => {
+                let raw = signal as i32 | if core { 0x80 } else { 0 };
+                return Ok(Some(ExitStatus::from_raw(raw)));
+            }
+            Ok(WaitStatus::Stopped(_, signal)) => mirror_stop(signal)?,
+            Ok(_) => return Ok(None),
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(e).context("waiting for the command"),
+        }
+    }
+}
+
+/// Stops weir as its command stopped, until the shell continues both. SIGSTOP is not mirrored:
+/// it is a debugger's, and the debugger continues only what it stopped.
+fn mirror_stop(signal: Signal) -> Result<()> {
+    let job_control = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+    if job_control.contains(&signal) {
+        raise(Signal::SIGSTOP)?;
+    }
+    Ok(())
+}
