@@ -55,6 +55,8 @@ mod memory;
 mod model;
 #[cfg(test)]
 mod property_tests;
+#[cfg(test)]
+mod scale_tests;
 
 pub use attr::{Attr, FileType, SetAttr};
 pub use error::NamesError;
