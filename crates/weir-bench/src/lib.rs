@@ -1,0 +1,189 @@
+//! `weir bench`: bandwidth and metadata rates of any directories, in the manner of IOR and mdtest, beside the
+//! machine's own limits.
+//!
+//! It knows nothing of weir. Processes are real ones (this program, executed again), and files are reached by the
+//! C library's calls, so that a preloaded file system, tmpfs and a disk are measured by the same code in the same run.
+//!
+//! - `args`, `plan`: what is asked for, as cases that yield metrics; `suite`: the promises of weir as a table.
+//! - `runner`, `group`, `worker`: rounds over the targets; a group of processes for each case; one process's part.
+//! - `layout`, `content`, `data`, `meta`, `copy`: offsets, bytes, and the loops that are measured.
+//! - `results`, `table`, `report`, `plot`: medians and ratios, for people, programs and eyes.
+//!
+//! It leaves out: several nodes (use IOR under MPI for those), and dropping the page cache before reads of a disk.
+
+mod args;
+mod content;
+mod control;
+mod copy;
+mod data;
+mod group;
+mod job;
+mod layout;
+mod machine;
+mod memory;
+mod meta;
+mod plan;
+mod plot;
+mod report;
+mod results;
+mod runner;
+mod size;
+mod space;
+mod suite;
+mod table;
+mod worker;
+
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::{ensure, Context};
+
+pub use args::{BenchArgs, Target};
+pub use layout::Pattern;
+pub use plan::Operation;
+use runner::{Outcome, Plan};
+
+/// Exit code: data was not what was written.
+pub const EXIT_WRONG_DATA: u8 = 3;
+/// Exit code: a promise of `--suite --strict` was not met.
+pub const EXIT_NOT_MET: u8 = 4;
+/// Exit code: the user interrupted the run.
+pub const EXIT_INTERRUPTED: u8 = 130;
+
+/// Runs the benchmark; in a process that it started itself, that process's part.
+///
+/// The program that calls this must do nothing on its standard output before, and must come here again when
+/// executed with the same arguments.
+///
+/// # Errors
+/// Bad input, or a call that failed. Wrong data and interruption are told on standard error and give exit codes
+/// of their own.
+pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    if let Some(rank) = worker::rank() {
+        return worker::run(rank);
+    }
+    match measure_and_report(&args) {
+        Err(error) if error.is::<group::WrongData>() => {
+            eprintln!("weir bench: {error:#}");
+            Ok(EXIT_WRONG_DATA.into())
+        }
+        Err(error) if error.is::<group::Interrupted>() => {
+            eprintln!("weir bench: interrupted; its files are removed");
+            Ok(EXIT_INTERRUPTED.into())
+        }
+        other => other,
+    }
+}
+
+fn measure_and_report(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    let targets = args.all_targets()?;
+    let baseline = args.baseline_of(&targets)?;
+    let subject = &targets[0].name;
+    ensure!(
+        !args.suite || *subject != baseline,
+        "--suite judges the first target against the baseline; `{subject}` cannot be both"
+    );
+    let plan = plan_of(args, targets.clone())?;
+    let outcome = runner::run(&plan)?;
+    let results = &outcome.results;
+    let names = targets.iter().chain(&args.durable);
+    let names: Vec<_> = names.map(|t| t.name.as_str()).collect();
+    println!("{}", table::targets(results, &names, &baseline));
+    if plan.limits || plan.device.is_some() {
+        println!("\n{}", table::limits(results));
+    }
+    if plan.limits {
+        println!("* what `of copy limit` refers to: the fastest way to copy, by its median");
+    }
+    let verdicts = args
+        .suite
+        .then(|| suite::judge(results, args, subject, &baseline, &args.durable));
+    if let Some(verdicts) = &verdicts {
+        println!("\n{}", table::verdicts(verdicts));
+        let met = verdicts.iter().filter(|v| v.met).count();
+        println!("{met} of {} promises met.", verdicts.len());
+    }
+    if plan.verify {
+        let mib = outcome.verified_bytes >> 20;
+        println!("Read back and compared: {mib} MiB, all as written.");
+    }
+    write_json(args, &targets, &baseline, &outcome, verdicts.as_deref())?;
+    if let Some(path) = &args.svg {
+        plot::draw(results, &names, path).with_context(|| format!("drawing {}", path.display()))?;
+    }
+    let failed = verdicts.is_some_and(|v| v.iter().any(|v| !v.met));
+    Ok(if args.strict && failed {
+        EXIT_NOT_MET.into()
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn plan_of(args: &BenchArgs, targets: Vec<Target>) -> anyhow::Result<Plan> {
+    let mut plan = Plan {
+        targets,
+        durable: args.durable.clone(),
+        device: args.device.clone(),
+        first: None,
+        data: Vec::new(),
+        durable_cases: Vec::new(),
+        device_case: args
+            .device
+            .is_some()
+            .then(|| suite::device_case(args))
+            .transpose()?,
+        meta: Vec::new(),
+        rounds: args.rounds(),
+        verify: args.verify,
+        limits: !args.no_limits,
+        quiet: args.quiet,
+    };
+    if args.suite {
+        let cases = suite::cases(args)?;
+        plan.first = Some(cases.first);
+        plan.data = cases.data;
+        plan.durable_cases = cases.durable;
+        plan.meta = cases.meta;
+        plan.verify = true;
+    } else {
+        plan.data = args.data_cases()?;
+        plan.meta = args.meta_cases();
+    }
+    Ok(plan)
+}
+
+fn write_json(
+    args: &BenchArgs,
+    targets: &[Target],
+    baseline: &str,
+    outcome: &Outcome,
+    suite: Option<&[suite::Verdict]>,
+) -> anyhow::Result<()> {
+    let Some(path) = &args.json else {
+        return Ok(());
+    };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let report = report::Report {
+        tool: "weir-bench",
+        version: env!("CARGO_PKG_VERSION"),
+        format: 1,
+        command: std::env::args_os()
+            .map(|a| a.to_string_lossy().into_owned())
+            .collect(),
+        ended_unix_s: now.as_secs(),
+        machine: machine::Machine::of_here(),
+        targets: targets
+            .iter()
+            .chain(&args.durable)
+            .map(Into::into)
+            .collect(),
+        baseline,
+        rounds: args.rounds(),
+        verified: outcome.verified_bytes > 0,
+        verified_bytes: outcome.verified_bytes,
+        results: report::metrics(&outcome.results, baseline),
+        suite,
+    };
+    let text = serde_json::to_string_pretty(&report)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
+}

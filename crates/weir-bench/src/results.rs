@@ -1,0 +1,178 @@
+//! Samples and what they say: rates, their spread over the rounds, and ratios within rounds.
+//!
+//! A ratio is taken between two samples of the same round, which met the same noise; the median is over
+//! those ratios, not a ratio of medians.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::group::Measured;
+use crate::plan::Metric;
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sample {
+    /// The round, from 0.
+    pub round: u32,
+    /// Seconds from the first start to the last end.
+    pub seconds: f64,
+    /// Bytes of all processes.
+    pub bytes: u64,
+    /// Calls or files of all processes.
+    pub ops: u64,
+}
+
+impl Sample {
+    /// Bytes a second, or files a second for metadata.
+    #[allow(clippy::cast_precision_loss)] // Counts far below 2^53.
+    pub fn rate(&self, metric: &Metric) -> f64 {
+        let amount = if metric.op.is_metadata() {
+            self.ops
+        } else {
+            self.bytes
+        };
+        amount as f64 / self.seconds
+    }
+
+    /// Seconds that one call of one process took.
+    #[allow(clippy::cast_precision_loss)] // Counts far below 2^53.
+    pub fn seconds_per_call(&self, processes: u32) -> f64 {
+        self.seconds * f64::from(processes) / self.ops as f64
+    }
+}
+
+/// The middle and the ends of some values.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The median (of an even number, the mean of the middle two).
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of `values`; `None` if there are none.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (&min, &max) = (values.first()?, values.last()?);
+        let middle = values.len() / 2;
+        let median = if values.len() % 2 == 1 {
+            values[middle]
+        } else {
+            f64::midpoint(values[middle - 1], values[middle])
+        };
+        Some(Spread { median, min, max })
+    }
+}
+
+/// All samples: of each metric, by series (a target, or a way to measure a limit).
+#[derive(Default)]
+pub struct Results(BTreeMap<Metric, BTreeMap<String, Vec<Sample>>>);
+
+impl Results {
+    /// Adds a sample.
+    pub fn add(&mut self, metric: Metric, series: &str, round: u32, measured: Measured) {
+        let all = self.0.entry(metric).or_default();
+        all.entry(series.to_owned()).or_default().push(Sample {
+            round,
+            seconds: measured.seconds,
+            bytes: measured.bytes,
+            ops: measured.ops,
+        });
+    }
+
+    /// The metrics, sorted.
+    pub fn metrics(&self) -> impl Iterator<Item = &Metric> {
+        self.0.keys()
+    }
+
+    /// The names of the series of a metric.
+    pub fn series_of(&self, metric: &Metric) -> impl Iterator<Item = &str> {
+        self.0
+            .get(metric)
+            .into_iter()
+            .flat_map(|all| all.keys().map(String::as_str))
+    }
+
+    /// The samples of a series; empty if there are none.
+    pub fn samples(&self, metric: &Metric, series: &str) -> &[Sample] {
+        self.0
+            .get(metric)
+            .and_then(|all| all.get(series))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// The rate of a series.
+    pub fn rate(&self, metric: &Metric, series: &str) -> Option<Spread> {
+        Spread::of(self.samples(metric, series).iter().map(|s| s.rate(metric)))
+    }
+
+    /// The ratio of two series, round by round.
+    pub fn ratio(&self, over: (&Metric, &str), under: (&Metric, &str)) -> Option<Spread> {
+        let below = self.samples(under.0, under.1);
+        Spread::of(self.samples(over.0, over.1).iter().filter_map(|sample| {
+            let other = below.iter().find(|s| s.round == sample.round)?;
+            Some(sample.rate(over.0) / other.rate(under.0))
+        }))
+    }
+
+    /// The fastest series by median: one way to measure for all rounds, since the best of each round would be
+    /// biased by noise.
+    pub fn best(&self, metric: &Metric) -> Option<&str> {
+        let rated = self
+            .series_of(metric)
+            .filter_map(|s| Some((s, self.rate(metric, s)?.median)));
+        rated
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .map(|(series, _)| series)
+    }
+
+    /// The share of the copy limit that a series reaches.
+    pub fn share_of_copy_limit(&self, metric: &Metric, series: &str) -> Option<Spread> {
+        let limit = metric.copy_limit()?;
+        self.ratio((metric, series), (&limit, self.best(&limit)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Op;
+
+    #[test]
+    fn ratios_are_taken_within_rounds() {
+        let metric = Metric {
+            op: Op::Write,
+            pattern: None,
+            transfer: 1,
+            processes: 1,
+            fsync: false,
+            dirs: None,
+        };
+        let mut results = Results::default();
+        // The machine is ten times slower in round 1, for both alike.
+        for (series, round, seconds) in [
+            ("a", 0, 1.0),
+            ("b", 0, 2.0),
+            ("a", 1, 10.0),
+            ("b", 1, 20.0),
+            ("b", 2, 1.0),
+        ] {
+            let measured = Measured {
+                seconds,
+                bytes: 100,
+                ops: 1,
+            };
+            results.add(metric.clone(), series, round, measured);
+        }
+        let ratio = results.ratio((&metric, "a"), (&metric, "b")).unwrap();
+        assert_eq!((ratio.min, ratio.median, ratio.max), (2.0, 2.0, 2.0));
+        assert_eq!(results.rate(&metric, "a").unwrap().median, 55.0);
+        assert_eq!(results.best(&metric), Some("a"));
+        assert_eq!(results.ratio((&metric, "a"), (&metric, "none")), None);
+    }
+}

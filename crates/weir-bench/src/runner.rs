@@ -1,0 +1,369 @@
+//! Rounds of cases over targets.
+//!
+//! All targets are measured one after the other within a case, in an order that turns with the rounds, and the
+//! machine's limits beside them. Files are removed before the next measurement, so that no target is
+//! measured in the memory pressure of another, and memory that a file system keeps warm can be used again.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::{bail, Context};
+
+use crate::args::Target;
+use crate::copy;
+use crate::group::{self, Interrupt, Interrupted, Measured};
+use crate::job::{CopyStep, DataOp, DataStep, Job, MetaOp, MetaStep, Step};
+use crate::layout::{Layout, Pattern, SplitMix64};
+use crate::plan::{DataCase, Dirs, LimitCase, MetaCase, Metric, Op};
+use crate::results::Results;
+use crate::space::{ensure_room, CaseDir, RunDir};
+use crate::table::show_rate;
+
+/// Everything to be measured.
+pub struct Plan {
+    /// The targets of all cases.
+    pub targets: Vec<Target>,
+    /// The targets of the cases with `durable_cases`.
+    pub durable: Vec<Target>,
+    /// Where the device is measured.
+    pub device: Option<PathBuf>,
+    /// Measured once, before all others.
+    pub first: Option<DataCase>,
+    /// Data cases.
+    pub data: Vec<DataCase>,
+    /// Data cases for the durable targets, beside the device.
+    pub durable_cases: Vec<DataCase>,
+    /// The device.
+    pub device_case: Option<DataCase>,
+    /// Metadata cases.
+    pub meta: Vec<MetaCase>,
+    /// Rounds.
+    pub rounds: u32,
+    /// Compare every byte.
+    pub verify: bool,
+    /// Measure copy limits.
+    pub limits: bool,
+    /// No progress.
+    pub quiet: bool,
+}
+
+/// What came of it.
+#[derive(Default)]
+pub struct Outcome {
+    /// The samples.
+    pub results: Results,
+    /// Bytes read back and compared.
+    pub verified_bytes: u64,
+}
+
+/// The name of the device's series.
+pub const DEVICE: &str = "device";
+
+/// Runs the plan.
+///
+/// # Errors
+/// `WrongData`, `Interrupted`, or what went wrong, with the case and target.
+pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
+    check_room(plan)?;
+    let interrupt = Interrupt::watch()?;
+    let dirs = run_dirs(&plan.targets)?;
+    let durable = run_dirs(&plan.durable)?;
+    let device = plan.device.iter().map(|dir| Target {
+        name: DEVICE.into(),
+        dir: dir.clone(),
+    });
+    let device = run_dirs(&device.collect::<Vec<_>>())?;
+    let mut run = Run {
+        plan,
+        interrupt,
+        seeds: SplitMix64(u64::from(std::process::id()) ^ crate::worker::now_ns()),
+        round: 0,
+        number: 0,
+        outcome: Outcome::default(),
+    };
+    if let Some(first) = &plan.first {
+        for dir in &dirs {
+            run.data(first, dir)?;
+        }
+    }
+    for round in 0..plan.rounds {
+        run.round = round;
+        run.one_round(&dirs, &durable, device.first())?;
+    }
+    Ok(run.outcome)
+}
+
+fn run_dirs(targets: &[Target]) -> anyhow::Result<Vec<RunDir>> {
+    targets.iter().map(RunDir::create).collect()
+}
+
+fn check_room(plan: &Plan) -> anyhow::Result<()> {
+    let most = |cases: &[DataCase]| cases.iter().map(DataCase::bytes).max().unwrap_or(0);
+    for target in &plan.targets {
+        ensure_room(target, most(&plan.data))?;
+    }
+    for target in &plan.durable {
+        ensure_room(target, most(&plan.durable_cases))?;
+    }
+    Ok(())
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    interrupt: Interrupt,
+    seeds: SplitMix64,
+    round: u32,
+    number: u32,
+    outcome: Outcome,
+}
+
+impl Run<'_> {
+    fn one_round(
+        &mut self,
+        dirs: &[RunDir],
+        durable: &[RunDir],
+        device: Option<&RunDir>,
+    ) -> anyhow::Result<()> {
+        let plan = self.plan;
+        let mut limits = BTreeSet::new();
+        for case in &plan.data {
+            for limit in limits_of(case).filter(|_| plan.limits) {
+                if limits.insert(limit.clone()) {
+                    self.limit(&limit)?;
+                }
+            }
+            for dir in self.turned(dirs) {
+                self.data(case, dir)?;
+            }
+        }
+        for case in &plan.durable_cases {
+            for dir in durable {
+                self.data(case, dir)?;
+            }
+        }
+        if let Some((case, dir)) = plan.device_case.as_ref().zip(device) {
+            self.device(case, dir)?;
+        }
+        for case in &plan.meta {
+            for dir in self.turned(dirs) {
+                self.meta(case, dir)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The targets, beginning with another one in each round.
+    fn turned<'d>(&self, dirs: &'d [RunDir]) -> impl Iterator<Item = &'d RunDir> {
+        let skip = self.round as usize % dirs.len().max(1);
+        dirs[skip..].iter().chain(&dirs[..skip])
+    }
+
+    fn data(&mut self, case: &DataCase, dir: &RunDir) -> anyhow::Result<()> {
+        let place = self.place(dir)?;
+        let step = self.data_step(case, &place, false);
+        let write = if case.first {
+            Op::FirstWrite
+        } else {
+            Op::Write
+        };
+        let mut same = vec![(Some(write), step(DataOp::Write, 0))];
+        if case.read_same {
+            same.push((Some(Op::ReadSame), step(DataOp::Read, 0)));
+            if self.plan.verify {
+                same.push((None, step(DataOp::Verify, 0)));
+            }
+        }
+        let mut other = Vec::new();
+        // One process alone has no neighbour, but the second group is new processes in any case.
+        let shift = 1 % case.processes;
+        if case.read_other {
+            other.push((Some(Op::ReadOther), step(DataOp::Read, shift)));
+        }
+        if self.plan.verify && (case.read_other || !case.read_same) {
+            other.push((None, step(DataOp::Verify, shift)));
+        }
+        let metric = |op| case.metric(op);
+        for steps in [same, other] {
+            self.group(case.processes, steps, metric, &dir.target.name)
+                .with_context(|| what(&case.metric(Op::Write), &dir.target.name))?;
+        }
+        Ok(())
+    }
+
+    fn device(&mut self, case: &DataCase, dir: &RunDir) -> anyhow::Result<()> {
+        let place = self.place(dir)?;
+        let step = self.data_step(case, &place, true);
+        let steps = vec![
+            (Some(Op::DeviceWrite), step(DataOp::Write, 0)),
+            (Some(Op::DeviceRead), step(DataOp::Read, 0)),
+        ];
+        let metric = |op| Metric {
+            pattern: None,
+            fsync: false,
+            ..case.metric(op)
+        };
+        self.group(case.processes, steps, metric, DEVICE)
+            .with_context(|| format!("O_DIRECT in {}", dir.target.dir.display()))
+    }
+
+    fn meta(&mut self, case: &MetaCase, dir: &RunDir) -> anyhow::Result<()> {
+        let place = self.place(dir)?;
+        let dirs: Vec<PathBuf> = match case.dirs {
+            Dirs::Shared => vec![place.0.clone()],
+            Dirs::Own => (0..case.processes)
+                .map(|r| place.0.join(format!("dir.{r}")))
+                .collect(),
+        };
+        for own in dirs.iter().filter(|_| case.dirs == Dirs::Own) {
+            std::fs::create_dir(own).with_context(|| format!("making {}", own.display()))?;
+        }
+        let kinds = [
+            (Op::Create, MetaOp::Create),
+            (Op::Stat, MetaOp::Stat),
+            (Op::Open, MetaOp::Open),
+            (Op::Remove, MetaOp::Remove),
+        ];
+        let step = |op| {
+            Step::Meta(MetaStep {
+                op,
+                dirs: dirs.clone(),
+                files: case.files,
+            })
+        };
+        let steps = kinds.map(|(op, act)| (Some(op), step(act))).into();
+        self.group(
+            case.processes,
+            steps,
+            |op| case.metric(op),
+            &dir.target.name,
+        )
+        .with_context(|| what(&case.metric(Op::Create), &dir.target.name))
+    }
+
+    fn limit(&mut self, case: &LimitCase) -> anyhow::Result<()> {
+        let variants: Vec<_> = LimitCase::variants().collect();
+        let step = |&(huge, method)| {
+            Step::Copy(CopyStep {
+                op: case.op,
+                transfer: case.transfer,
+                block: case.block,
+                huge,
+                method,
+            })
+        };
+        let steps: Vec<_> = variants.iter().map(step).collect();
+        let measured = self
+            .measure(case.processes, steps)
+            .context("measuring the copy limit")?;
+        for ((huge, method), result) in variants.into_iter().zip(measured) {
+            let pages = if huge { "huge pages" } else { "4 KiB pages" };
+            let series = format!("{pages}, {}", copy::name(case.op, method));
+            self.record(&case.metric(), &series, result);
+        }
+        Ok(())
+    }
+
+    /// Runs steps in one group of processes and records those that have an operation.
+    fn group(
+        &mut self,
+        processes: u32,
+        steps: Vec<(Option<Op>, Step)>,
+        metric: impl Fn(Op) -> Metric,
+        series: &str,
+    ) -> anyhow::Result<()> {
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let (ops, steps): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
+        for (op, result) in ops.into_iter().zip(self.measure(processes, steps)?) {
+            match op {
+                Some(op) => self.record(&metric(op), series, result),
+                None => self.outcome.verified_bytes += result.map_or(0, |m| m.bytes),
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(&self, ranks: u32, steps: Vec<Step>) -> anyhow::Result<Vec<Option<Measured>>> {
+        if self.interrupt.asked() {
+            bail!(Interrupted);
+        }
+        group::run(&Job { ranks, steps }, &self.interrupt)
+    }
+
+    fn record(&mut self, metric: &Metric, series: &str, measured: Option<Measured>) {
+        let Some(measured) = measured else { return };
+        self.outcome
+            .results
+            .add(metric.clone(), series, self.round, measured);
+        if !self.plan.quiet {
+            let sample = self
+                .outcome
+                .results
+                .samples(metric, series)
+                .last()
+                .expect("just added");
+            let rate = show_rate(metric, sample.rate(metric));
+            let (round, rounds) = (self.round + 1, self.plan.rounds);
+            eprintln!(
+                "round {round}/{rounds}  {:<74} {rate}",
+                what(metric, series)
+            );
+        }
+    }
+
+    fn place(&mut self, dir: &RunDir) -> anyhow::Result<CaseDir> {
+        self.number += 1;
+        dir.case(self.number)
+    }
+
+    /// A maker of data steps on files in `place`, with a content of their own.
+    fn data_step(
+        &mut self,
+        case: &DataCase,
+        place: &CaseDir,
+        direct: bool,
+    ) -> impl Fn(DataOp, u32) -> Step {
+        let pattern = if direct { Pattern::Nn } else { case.pattern };
+        let paths = if pattern.is_shared() {
+            vec![place.0.join("data")]
+        } else {
+            (0..case.processes)
+                .map(|r| place.0.join(format!("data.{r}")))
+                .collect()
+        };
+        let layout = Layout {
+            pattern,
+            ranks: case.processes,
+            transfer: case.transfer,
+            block: case.block,
+            segments: case.segments,
+            seed: self.seeds.next(),
+        };
+        let (seed, fsync) = (self.seeds.next(), case.fsync);
+        move |op, shift| {
+            Step::Data(DataStep {
+                op,
+                paths: paths.clone(),
+                layout: layout.clone(),
+                seed,
+                shift,
+                direct,
+                fsync: fsync && op == DataOp::Write,
+            })
+        }
+    }
+}
+
+fn limits_of(case: &DataCase) -> impl Iterator<Item = LimitCase> {
+    let reads = case.read_same || case.read_other;
+    let ops = [Some(Op::Write), reads.then_some(Op::ReadSame)];
+    let case = case.clone();
+    ops.into_iter()
+        .flatten()
+        .filter_map(move |op| LimitCase::of(&case, op))
+}
+
+fn what(metric: &Metric, series: &str) -> String {
+    format!("{:<42} {series}", metric.label())
+}

@@ -1,0 +1,316 @@
+//! The promises of weir's memory and file tiers as one table, and whether they are met.
+//!
+//! A promise is judged by the median over the rounds of a ratio taken within each round, without any tolerance.
+//! What was not measured is not met.
+
+use serde::Serialize;
+
+use crate::args::{BenchArgs, Target};
+use crate::layout::Pattern;
+use crate::plan::{DataCase, Dirs, MetaCase, Metric, Op};
+use crate::results::{Results, Spread};
+use crate::runner::DEVICE;
+
+/// What a rate is divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Against {
+    Baseline,
+    CopyLimit,
+    Device,
+}
+
+/// How many processes take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Processes {
+    /// As many as `--processes` says.
+    All,
+    One,
+}
+
+/// One promise about data: (operation, pattern, transfer, processes, against, at least this ratio).
+type DataRow = (Op, Pattern, u64, Processes, Against, f64);
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+#[rustfmt::skip] // A table reads best as one.
+const DATA_ROWS: &[DataRow] = {
+    use {Against::{Baseline, CopyLimit, Device}, Op::{FirstWrite, ReadOther, ReadSame, Write}};
+    use {Pattern::{Nn, Segmented, Strided}, Processes::{All, One}};
+    &[
+        (Write,      Segmented, MIB,      All, Baseline,  4.0),
+        (Write,      Segmented, MIB,      All, CopyLimit, 0.8),
+        (Write,      Nn,        MIB,      All, Baseline,  2.5),
+        (Write,      Nn,        MIB,      All, CopyLimit, 0.8),
+        (Write,      Strided,   47_008,   All, Baseline,  4.0),
+        (Write,      Strided,   64 * KIB, All, Baseline,  4.0),
+        (Write,      Nn,        KIB,      One, Baseline,  10.0),
+        (Write,      Nn,        64,       One, Baseline,  50.0),
+        (ReadSame,   Segmented, MIB,      All, Baseline,  2.0),
+        (ReadSame,   Segmented, MIB,      All, CopyLimit, 0.8),
+        (ReadSame,   Segmented, 64 * KIB, All, Baseline,  2.0),
+        (ReadSame,   Segmented, 64 * KIB, All, CopyLimit, 0.8),
+        (ReadOther,  Segmented, MIB,      All, Baseline,  2.0),
+        (ReadOther,  Segmented, MIB,      All, CopyLimit, 0.8),
+        (ReadOther,  Segmented, 64 * KIB, All, Baseline,  2.0),
+        (ReadOther,  Segmented, 64 * KIB, All, CopyLimit, 0.8),
+        (FirstWrite, Segmented, MIB,      All, Baseline,  1.0),
+        (Write,      Segmented, MIB,      All, Device,    1.0),
+    ]
+};
+
+/// One promise about files: (operation, at least this ratio to the baseline), in own and shared directories.
+const META_ROWS: &[(Op, f64)] = &[
+    (Op::Stat, 0.5),
+    (Op::Open, 0.5),
+    (Op::Create, 0.33),
+    (Op::Remove, 0.33),
+];
+
+/// A judged promise.
+#[derive(Debug, Clone, Serialize)]
+pub struct Verdict {
+    /// What is promised, in words.
+    pub promise: String,
+    /// The measured metric.
+    pub metric: Metric,
+    /// The target that promises.
+    pub target: String,
+    /// What the rate is divided by.
+    pub against: String,
+    /// The least ratio.
+    pub at_least: f64,
+    /// The measured ratio, if it was measured.
+    pub ratio: Option<Spread>,
+    /// Why it was not measured.
+    pub why_not: Option<String>,
+    /// Whether the median reaches what is promised.
+    pub met: bool,
+}
+
+impl Verdict {
+    /// `yes`, `NO` or `NOT MEASURED`.
+    pub fn word(&self) -> &'static str {
+        match (self.met, self.ratio) {
+            (true, _) => "yes",
+            (false, Some(_)) => "NO",
+            (false, None) => "NOT MEASURED",
+        }
+    }
+}
+
+/// The cases that the promises need.
+pub struct Cases {
+    /// The first burst.
+    pub first: DataCase,
+    /// For the ordinary targets.
+    pub data: Vec<DataCase>,
+    /// For the durable targets.
+    pub durable: Vec<DataCase>,
+    /// Metadata.
+    pub meta: Vec<MetaCase>,
+}
+
+/// Collects the rows into cases.
+pub fn cases(args: &BenchArgs) -> anyhow::Result<Cases> {
+    let mut data: Vec<DataCase> = Vec::new();
+    let mut durable = Vec::new();
+    let mut first = None;
+    for &row in DATA_ROWS {
+        let case = case_of(row, args)?;
+        if case.first {
+            first = Some(case);
+        } else if case.fsync {
+            durable.push(case);
+        } else if let Some(same) = data.iter_mut().find(|c| alike(c, &case)) {
+            same.read_same |= case.read_same;
+            same.read_other |= case.read_other;
+        } else {
+            data.push(case);
+        }
+    }
+    let meta = [Dirs::Own, Dirs::Shared].map(|dirs| MetaCase {
+        dirs,
+        files: args.files(),
+        processes: args.processes,
+    });
+    Ok(Cases {
+        first: first.expect("the table has a first burst"),
+        data,
+        durable,
+        meta: meta.into(),
+    })
+}
+
+fn case_of(row: DataRow, args: &BenchArgs) -> anyhow::Result<DataCase> {
+    let (op, pattern, transfer, processes, against, _) = row;
+    Ok(DataCase {
+        pattern,
+        transfer,
+        block: args.block_for(transfer, 1)?,
+        segments: 1,
+        processes: count(processes, args.processes),
+        fsync: against == Against::Device,
+        first: op == Op::FirstWrite,
+        read_same: op == Op::ReadSame,
+        read_other: op == Op::ReadOther,
+    })
+}
+
+fn alike(a: &DataCase, b: &DataCase) -> bool {
+    (a.pattern, a.transfer, a.processes) == (b.pattern, b.transfer, b.processes)
+}
+
+fn count(processes: Processes, all: u32) -> u32 {
+    match processes {
+        Processes::All => all,
+        Processes::One => 1,
+    }
+}
+
+/// The device's case: like the durable one, in the block size of it.
+pub fn device_case(args: &BenchArgs) -> anyhow::Result<DataCase> {
+    let transfer = MIB;
+    Ok(DataCase {
+        pattern: Pattern::Nn,
+        transfer,
+        block: args.block_for(transfer, 1)?,
+        segments: 1,
+        processes: args.processes,
+        fsync: true,
+        first: false,
+        read_same: true,
+        read_other: false,
+    })
+}
+
+/// Judges every promise of `subject` (and, for the device, of the durable targets).
+pub fn judge(
+    results: &Results,
+    args: &BenchArgs,
+    subject: &str,
+    baseline: &str,
+    durable: &[Target],
+) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for &row in DATA_ROWS {
+        let (op, _, _, _, against, _) = row;
+        let case = case_of(row, args)
+            .expect("the same cases were run")
+            .metric(op);
+        if against != Against::Device {
+            verdicts.push(judge_row(results, case, subject, baseline, against, row.5));
+        } else if durable.is_empty() {
+            verdicts.push(judge_row(results, case, "-", baseline, against, row.5));
+        } else {
+            verdicts.extend(durable.iter().map(|target| {
+                judge_row(
+                    results,
+                    case.clone(),
+                    &target.name,
+                    baseline,
+                    against,
+                    row.5,
+                )
+            }));
+        }
+    }
+    for &(op, at_least) in META_ROWS {
+        for dirs in [Dirs::Own, Dirs::Shared] {
+            let metric = MetaCase {
+                dirs,
+                files: args.files(),
+                processes: args.processes,
+            }
+            .metric(op);
+            let against = Against::Baseline;
+            verdicts.push(judge_row(
+                results, metric, subject, baseline, against, at_least,
+            ));
+        }
+    }
+    verdicts
+}
+
+fn judge_row(
+    results: &Results,
+    metric: Metric,
+    target: &str,
+    baseline: &str,
+    against: Against,
+    at_least: f64,
+) -> Verdict {
+    let over = (&metric, target);
+    let device = Metric {
+        op: Op::DeviceWrite,
+        pattern: None,
+        fsync: false,
+        ..metric.clone()
+    };
+    let (ratio, name, missing) = match against {
+        Against::Baseline => (
+            results.ratio(over, (&metric, baseline)),
+            baseline,
+            "no such sample",
+        ),
+        Against::CopyLimit => (
+            results.share_of_copy_limit(&metric, target),
+            "copy limit",
+            "without --no-limits",
+        ),
+        Against::Device => (
+            results.ratio(over, (&device, DEVICE)),
+            DEVICE,
+            "needs --durable NAME=DIR and --device DIR",
+        ),
+    };
+    Verdict {
+        promise: metric.label(),
+        target: target.into(),
+        against: name.into(),
+        at_least,
+        met: ratio.is_some_and(|r| r.median >= at_least),
+        why_not: ratio.is_none().then(|| missing.into()),
+        ratio,
+        metric,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::Measured;
+
+    fn metric() -> Metric {
+        Metric {
+            op: Op::Write,
+            pattern: Some(Pattern::Segmented),
+            transfer: MIB,
+            processes: 4,
+            fsync: false,
+            dirs: None,
+        }
+    }
+
+    fn judged(seconds: &[f64]) -> Verdict {
+        let mut results = Results::default();
+        for (round, &s) in (0u32..).zip(seconds) {
+            for (series, seconds) in [("weir", s), ("tmpfs", 1.0)] {
+                let measured = Measured {
+                    seconds,
+                    bytes: MIB,
+                    ops: 1,
+                };
+                results.add(metric(), series, round, measured);
+            }
+        }
+        judge_row(&results, metric(), "weir", "tmpfs", Against::Baseline, 4.0)
+    }
+
+    #[test]
+    fn a_promise_is_judged_by_its_median_and_absence_is_failure() {
+        assert_eq!(judged(&[0.25, 0.2, 0.5]).word(), "yes");
+        assert_eq!(judged(&[0.26, 0.1, 0.5]).word(), "NO");
+        assert_eq!(judged(&[]).word(), "NOT MEASURED");
+    }
+}
