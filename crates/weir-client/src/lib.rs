@@ -6,6 +6,7 @@
 //!
 //! | module | subject |
 //! | --- | --- |
+//! | [`process`] | the calls, [`types`]: their values |
 //! | [`session`] | the connection to the server; [`node`]: the memory shared with it |
 //! | [`errno`] | the server's errors as errno values |
 //! | [`kernel`], [`lock`], [`internal`], [`socket`] | descriptors by number, locks with signals blocked, weir's own descriptors, frames |
@@ -15,5 +16,7 @@ pub mod internal;
 pub mod kernel;
 pub mod lock;
 pub mod node;
+pub mod process;
 pub mod session;
 pub mod socket;
+pub mod types;

@@ -1,0 +1,85 @@
+//! Plain values that calls take and give, independent of any libc's layout.
+
+use rustix::io::Errno;
+
+/// What became of a call: `None`: it concerns nothing of weir, the kernel shall do it.
+pub type Outcome<T> = Option<Result<T, Errno>>;
+
+/// A point in time, as `struct timespec`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Time {
+    /// Seconds since 1970.
+    pub sec: i64,
+    /// And nanoseconds, or [`UTIME_NOW`] or [`UTIME_OMIT`] where a time is set.
+    pub nsec: i64,
+}
+
+/// "Now", in [`Time::nsec`].
+pub const UTIME_NOW: i64 = 0x3fff_ffff;
+/// "Leave as it is", in [`Time::nsec`].
+pub const UTIME_OMIT: i64 = 0x3fff_fffe;
+
+/// What stat(2) says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stat {
+    /// Device; the same for all files of an instance.
+    pub dev: u64,
+    /// Inode number.
+    pub ino: u64,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes.
+    pub size: u64,
+    /// The unit that suits I/O, bytes.
+    pub blksize: u32,
+    /// Units of 512 bytes that are stored.
+    pub blocks: u64,
+    /// Last access (as far as it is kept: reading does not change it).
+    pub atime: Time,
+    /// Last change of the contents.
+    pub mtime: Time,
+    /// Last change of the attributes.
+    pub ctime: Time,
+}
+
+/// What statfs(2) says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StatFs {
+    /// The type's magic number.
+    pub kind: u32,
+    /// The unit of `blocks` and its like, bytes.
+    pub bsize: u32,
+    /// In all.
+    pub blocks: u64,
+    /// Free, also for this user.
+    pub bfree: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Inodes that are free.
+    pub ffree: u64,
+    /// Identifies the instance.
+    pub fsid: u64,
+    /// The longest name, bytes.
+    pub namelen: u32,
+}
+
+/// `struct flock`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LockRange {
+    /// F_RDLCK, F_WRLCK or F_UNLCK.
+    pub kind: i16,
+    /// SEEK_SET, SEEK_CUR or SEEK_END.
+    pub whence: i16,
+    /// First byte.
+    pub start: i64,
+    /// Bytes; 0: to the end; negative: the bytes before `start`.
+    pub len: i64,
+    /// Who holds it, for F_GETLK.
+    pub pid: i32,
+}
