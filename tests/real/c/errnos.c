@@ -1,0 +1,233 @@
+/*
+ * What must fail, and with which errno: a careful program decides by it. Runs also as root (where permission
+ * checks of an ordinary user do not fail), so EACCES is not tested here.
+ */
+#include "check.h"
+#include <dirent.h>
+#include <limits.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+static struct stat st;
+static char buf[100];
+
+static void absent(void)
+{
+	CHECK_FAILS(open(in_dir("no"), O_RDONLY), ENOENT, "open");
+	CHECK_FAILS(open(in_dir("no/file"), O_WRONLY | O_CREAT, 0600), ENOENT, "open O_CREAT below an absent directory");
+	CHECK_FAILS(open(in_dir("new/"), O_WRONLY | O_CREAT, 0600), EISDIR, "open O_CREAT with a trailing slash");
+	CHECK_FAILS(stat(in_dir("no"), &st), ENOENT, "stat");
+	CHECK_FAILS(lstat(in_dir("no"), &st), ENOENT, "lstat");
+	CHECK_FAILS(stat("", &st), ENOENT, "stat of an empty path");
+	CHECK_FAILS(open("", O_RDONLY), ENOENT, "open of an empty path");
+	CHECK_FAILS(unlink(in_dir("no")), ENOENT, "unlink");
+	CHECK_FAILS(rmdir(in_dir("no")), ENOENT, "rmdir");
+	CHECK_FAILS(rename(in_dir("no"), in_dir("new")), ENOENT, "rename");
+	CHECK_FAILS(rename(in_dir("file"), in_dir("no/new")), ENOENT, "rename into an absent directory");
+	CHECK_FAILS(link(in_dir("no"), in_dir("new")), ENOENT, "link");
+	CHECK_FAILS(mkdir(in_dir("no/new"), 0700), ENOENT, "mkdir");
+	CHECK_FAILS(symlink("x", in_dir("no/new")), ENOENT, "symlink");
+	CHECK_FAILS(symlink("", in_dir("new")), ENOENT, "symlink to nothing");
+	CHECK_FAILS(readlink(in_dir("no"), buf, sizeof buf), ENOENT, "readlink");
+	CHECK_FAILS(chmod(in_dir("no"), 0600), ENOENT, "chmod");
+	CHECK_FAILS(chown(in_dir("no"), 0, 0), ENOENT, "chown");
+	CHECK_FAILS(truncate(in_dir("no"), 0), ENOENT, "truncate");
+	CHECK_FAILS(utimensat(AT_FDCWD, in_dir("no"), NULL, 0), ENOENT, "utimensat");
+	CHECK_FAILS(access(in_dir("no"), F_OK), ENOENT, "access");
+	CHECK_FAILS(chdir(in_dir("no")), ENOENT, "chdir");
+	CHECK(opendir(in_dir("no")) == NULL && errno == ENOENT, "opendir");
+	CHECK_FAILS(open(in_dir("dangling"), O_RDONLY), ENOENT, "open of a dangling link");
+	CHECK_FAILS(stat(in_dir("dangling"), &st), ENOENT, "stat of a dangling link");
+}
+
+static void present(void)
+{
+	CHECK_FAILS(open(in_dir("file"), O_WRONLY | O_CREAT | O_EXCL, 0600), EEXIST, "open O_EXCL");
+	CHECK_FAILS(open(in_dir("dangling"), O_WRONLY | O_CREAT | O_EXCL, 0600), EEXIST, "open O_EXCL of a dangling link");
+	CHECK_FAILS(mkdir(in_dir("file"), 0700), EEXIST, "mkdir over a file");
+	CHECK_FAILS(mkdir(in_dir("dir"), 0700), EEXIST, "mkdir over a directory");
+	CHECK_FAILS(mkdir(in_dir("dangling"), 0700), EEXIST, "mkdir over a link");
+	CHECK_FAILS(link(in_dir("file"), in_dir("dir")), EEXIST, "link");
+	CHECK_FAILS(symlink("x", in_dir("file")), EEXIST, "symlink");
+	CHECK_FAILS(rmdir(in_dir("full")), ENOTEMPTY, "rmdir of a full directory");
+	CHECK_FAILS(rename(in_dir("dir"), in_dir("full")), ENOTEMPTY, "rename over a full directory");
+	CHECK_FAILS(remove(in_dir("full")), ENOTEMPTY, "remove of a full directory");
+}
+
+static void kinds(void)
+{
+	CHECK_FAILS(open(in_dir("file/x"), O_RDONLY), ENOTDIR, "open below a file");
+	CHECK_FAILS(open(in_dir("file/x"), O_WRONLY | O_CREAT, 0600), ENOTDIR, "create below a file");
+	CHECK_FAILS(open(in_dir("file"), O_RDONLY | O_DIRECTORY), ENOTDIR, "open O_DIRECTORY of a file");
+	CHECK_FAILS(open(in_dir("file/"), O_RDONLY), ENOTDIR, "open of a file with a trailing slash");
+	CHECK_FAILS(stat(in_dir("file/."), &st), ENOTDIR, "stat of file/.");
+	CHECK_FAILS(rmdir(in_dir("file")), ENOTDIR, "rmdir of a file");
+	CHECK_FAILS(chdir(in_dir("file")), ENOTDIR, "chdir to a file");
+	CHECK(opendir(in_dir("file")) == NULL && errno == ENOTDIR, "opendir of a file");
+	CHECK_FAILS(rename(in_dir("dir"), in_dir("file")), ENOTDIR, "rename of a directory over a file");
+	CHECK_FAILS(mkdir(in_dir("file/d"), 0700), ENOTDIR, "mkdir below a file");
+	int fd = open(in_dir("file"), O_RDONLY);
+	CHECK_FAILS(openat(fd, "x", O_RDONLY), ENOTDIR, "openat relative to a file");
+	CHECK_FAILS(fchdir(fd), ENOTDIR, "fchdir to a file");
+	CHECK_FAILS(getdents64(fd, buf, sizeof buf), ENOTDIR, "getdents of a file");
+	close(fd);
+	CHECK_FAILS(open(in_dir("dir"), O_WRONLY), EISDIR, "open of a directory for writing");
+	CHECK_FAILS(open(in_dir("dir"), O_RDWR), EISDIR, "and for both");
+	CHECK_FAILS(open(in_dir("dir"), O_RDONLY | O_CREAT, 0600), EISDIR, "open O_CREAT of a directory");
+	CHECK_FAILS(rename(in_dir("file"), in_dir("dir")), EISDIR, "rename of a file over a directory");
+	CHECK(unlink(in_dir("dir")) == -1 && (errno == EISDIR || errno == EPERM), "unlink of a directory");
+	CHECK_FAILS(truncate(in_dir("dir"), 0), EISDIR, "truncate of a directory");
+	CHECK(link(in_dir("dir"), in_dir("new")) == -1 && errno == EPERM, "link of a directory");
+	fd = open(in_dir("dir"), O_RDONLY);
+	CHECK_FAILS(read(fd, buf, 1), EISDIR, "read of a directory");
+	CHECK_FAILS(pread(fd, buf, 1, 0), EISDIR, "pread of a directory");
+	CHECK_FAILS(write(fd, buf, 1), EBADF, "write to a directory");
+	close(fd);
+	CHECK_FAILS(readlink(in_dir("file"), buf, sizeof buf), EINVAL, "readlink of a file");
+	CHECK_FAILS(open(in_dir("dangling"), O_RDONLY | O_NOFOLLOW), ELOOP, "open O_NOFOLLOW of a link");
+	CHECK_FAILS(rename(in_dir("dir"), in_dir("dir/below")), EINVAL, "rename of a directory below itself");
+	CHECK_FAILS(rename(in_dir("full"), in_dir("full/d/x")), EINVAL, "rename of a directory further below itself");
+	CHECK(rmdir(in_dir("dir/.")) == -1 && errno == EINVAL, "rmdir of dir/.");
+	CHECK(rmdir(in_dir("full/d/..")) == -1 && errno == ENOTEMPTY, "rmdir of dir/..");
+}
+
+static void paths(void)
+{
+	char name[5000];
+	MUST(symlink("loop2", in_dir("loop1")) == 0 && symlink("loop1", in_dir("loop2")) == 0);
+	CHECK_FAILS(open(in_dir("loop1"), O_RDONLY), ELOOP, "open of a loop of links");
+	CHECK_FAILS(stat(in_dir("loop1/x"), &st), ELOOP, "stat below it");
+	CHECK_FAILS(chdir(in_dir("loop1")), ELOOP, "chdir to it");
+	CHECK(lstat(in_dir("loop1"), &st) == 0, "lstat of it is fine");
+	memset(name, 'n', 256);
+	name[256] = 0;
+	CHECK_FAILS(open(in_dir("%s", name), O_WRONLY | O_CREAT, 0600), ENAMETOOLONG, "open of a name of 256 bytes");
+	CHECK_FAILS(mkdir(in_dir("%s", name), 0700), ENAMETOOLONG, "mkdir of it");
+	CHECK_FAILS(stat(in_dir("%s", name), &st), ENAMETOOLONG, "stat of it");
+	CHECK_FAILS(rename(in_dir("file"), in_dir("%s", name)), ENAMETOOLONG, "rename to it");
+	size_t used = (size_t)snprintf(name, sizeof name, "%s", check_dir);
+	while (used < PATH_MAX + 2) {
+		name[used++] = '/';
+		name[used++] = '.';
+	}
+	name[used] = 0;
+	CHECK_FAILS(stat(name, &st), ENAMETOOLONG, "stat of a path beyond PATH_MAX");
+	CHECK_FAILS(open(name, O_RDONLY), ENAMETOOLONG, "open of it");
+}
+
+static void descriptors(void)
+{
+	int reader = open(in_dir("file"), O_RDONLY), writer = open(in_dir("file"), O_WRONLY), path = open(in_dir("file"), O_PATH);
+	struct iovec vector = {buf, 10};
+	int volatile closed = dup(reader);
+	MUST(reader >= 0 && writer >= 0 && path >= 0 && closed >= 0);
+	close(closed);
+	CHECK_FAILS(write(reader, "x", 1), EBADF, "write to a read-only descriptor");
+	CHECK_FAILS(pwrite(reader, "x", 1, 0), EBADF, "pwrite to it");
+	CHECK_FAILS(writev(reader, &vector, 1), EBADF, "writev to it");
+	CHECK(ftruncate(reader, 0) == -1 && (errno == EINVAL || errno == EBADF), "ftruncate of it");
+	CHECK_FAILS(fallocate(reader, 0, 0, 10), EBADF, "fallocate of it");
+	CHECK_FAILS(read(writer, buf, 1), EBADF, "read of a write-only descriptor");
+	CHECK_FAILS(pread(writer, buf, 1, 0), EBADF, "pread of it");
+	CHECK_FAILS(readv(writer, &vector, 1), EBADF, "readv of it");
+	CHECK_FAILS(read(path, buf, 1), EBADF, "read of an O_PATH descriptor");
+	CHECK_FAILS(fchmod(path, 0600), EBADF, "fchmod of it");
+	CHECK(fstat(path, &st) == 0, "fstat of it is fine");
+	CHECK_FAILS(read(closed, buf, 1), EBADF, "read of a closed descriptor");
+	CHECK_FAILS(write(closed, buf, 1), EBADF, "write");
+	CHECK_FAILS(lseek(closed, 0, SEEK_SET), EBADF, "lseek");
+	CHECK_FAILS(fstat(closed, &st), EBADF, "fstat");
+	CHECK_FAILS(fsync(closed), EBADF, "fsync");
+	CHECK_FAILS(close(closed), EBADF, "close");
+	CHECK_FAILS(dup(closed), EBADF, "dup");
+	CHECK_FAILS(fcntl(closed, F_GETFL), EBADF, "fcntl");
+	CHECK_FAILS(openat(closed, "x", O_RDONLY), EBADF, "openat relative to it");
+	CHECK_FAILS(lseek(reader, -1, SEEK_SET), EINVAL, "lseek before the start");
+	CHECK_FAILS(lseek(reader, 0, 99), EINVAL, "lseek with a bad whence");
+	CHECK_FAILS(pread(reader, buf, 1, -1), EINVAL, "pread at a negative offset");
+	CHECK_FAILS(pwrite(writer, buf, 1, -1), EINVAL, "pwrite at a negative offset");
+	CHECK_FAILS(preadv(reader, &vector, 1, -2), EINVAL, "preadv at a negative offset");
+	CHECK_FAILS(ftruncate(writer, -1), EINVAL, "ftruncate to a negative length");
+	CHECK_FAILS(truncate(in_dir("file"), -1), EINVAL, "truncate to a negative length");
+	CHECK_FAILS(fallocate(writer, 0, 0, 0), EINVAL, "fallocate of nothing");
+	CHECK_FAILS(fallocate(writer, 0, -1, 5), EINVAL, "fallocate at a negative offset");
+	CHECK(posix_fallocate(writer, 0, 0) == EINVAL, "posix_fallocate returns EINVAL");
+	CHECK(fstat(reader, &st) == 0 && st.st_size == 4, "none of it changed the file");
+	close(reader);
+	close(writer);
+	close(path);
+	/* Descriptors that are not ours keep their own errors. */
+	int ends[2];
+	MUST(pipe(ends) == 0);
+	CHECK_FAILS(lseek(ends[0], 0, SEEK_SET), ESPIPE, "lseek of a pipe");
+	CHECK_FAILS(pread(ends[0], buf, 1, 0), ESPIPE, "pread of a pipe");
+	CHECK_FAILS(pwrite(ends[1], buf, 1, 0), ESPIPE, "pwrite to a pipe");
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static void pointers_and_limits(void)
+{
+	int fd = open(in_dir("file"), O_RDWR);
+	struct rlimit old, low;
+	int fds[300], opened = 0;
+	char *volatile bad = (char *)8; /* in the first page, which nothing can map */
+	MUST(fd >= 0);
+	CHECK_FAILS(write(fd, bad, 100), EFAULT, "write from a bad address");
+	CHECK_FAILS(read(fd, bad, 4), EFAULT, "read into a bad address");
+	CHECK_FAILS(stat(bad, &st), EFAULT, "stat of a bad address");
+	CHECK_FAILS(open(bad, O_RDONLY), EFAULT, "open of a bad address");
+	CHECK(fstat(fd, &st) == 0 && st.st_size == 4 && file_is(in_dir("file"), "four"), "none of it changed the file");
+	close(fd);
+	MUST(getrlimit(RLIMIT_NOFILE, &old) == 0);
+	low = old;
+	low.rlim_cur = 64;
+	MUST(setrlimit(RLIMIT_NOFILE, &low) == 0);
+	while (opened < 300 && (fds[opened] = open(in_dir("file"), O_RDONLY)) >= 0)
+		opened++;
+	CHECK(errno == EMFILE && opened > 20 && opened < 64, "too many descriptors: EMFILE (after %d)", opened);
+	while (opened > 0)
+		close(fds[--opened]);
+	fd = open(in_dir("file"), O_RDONLY);
+	CHECK(fd >= 0 && fd < 64, "and closing them makes room");
+	close(fd);
+	setrlimit(RLIMIT_NOFILE, &old);
+}
+
+static void refusals(void)
+{
+	/* What a file system may not offer: an errno, and never success without effect. */
+	int fd = open(in_dir("file"), O_RDWR);
+	CHECK_FAILS(fallocate(fd, 0x4000, 0, 1), EOPNOTSUPP, "fallocate with an unknown mode");
+	CHECK(mknod(in_dir("device"), S_IFREG | 0600, 0) == 0 ? unlink(in_dir("device")) == 0 : errno == EPERM || errno == EOPNOTSUPP, "mknod of a file works or refuses");
+	CHECK_FAILS(renameat2(AT_FDCWD, in_dir("file"), AT_FDCWD, in_dir("new"), 0x100), EINVAL, "renameat2 with unknown flags");
+	CHECK_FAILS(unlinkat(AT_FDCWD, in_dir("file"), 0x4), EINVAL, "unlinkat with unknown flags");
+	/* Whichever of these two is another file system than the one that is tested. */
+	struct stat here, there;
+	MUST(stat(check_dir, &here) == 0 && stat("/dev/shm", &there) == 0);
+	const char *other = here.st_dev == there.st_dev ? "/tmp/weir-check-other" : "/dev/shm/weir-check-other";
+	CHECK_FAILS(rename(in_dir("file"), other), EXDEV, "rename to another file system: EXDEV");
+	CHECK_FAILS(link(in_dir("file"), other), EXDEV, "link to another file system: EXDEV");
+	put_text(other, "other");
+	CHECK_FAILS(rename(other, in_dir("new")), EXDEV, "rename from another file system: EXDEV");
+	CHECK_FAILS(link(other, in_dir("new")), EXDEV, "link from another file system: EXDEV");
+	unlink(other);
+	close(fd);
+}
+
+int main(int argc, char **argv)
+{
+	check_begin(argc, argv);
+	put_text(in_dir("file"), "four");
+	MUST(mkdir(in_dir("dir"), 0755) == 0 && mkdir(in_dir("full"), 0755) == 0 && mkdir(in_dir("full/d"), 0755) == 0);
+	MUST(symlink("nowhere", in_dir("dangling")) == 0);
+	absent();
+	present();
+	kinds();
+	paths();
+	descriptors();
+	pointers_and_limits();
+	refusals();
+	return check_end();
+}
