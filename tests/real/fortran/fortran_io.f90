@@ -232,7 +232,7 @@ contains
 
   subroutine errors
     integer :: unit, ios
-    character(len=100) :: message
+    character(len=2000) :: message
     open (newunit=unit, file=in_dir('absent'), status='old', iostat=ios, iomsg=message)
     call check(ios /= 0 .and. index(message, 'No such file') > 0, 'status=old of an absent file')
     open (newunit=unit, file=in_dir('appended'), status='new', iostat=ios)

@@ -1,0 +1,157 @@
+//! Compiles the check programs, each once, into `target/.../real`.
+//!
+//! A program is compiled again when its source or the shared header is newer. Tests that need the same
+//! program at the same time wait for one compilation.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::SystemTime;
+
+use anyhow::{bail, ensure, Context, Result};
+
+use crate::{checks_dir, profile_dir};
+
+/// How a program is compiled. The names of MPI programs end in the name of the MPI, for one source
+/// makes one program for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compiler {
+    /// gcc, as a distribution builds: optimised and fortified.
+    C,
+    /// g++, C++17.
+    Cxx,
+    /// gfortran.
+    Fortran,
+    /// MPICH's compiler.
+    Mpich,
+    /// Open MPI's compiler.
+    OpenMpi,
+    /// Parallel HDF5 with MPICH.
+    Hdf5Mpich,
+    /// Parallel HDF5 with Open MPI.
+    Hdf5OpenMpi,
+    /// `PnetCDF`, which Debian builds with Open MPI.
+    Pnetcdf,
+    /// Parallel `NetCDF-4`, which Debian builds with Open MPI.
+    NetcdfMpi,
+}
+
+const WARNINGS: [&str; 2] = ["-Wall", "-Wextra"];
+
+impl Compiler {
+    fn command(self) -> &'static [&'static str] {
+        match self {
+            Self::C => &["gcc", "-O2", "-D_FORTIFY_SOURCE=2", "-pthread"],
+            Self::Cxx => &["g++", "-O2", "-std=c++17"],
+            Self::Fortran => &["gfortran", "-O2"],
+            Self::Mpich => &["mpicc.mpich", "-O2"],
+            Self::OpenMpi | Self::Pnetcdf => &["mpicc.openmpi", "-O2"],
+            Self::Hdf5Mpich => &["h5pcc.mpich", "-O2"],
+            Self::Hdf5OpenMpi => &["h5pcc.openmpi", "-O2"],
+            Self::NetcdfMpi => &["mpicc.openmpi", "-O2", "-I/usr/include/hdf5/openmpi"],
+        }
+    }
+
+    fn libraries(self) -> &'static [&'static str] {
+        match self {
+            Self::Pnetcdf => &["-lpnetcdf"],
+            Self::NetcdfMpi => &["-lnetcdf_mpi"],
+            _ => &[],
+        }
+    }
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::C | Self::Cxx | Self::Fortran => "",
+            Self::Mpich | Self::Hdf5Mpich => ".mpich",
+            Self::OpenMpi | Self::Hdf5OpenMpi | Self::Pnetcdf | Self::NetcdfMpi => ".openmpi",
+        }
+    }
+}
+
+/// Where compiled programs lie.
+pub fn build_dir() -> PathBuf {
+    profile_dir().join("real")
+}
+
+/// The compiled program of `source` (relative to `tests/real`), made now if need be.
+pub fn program(source: &str, compiler: Compiler) -> Result<PathBuf> {
+    type Slot = Arc<Mutex<Option<PathBuf>>>;
+    static DONE: OnceLock<Mutex<HashMap<(String, Compiler), Slot>>> = OnceLock::new();
+    let slot = {
+        let mut all = lock(DONE.get_or_init(Mutex::default));
+        Arc::clone(all.entry((source.to_owned(), compiler)).or_default())
+    };
+    let mut done = lock(&slot);
+    if let Some(path) = &*done {
+        return Ok(path.clone());
+    }
+    let path = compile(source, compiler)?;
+    *done = Some(path.clone());
+    Ok(path)
+}
+
+/// A test that panicked while compiling must not fail the others for another reason.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn compile(source: &str, compiler: Compiler) -> Result<PathBuf> {
+    let source = checks_dir().join(source);
+    let stem = source
+        .file_stem()
+        .context("a source has a name")?
+        .to_string_lossy();
+    let dir = build_dir();
+    std::fs::create_dir_all(&dir).with_context(|| format!("mkdir {}", dir.display()))?;
+    let output = dir.join(format!("{stem}{}", compiler.suffix()));
+    if is_fresh(&output, &source)? {
+        return Ok(output);
+    }
+    let [command, options @ ..] = compiler.command() else {
+        bail!("no compiler for {compiler:?}");
+    };
+    // A temporary name: who runs the old program is not disturbed, and none sees half of the new.
+    let temporary = dir.join(format!(
+        ".{stem}{}.{}",
+        compiler.suffix(),
+        std::process::id()
+    ));
+    let result = Command::new(command)
+        .args(options)
+        .args(WARNINGS)
+        .arg("-o")
+        .arg(&temporary)
+        .arg(&source)
+        .args(compiler.libraries())
+        // gfortran writes its .mod files here.
+        .current_dir(&dir)
+        .output()
+        .with_context(|| format!("start {command}"))?;
+    ensure!(
+        result.status.success(),
+        "{command} {}: {}\n{}",
+        source.display(),
+        result.status,
+        String::from_utf8_lossy(&result.stderr)
+    );
+    std::fs::rename(&temporary, &output).context("name the compiled program")?;
+    Ok(output)
+}
+
+fn is_fresh(output: &Path, source: &Path) -> Result<bool> {
+    let changed = |path: &Path| -> Result<SystemTime> {
+        let metadata = path
+            .metadata()
+            .with_context(|| format!("stat {}", path.display()))?;
+        Ok(metadata.modified()?)
+    };
+    if !output.exists() {
+        return Ok(false);
+    }
+    let built = changed(output)?;
+    Ok(built > changed(source)? && built > changed(&checks_dir().join("c/check.h"))?)
+}

@@ -1,0 +1,298 @@
+//! Runs one check on the target, under a time limit, and judges what it said.
+//!
+//! A check passes only if it exits with 0 and its last line counts at least one check passed and none
+//! failed: a program that dies early or checks nothing does not pass.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use rustix::process::{kill_process_group, Pid, Signal};
+
+use crate::{build::build_dir, checks_dir, profile_dir, source_root};
+
+/// Where the checks run.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// `weir run -- program /weir`.
+    Weir {
+        /// The `weir` binary.
+        binary: PathBuf,
+    },
+    /// A directory of any file system.
+    Directory(PathBuf),
+}
+
+/// One program to run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The test's name; its directory is called like it.
+    pub name: String,
+    /// The program and what comes before the directory in its arguments.
+    pub command: Vec<OsString>,
+    /// What comes after the directory.
+    pub arguments: Vec<String>,
+    /// Options of `weir run`.
+    pub weir_options: Vec<String>,
+    /// The most it may take.
+    pub limit: Duration,
+}
+
+impl Target {
+    /// The target that `WEIR_TEST_TARGET` names.
+    pub fn from_environment() -> Result<Self> {
+        match std::env::var_os("WEIR_TEST_TARGET") {
+            Some(target) if target != "weir" && !target.is_empty() => {
+                let path = PathBuf::from(target);
+                ensure!(
+                    path.is_absolute(),
+                    "WEIR_TEST_TARGET must be weir or an absolute path"
+                );
+                std::fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+                Ok(Self::Directory(path))
+            }
+            _ => Ok(Self::Weir {
+                binary: weir_binary()?,
+            }),
+        }
+    }
+
+    /// The whole command line, and the directory to remove afterwards.
+    fn command(&self, job: &Job) -> Result<(Command, Option<PathBuf>)> {
+        let mut words: Vec<OsString> = Vec::new();
+        let (dir, cleanup) = match self {
+            Self::Weir { binary } => {
+                words.extend([binary.into(), "run".into()]);
+                words.extend(job.weir_options.iter().map(OsString::from));
+                words.push("--".into());
+                (PathBuf::from("/weir"), None)
+            }
+            Self::Directory(base) => {
+                let dir = base.join(format!(
+                    "{}-{}",
+                    job.name.replace("::", "-"),
+                    std::process::id()
+                ));
+                std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+                (dir.clone(), Some(dir))
+            }
+        };
+        words.extend(job.command.iter().cloned());
+        words.push(dir.into());
+        words.extend(job.arguments.iter().map(OsString::from));
+        let (program, arguments) = words.split_first().context("an empty command")?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        Ok((command, cleanup))
+    }
+}
+
+/// `WEIR_BIN`, else the `weir` of this profile, built now so that it is not an old one.
+fn weir_binary() -> Result<PathBuf> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    if let Some(named) = std::env::var_os("WEIR_BIN") {
+        let path = PathBuf::from(named);
+        ensure!(path.is_file(), "WEIR_BIN: {} is no file", path.display());
+        return Ok(path);
+    }
+    BUILT
+        .get_or_init(|| build_weir().map_err(|error| format!("{error:#}")))
+        .clone()
+        .map_err(anyhow::Error::msg)
+}
+
+fn build_weir() -> Result<PathBuf> {
+    let profile = profile_dir();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(source_root()).args([
+        "build",
+        "--quiet",
+        "-p",
+        "weir-cli",
+        "-p",
+        "weir-preload",
+    ]);
+    if profile.file_name() == Some(OsStr::new("release")) {
+        cargo.arg("--release");
+    }
+    let status = cargo.status().context("start cargo to build weir")?;
+    ensure!(status.success(), "cargo build of weir: {status}");
+    let binary = profile.join("weir");
+    ensure!(binary.is_file(), "{} was not built", binary.display());
+    Ok(binary)
+}
+
+/// Runs the job; the error carries what the program said.
+pub fn run(target: &Target, job: &Job) -> Result<()> {
+    let (mut command, cleanup) = target.command(job)?;
+    environment(&mut command, target);
+    let shown = format!("{command:?}");
+    let outcome = run_limited(command, job.limit);
+    if let Some(dir) = cleanup {
+        // What a check left behind is removed like a user would.
+        std::fs::remove_dir_all(&dir).with_context(|| format!("clear {}", dir.display()))?;
+    }
+    let (status, output) = outcome.with_context(|| shown.clone())?;
+    judge(status, &output, job.limit).with_context(|| excerpt(&shown, &output))
+}
+
+fn environment(command: &mut Command, target: &Target) {
+    command
+        .env("WEIR_TEST_BUILD", build_dir())
+        .env("WEIR_TEST_CHECKS", checks_dir())
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdin(Stdio::null());
+    if matches!(target, Target::Weir { .. }) {
+        command.env("WEIR_TEST_ON_WEIR", "1");
+    }
+}
+
+/// Starts the command as a process group of its own, which is killed when the time is over. `None`
+/// for the status says so.
+fn run_limited(mut command: Command, limit: Duration) -> Result<(Option<ExitStatus>, String)> {
+    let (reader, writer) = std::io::pipe().context("pipe")?;
+    command
+        .stdout(writer.try_clone().context("dup")?)
+        .stderr(writer)
+        .process_group(0);
+    let mut child: Child = command.spawn().context("start")?;
+    drop(command); // the writing ends, so that the reader sees the end
+    let group = i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .context("a pid")?;
+    let (tell, told) = channel();
+    let tell_output = tell.clone();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let mut reader = reader;
+        // An error here is the end of the output as well.
+        let _ = reader.read_to_end(&mut bytes);
+        let _ = tell_output.send(Event::Output(String::from_utf8_lossy(&bytes).into_owned()));
+    });
+    std::thread::spawn(move || {
+        let _ = tell.send(Event::Exit(child.wait()));
+    });
+    let mut status = None;
+    let mut output = None;
+    let mut killed = false;
+    let start = std::time::Instant::now();
+    while status.is_none() || output.is_none() {
+        // After a kill, what has left the group may hold the pipe open: not waited for long.
+        let left = if killed {
+            Duration::from_secs(5)
+        } else {
+            limit.saturating_sub(start.elapsed())
+        };
+        match told.recv_timeout(left) {
+            Ok(Event::Exit(result)) => status = Some(result.context("wait")?),
+            Ok(Event::Output(text)) => output = Some(text),
+            Err(RecvTimeoutError::Timeout) if !killed => {
+                killed = true;
+                // The group may have ended by itself a moment ago.
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            Err(_) => break,
+        }
+    }
+    Ok((status.filter(|_| !killed), output.unwrap_or_default()))
+}
+
+enum Event {
+    Exit(std::io::Result<ExitStatus>),
+    Output(String),
+}
+
+fn judge(status: Option<ExitStatus>, output: &str, limit: Duration) -> Result<()> {
+    let Some(status) = status else {
+        bail!("killed after {} s", limit.as_secs());
+    };
+    ensure!(status.success(), "{status}");
+    let (passed, failed) = count(output).context("no line `N passed, N failed`")?;
+    ensure!(
+        failed == 0,
+        "{failed} checks failed, and the exit code was 0"
+    );
+    ensure!(passed > 0, "nothing was checked");
+    Ok(())
+}
+
+/// The numbers of the last line `N passed, N failed`.
+fn count(output: &str) -> Option<(u64, u64)> {
+    output.lines().rev().find_map(|line| {
+        let (passed, rest) = line.trim().split_once(" passed, ")?;
+        let failed = rest.strip_suffix(" failed")?;
+        Some((passed.parse().ok()?, failed.parse().ok()?))
+    })
+}
+
+/// The lines that tell what went wrong: each FAIL with what follows it, and the end.
+fn excerpt(shown: &str, output: &str) -> String {
+    let mut text = format!("{shown}\n");
+    let lines: Vec<&str> = output
+        .lines()
+        .filter(|line| !line.starts_with("ok "))
+        .collect();
+    let first = lines.len().saturating_sub(60);
+    if first > 0 {
+        let _ = writeln!(text, "... {first} lines left out ...");
+    }
+    for line in &lines[first..] {
+        let _ = writeln!(text, "    {line}");
+    }
+    text
+}
+
+/// The path of a script or Python program below `tests/real`.
+pub fn check_file(relative: &str) -> PathBuf {
+    let path = checks_dir().join(relative);
+    assert!(Path::new(&path).is_file(), "{} is missing", path.display());
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(text: &str, limit: Duration) -> Result<()> {
+        let mut command = Command::new("sh");
+        command.args(["-c", text]);
+        let (status, output) = run_limited(command, limit)?;
+        judge(status, &output, limit)
+    }
+
+    #[test]
+    fn only_counted_checks_pass() {
+        let long = Duration::from_secs(60);
+        shell("echo ok x; echo 1 passed, 0 failed", long).expect("passes");
+        for bad in [
+            "true",
+            "echo 0 passed, 0 failed",
+            "echo 1 passed, 1 failed",
+            "echo 1 passed, 0 failed; exit 3",
+            "kill -9 $$",
+        ] {
+            shell(bad, long).expect_err(bad);
+        }
+    }
+
+    #[test]
+    fn the_time_limit_ends_the_whole_group() {
+        let error = shell(
+            "echo 1 passed, 0 failed; cat /dev/zero > /dev/null & wait",
+            Duration::from_millis(50),
+        )
+        .expect_err("killed");
+        assert!(error.to_string().starts_with("killed"), "{error}");
+    }
+}

@@ -1,0 +1,256 @@
+//! Real programs, unmodified, on weir: one test for each line of what must work and what must hold.
+//!
+//! `WEIR_TEST_TARGET=/dev/shm/x cargo test -p weir-tests --test real` runs the same on a
+//! directory; see the crate's documentation.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use weir_tests::build::{program, Compiler};
+use weir_tests::launch::{check_file, run, Job, Target};
+use weir_tests::needs::{self, missing, Need};
+
+/// What is run.
+#[derive(Clone, Copy)]
+enum What {
+    /// A compiled program.
+    Program(&'static str, Compiler),
+    /// A bash script, and the compiled programs it starts.
+    Shell(&'static str, &'static [(&'static str, Compiler)]),
+    /// A Python program.
+    Python(&'static str),
+    /// A bash script that starts MPI programs: the script, the MPI and the programs it needs.
+    Mpi(
+        &'static str,
+        &'static str,
+        &'static [(&'static str, Compiler)],
+    ),
+}
+
+struct Check {
+    name: &'static str,
+    what: What,
+    /// After the directory.
+    arguments: &'static [&'static str],
+    needs: &'static [Need],
+    /// Of `weir run`, instead of [`USUAL`].
+    weir_options: Option<&'static [&'static str]>,
+}
+
+/// Small enough for several instances at once.
+const USUAL: &[&str] = &["--memory", "1G", "--set", "memory.warm=256M"];
+/// Data goes on to the file tier after 64 MiB.
+const SPILLING: &[&str] = &["--memory", "64M", "--set", "file.budget=4G"];
+/// Both tiers together hold 256 MiB.
+const TINY: &[&str] = &["--memory", "128M", "--set", "file.budget=128M"];
+const LIMIT: Duration = Duration::from_secs(300);
+
+const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check {
+    Check {
+        name,
+        what,
+        arguments: &[],
+        needs,
+        weir_options: None,
+    }
+}
+
+const C: &[Need] = &[needs::CC];
+const SHELL: &[Need] = &[needs::TAR, needs::XZ, needs::RSYNC, needs::PATCH];
+const MPICH: &[Need] = &[needs::MPICH_RUN, needs::MPICH_CC];
+const OPENMPI: &[Need] = &[needs::OPENMPI_RUN, needs::OPENMPI_CC];
+
+const fn c(name: &'static str, source: &'static str) -> Check {
+    check(name, What::Program(source, Compiler::C), C)
+}
+
+const fn python(name: &'static str, script: &'static str, needs: &'static [Need]) -> Check {
+    check(name, What::Python(script), needs)
+}
+
+/// What must work, unmodified, and what must hold.
+const CHECKS: &[Check] = &[
+    // bash, coreutils, tar
+    check(
+        "shell::bash_redirections_appends_here_documents_subshells_cd",
+        What::Shell("shell/bash_files.sh", &[]),
+        SHELL,
+    ),
+    check(
+        "shell::coreutils_cp_mv_ls_find_du_sort_dd_stat_touch_truncate_rm",
+        What::Shell("shell/coreutils.sh", &[]),
+        SHELL,
+    ),
+    check("shell::tar", What::Shell("shell/tar.sh", &[]), SHELL),
+    // Python
+    python(
+        "python::open_scandir_walk_rename_shutil_pickle",
+        "python/files.py",
+        &[needs::PYTHON],
+    ),
+    python(
+        "python::subprocess_redirected_and_inherited_files",
+        "python/processes.py",
+        &[needs::PYTHON],
+    ),
+    python(
+        "python::numpy_tofile_fromfile",
+        "python/arrays.py",
+        &[needs::PYTHON, needs::NUMPY],
+    ),
+    python(
+        "python::h5py_and_h5dump",
+        "python/hdf5.py",
+        &[needs::PYTHON, needs::H5PY, needs::HDF5_TOOLS],
+    ),
+    python(
+        "python::netcdf4_and_ncdump_nccopy_ncvalidator",
+        "python/netcdf.py",
+        &[
+            needs::PYTHON,
+            needs::NETCDF4,
+            needs::NETCDF_TOOLS,
+            needs::PNETCDF_TOOLS,
+        ],
+    ),
+    // Languages
+    c("c::stdio_in_full", "c/stdio_full.c"),
+    c("c::stdio_wide", "c/stdio_wide.c"),
+    check(
+        "cxx::streams_and_filesystem",
+        What::Program("cxx/streams.cpp", Compiler::Cxx),
+        &[needs::CXX],
+    ),
+    check(
+        "fortran::formatted_unformatted_direct_stream",
+        What::Program("fortran/fortran_io.f90", Compiler::Fortran),
+        &[needs::GFORTRAN],
+    ),
+    // The namespace, descriptors, errors
+    c(
+        "names::create_mkdir_rename_link_symlink_unlink_chmod_times",
+        "c/namespace.c",
+    ),
+    c(
+        "names::readdir_of_100000_while_others_create_and_remove",
+        "c/readdir_many.c",
+    ),
+    c("names::errno_of_what_must_fail", "c/errnos.c"),
+    c("io::vectors_truncate_sparse_append", "c/posix_io.c"),
+    c("io::aio_and_lio_listio", "c/aio.c"),
+    c(
+        "processes::dup_fork_exec_inheritance_and_appends",
+        "c/processes.c",
+    ),
+    // What must hold
+    c(
+        "order::overlapping_writes_ordered_by_pipe_and_shared_memory",
+        "c/order.c",
+    ),
+    c(
+        "order::a_read_sees_every_write_that_returned",
+        "c/visible.c",
+    ),
+    c("faults::sigkill_loses_no_finished_write", "c/kill.c"),
+    Check {
+        arguments: &["512"],
+        weir_options: Some(SPILLING),
+        ..c("space::memory_budget_exceeded_unnoticed", "c/spill.c")
+    },
+    Check {
+        weir_options: Some(TINY),
+        ..check(
+            "space::enospc_from_the_call_that_did_not_fit_and_deletes_make_room",
+            What::Shell("shell/nospace.sh", &[("c/nospace.c", Compiler::C)]),
+            &[needs::CC, needs::UNSHARE],
+        )
+    },
+];
+
+fn compile(programs: &[(&str, Compiler)]) -> anyhow::Result<()> {
+    for (source, compiler) in programs {
+        program(source, *compiler)?;
+    }
+    Ok(())
+}
+
+fn job(check: &Check, target: &Target) -> anyhow::Result<Job> {
+    let mut command: Vec<OsString> = Vec::new();
+    match check.what {
+        What::Program(source, compiler) => command.push(program(source, compiler)?.into()),
+        What::Shell(script, programs) => {
+            compile(programs)?;
+            command.extend(["/bin/bash".into(), check_file(script).into()]);
+        }
+        What::Python(script) => {
+            command.extend(["/usr/bin/python3".into(), check_file(script).into()]);
+        }
+        What::Mpi(script, mpi, programs) => {
+            compile(programs)?;
+            let name = format!("WEIR_TEST_MPI={mpi}");
+            command.extend([
+                "/usr/bin/env".into(),
+                name.into(),
+                "/bin/bash".into(),
+                check_file(script).into(),
+            ]);
+        }
+    }
+    let options = check.weir_options.unwrap_or(USUAL);
+    let options = if matches!(target, Target::Weir { .. }) {
+        options
+    } else {
+        &[]
+    };
+    Ok(Job {
+        name: check.name.to_owned(),
+        command,
+        arguments: check
+            .arguments
+            .iter()
+            .map(|&word| word.to_owned())
+            .collect(),
+        weir_options: options.iter().map(|&word| word.to_owned()).collect(),
+        limit: LIMIT,
+    })
+}
+
+fn trial(check: &'static Check, target: &Result<Target, String>, allow_missing: bool) -> Trial {
+    let packages = missing(check.needs).join(" ");
+    let target = target.clone();
+    let wanted = packages.clone();
+    let test = Trial::test(check.name, move || {
+        if !wanted.is_empty() {
+            return Err(Failed::from(format!(
+                "missing on this machine: apt-get install {wanted}"
+            )));
+        }
+        let outcome = target
+            .map_err(anyhow::Error::msg)
+            .and_then(|target| run(&target, &job(check, &target)?));
+        outcome.map_err(|error| Failed::from(format!("{error:#}")))
+    });
+    if allow_missing && !packages.is_empty() {
+        eprintln!("SKIP {}: missing on this machine: {packages}", check.name);
+        return test.with_kind("SKIP").with_ignored_flag(true);
+    }
+    test
+}
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // Each test is several processes already.
+    arguments.test_threads.get_or_insert(2);
+    let allow_missing = std::env::var("WEIR_TEST_ALLOW_MISSING").is_ok_and(|value| value == "1");
+    let target = if arguments.list {
+        Err(String::new())
+    } else {
+        Target::from_environment().map_err(|error| format!("{error:#}"))
+    };
+    let trials = CHECKS
+        .iter()
+        .map(|check| trial(check, &target, allow_missing))
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}
