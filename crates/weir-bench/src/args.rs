@@ -77,7 +77,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub no_limits: bool,
 
-    /// Measure the device under this directory too: O_DIRECT writes and reads, 1 MiB
+    /// Measure the device under this directory too: writes and reads of 1 MiB with `O_DIRECT`
     #[arg(long, value_name = "DIR")]
     pub device: Option<PathBuf>,
 
@@ -182,7 +182,7 @@ impl BenchArgs {
                 )
             }
             None => {
-                let tmpfs = names().find(|&n| n == "tmpfs").or(names().last());
+                let tmpfs = names().find(|&n| n == "tmpfs").or(names().next_back());
                 Ok(tmpfs.context("no targets")?.to_owned())
             }
         }

@@ -1,7 +1,8 @@
-//! Copies at the speed of the machine: `memcpy`, `rep movsb`, and the widest vector stores.
+//! Copies at the speed of the machine: `memcpy`, `rep movsb`, and non-temporal vector stores.
 //!
 //! Non-temporal stores skip reading the target's cache lines, which is why they set the limit for bursts
-//! larger than the cache. Vector code is x86-64 only; elsewhere `Wide` is not available.
+//! larger than the cache. Out of memory, wider loads and prefetching were no faster than `memcpy`, and are
+//! left out. x86-64 only; elsewhere the limit is that of `memcpy`.
 
 use crate::job::{CopyOp, Method};
 
@@ -13,33 +14,24 @@ pub type Copy = unsafe fn(target: *mut u8, source: *const u8, length: usize);
 
 /// The routine for `method` in direction `op`, or `None` where the processor has none.
 pub fn routine(op: CopyOp, method: Method) -> Option<Copy> {
-    match (method, op) {
-        (Method::Memcpy, _) => Some(memcpy),
+    match method {
+        Method::Memcpy => Some(memcpy),
         #[cfg(target_arch = "x86_64")]
-        (Method::Movsb, _) => Some(x86::movsb),
-        #[cfg(target_arch = "x86_64")]
-        (Method::Wide, CopyOp::In) => Some(x86::widest_streaming()),
-        #[cfg(target_arch = "x86_64")]
-        (Method::Wide, CopyOp::Out) => x86::widest_plain(),
+        _ => x86::routine(op, method),
         #[cfg(not(target_arch = "x86_64"))]
-        _ => None,
+        _ => {
+            let _ = op;
+            None
+        }
     }
 }
 
-/// The name of what `routine` chooses on this machine.
-pub fn name(op: CopyOp, method: Method) -> &'static str {
-    match (method, op) {
-        (Method::Memcpy, _) => "memcpy",
-        (Method::Movsb, _) => "rep movsb",
-        #[cfg(target_arch = "x86_64")]
-        (Method::Wide, _) if std::is_x86_feature_detected!("avx512f") => match op {
-            CopyOp::In => "AVX-512 non-temporal",
-            CopyOp::Out => "AVX-512",
-        },
-        #[cfg(target_arch = "x86_64")]
-        (Method::Wide, CopyOp::In) if std::is_x86_feature_detected!("avx") => "AVX non-temporal",
-        (Method::Wide, CopyOp::In) => "SSE2 non-temporal",
-        (Method::Wide, CopyOp::Out) => "vector",
+/// What reports call it.
+pub fn name(method: Method) -> &'static str {
+    match method {
+        Method::Memcpy => "memcpy",
+        Method::Movsb => "rep movsb",
+        Method::Streaming => "non-temporal stores",
     }
 }
 
@@ -52,34 +44,42 @@ unsafe fn memcpy(target: *mut u8, source: *const u8, length: usize) {
 mod x86 {
     use std::arch::asm;
     use std::arch::x86_64::{
-        __m128i, __m256i, _mm256_loadu_si256, _mm256_stream_si256, _mm_loadu_si128, _mm_sfence,
-        _mm_stream_si128,
+        __m128i, __m256i, __m512i, _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512,
+        _mm512_stream_si512, _mm_loadu_si128, _mm_sfence, _mm_stream_si128,
     };
 
     use super::{memcpy, Copy};
+    use crate::job::{CopyOp, Method};
 
     /// Bytes of one turn of the vector loops.
     const TURN: usize = 256;
 
-    pub fn widest_streaming() -> Copy {
-        if std::is_x86_feature_detected!("avx512f") {
-            streaming_512
-        } else if std::is_x86_feature_detected!("avx") {
-            // Chosen only where AVX is there, which is what the routine requires beside `Copy`.
-            |t, s, n| {
-                // SAFETY: AVX was detected; the rest is the contract of `Copy`.
-                unsafe { streaming_256(t, s, n) }
+    pub fn routine(op: CopyOp, method: Method) -> Option<Copy> {
+        match (method, op) {
+            (Method::Memcpy, _) => Some(memcpy),
+            (Method::Movsb, _) => Some(movsb),
+            (Method::Streaming, CopyOp::Out) => None,
+            (Method::Streaming, CopyOp::In) if std::is_x86_feature_detected!("avx512f") => {
+                Some(streaming_512)
             }
-        } else {
-            streaming_128
+            (Method::Streaming, CopyOp::In) if std::is_x86_feature_detected!("avx") => {
+                Some(streaming_256)
+            }
+            (Method::Streaming, CopyOp::In) => Some(streaming_128),
         }
     }
 
-    pub fn widest_plain() -> Option<Copy> {
-        std::is_x86_feature_detected!("avx512f").then_some(plain_512 as Copy)
+    #[cfg(test)]
+    pub fn older() -> Vec<Copy> {
+        let avx = std::is_x86_feature_detected!("avx");
+        let streaming = avx.then_some(streaming_256 as Copy);
+        streaming
+            .into_iter()
+            .chain([streaming_128 as Copy])
+            .collect()
     }
 
-    pub unsafe fn movsb(target: *mut u8, source: *const u8, length: usize) {
+    unsafe fn movsb(target: *mut u8, source: *const u8, length: usize) {
         // SAFETY: the contract of `Copy`; the direction flag is clear at every call by the ABI.
         unsafe {
             asm!("rep movsb", inout("rcx") length => _, inout("rdi") target => _,
@@ -111,89 +111,46 @@ mod x86 {
         }
     }
 
-    /// Assembly, since the intrinsics came to Rust later than this workspace's oldest toolchain.
-    macro_rules! loop_512 {
-        ($name:ident, $store:literal, $fence:literal) => {
+    /// A copy routine with the vectors of one instruction set.
+    macro_rules! streaming {
+        ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident) => {
+            #[target_feature(enable = $feature)]
+            #[allow(clippy::cast_ptr_alignment)] // The loads need no alignment; `split` aligns the target.
             unsafe fn $name(target: *mut u8, source: *const u8, length: usize) {
-                // SAFETY: chosen only where AVX-512F is there; `split` hands out `turns` times 256 bytes
-                // inside both ranges, the target 64-byte aligned. Only clobbered registers are used.
-                let middle = |target: *mut u8, source: *const u8, turns: usize| unsafe {
-                    asm!(
-                        "2:",
-                        "vmovdqu64 zmm0, [{s}]",
-                        "vmovdqu64 zmm1, [{s} + 64]",
-                        "vmovdqu64 zmm2, [{s} + 128]",
-                        "vmovdqu64 zmm3, [{s} + 192]",
-                        concat!($store, " [{t}], zmm0"),
-                        concat!($store, " [{t} + 64], zmm1"),
-                        concat!($store, " [{t} + 128], zmm2"),
-                        concat!($store, " [{t} + 192], zmm3"),
-                        "add {s}, 256",
-                        "add {t}, 256",
-                        "dec {n}",
-                        "jnz 2b",
-                        "vzeroupper",
-                        $fence,
-                        s = inout(reg) source => _,
-                        t = inout(reg) target => _,
-                        n = inout(reg) turns => _,
-                        out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
-                        options(nostack)
-                    );
+                let middle = |target: *mut u8, source: *const u8, turns: usize| {
+                    let (target, source) = (target.cast::<$vector>(), source.cast::<$vector>());
+                    for i in 0..turns * TURN / size_of::<$vector>() {
+                        // SAFETY: inside `turns` times 256 bytes; the target is aligned by `split`.
+                        unsafe { $store(target.add(i), $load(source.add(i))) };
+                    }
                 };
                 // SAFETY: the contract of `Copy`.
-                unsafe { split(target, source, length, middle) }
+                unsafe { split(target, source, length, middle) };
+                _mm_sfence();
             }
         };
     }
-    loop_512!(streaming_512, "vmovntdq", "sfence");
-    loop_512!(plain_512, "vmovdqu64", "");
-
-    #[target_feature(enable = "avx")]
-    unsafe fn streaming_256(target: *mut u8, source: *const u8, length: usize) {
-        let middle = |target: *mut u8, source: *const u8, turns: usize| {
-            for i in 0..turns * TURN / 32 {
-                // SAFETY: inside `turns` times 256 bytes; the target is 64-byte aligned.
-                unsafe {
-                    let part = _mm256_loadu_si256(source.cast::<__m256i>().add(i));
-                    _mm256_stream_si256(target.cast::<__m256i>().add(i), part);
-                }
-            }
-        };
-        // SAFETY: the contract of `Copy`.
-        unsafe { split(target, source, length, middle) };
-        _mm_sfence();
-    }
-
-    unsafe fn streaming_128(target: *mut u8, source: *const u8, length: usize) {
-        let middle = |target: *mut u8, source: *const u8, turns: usize| {
-            for i in 0..turns * TURN / 16 {
-                // SAFETY: inside `turns` times 256 bytes; the target is 64-byte aligned.
-                unsafe {
-                    let part = _mm_loadu_si128(source.cast::<__m128i>().add(i));
-                    _mm_stream_si128(target.cast::<__m128i>().add(i), part);
-                }
-            }
-        };
-        // SAFETY: the contract of `Copy`; SSE is part of x86-64.
-        unsafe {
-            split(target, source, length, middle);
-            _mm_sfence();
-        }
-    }
-
-    #[cfg(test)]
-    pub fn all() -> Vec<Copy> {
-        let mut all: Vec<Copy> = vec![movsb, streaming_128, widest_streaming()];
-        if std::is_x86_feature_detected!("avx") {
-            all.push(|t, s, n| {
-                // SAFETY: AVX was detected; the rest is the contract of `Copy`.
-                unsafe { streaming_256(t, s, n) }
-            });
-        }
-        all.extend(widest_plain());
-        all
-    }
+    streaming!(
+        streaming_512,
+        "avx512f",
+        __m512i,
+        _mm512_loadu_si512,
+        _mm512_stream_si512
+    );
+    streaming!(
+        streaming_256,
+        "avx",
+        __m256i,
+        _mm256_loadu_si256,
+        _mm256_stream_si256
+    );
+    streaming!(
+        streaming_128,
+        "sse2",
+        __m128i,
+        _mm_loadu_si128,
+        _mm_stream_si128
+    );
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -203,8 +160,11 @@ mod tests {
     #[test]
     fn every_routine_copies_exactly_its_range() {
         let source: Vec<u8> = (0..5000u32).map(|i| (i * 7 % 251) as u8).collect();
-        let mut routines = x86::all();
-        routines.push(memcpy);
+        let mut routines = x86::older();
+        routines.extend(
+            [Method::Memcpy, Method::Movsb, Method::Streaming]
+                .map(|method| routine(CopyOp::In, method).expect("x86-64 has all")),
+        );
         for copy in routines {
             for (skip, length) in [(0, 0), (1, 63), (3, 256), (0, 4096), (61, 2000), (32, 4700)] {
                 let mut target = vec![0xee; 5000];
@@ -214,7 +174,7 @@ mod tests {
                         target.as_mut_ptr().add(skip),
                         source.as_ptr().add(skip),
                         length,
-                    )
+                    );
                 };
                 assert!(target[..skip].iter().all(|&b| b == 0xee));
                 assert_eq!(target[skip..skip + length], source[skip..skip + length]);

@@ -63,6 +63,12 @@ fn place(found: &Mismatch) -> String {
     }
 }
 
+/// An offset as the calls take it; sizes are checked on the command line to fit.
+#[allow(clippy::cast_possible_wrap)] // Below 2^63, as said.
+fn place_in_file(offset: u64) -> libc::off_t {
+    offset as libc::off_t
+}
+
 /// An open file and its path, for messages.
 struct Target<'a> {
     fd: OwnedFd,
@@ -196,9 +202,9 @@ fn write_one(fd: RawFd, offset: u64, position: usize, content: &Content) -> Resu
     // SAFETY: `length` bytes follow every position below the period (see `content`).
     let done = unsafe {
         let source = content.bytes().as_ptr().add(position);
-        libc::pwrite(fd, source.cast(), length, offset.cast_signed())
+        libc::pwrite(fd, source.cast(), length, place_in_file(offset))
     };
-    if done.cast_unsigned() == length {
+    if usize::try_from(done) == Ok(length) {
         Ok(())
     } else {
         Err(done)
@@ -227,7 +233,7 @@ fn write_rest(
         let at = offset + (content.transfer() - rest.len()) as u64;
         let fd = target.fd.as_raw_fd();
         // SAFETY: `rest` is a valid slice.
-        done = unsafe { libc::pwrite(fd, rest.as_ptr().cast(), rest.len(), at.cast_signed()) };
+        done = unsafe { libc::pwrite(fd, rest.as_ptr().cast(), rest.len(), place_in_file(at)) };
     }
 }
 
@@ -280,10 +286,10 @@ fn read_one(target: &Target<'_>, offset: u64, buffer: &mut [u8]) -> Result<(), S
             fd,
             buffer.as_mut_ptr().cast(),
             buffer.len(),
-            offset.cast_signed(),
+            place_in_file(offset),
         )
     };
-    if done.cast_unsigned() == buffer.len() {
+    if usize::try_from(done) == Ok(buffer.len()) {
         return Ok(());
     }
     read_rest(target, offset, done, buffer)
@@ -316,7 +322,7 @@ fn read_rest(
         let at = offset + got as u64;
         let fd = target.fd.as_raw_fd();
         // SAFETY: `rest` is a valid slice.
-        done = unsafe { libc::pread(fd, rest.as_mut_ptr().cast(), rest.len(), at.cast_signed()) };
+        done = unsafe { libc::pread(fd, rest.as_mut_ptr().cast(), rest.len(), place_in_file(at)) };
     }
 }
 

@@ -98,8 +98,8 @@ pub enum Method {
     Memcpy,
     /// `rep movsb`.
     Movsb,
-    /// The widest non-temporal stores that the processor has (in), or the widest plain ones (out).
-    Wide,
+    /// The widest non-temporal stores that the processor has (into memory only).
+    Streaming,
 }
 
 /// A copy over all of a rank's warm memory.

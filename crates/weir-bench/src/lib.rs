@@ -33,7 +33,6 @@ mod suite;
 mod table;
 mod worker;
 
-use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::{ensure, Context};
@@ -55,27 +54,30 @@ pub const EXIT_INTERRUPTED: u8 = 130;
 /// The program that calls this must do nothing on its standard output before, and must come here again when
 /// executed with the same arguments.
 ///
+/// # Returns
+/// The exit code: 0 or one of the constants above.
+///
 /// # Errors
 /// Bad input, or a call that failed. Wrong data and interruption are told on standard error and give exit codes
 /// of their own.
-pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+pub fn run(args: &BenchArgs) -> anyhow::Result<u8> {
     if let Some(rank) = worker::rank() {
         return worker::run(rank);
     }
-    match measure_and_report(&args) {
+    match measure_and_report(args) {
         Err(error) if error.is::<group::WrongData>() => {
             eprintln!("weir bench: {error:#}");
-            Ok(EXIT_WRONG_DATA.into())
+            Ok(EXIT_WRONG_DATA)
         }
         Err(error) if error.is::<group::Interrupted>() => {
             eprintln!("weir bench: interrupted; its files are removed");
-            Ok(EXIT_INTERRUPTED.into())
+            Ok(EXIT_INTERRUPTED)
         }
         other => other,
     }
 }
 
-fn measure_and_report(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+fn measure_and_report(args: &BenchArgs) -> anyhow::Result<u8> {
     let targets = args.all_targets()?;
     let baseline = args.baseline_of(&targets)?;
     let subject = &targets[0].name;
@@ -113,9 +115,9 @@ fn measure_and_report(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     }
     let failed = verdicts.is_some_and(|v| v.iter().any(|v| !v.met));
     Ok(if args.strict && failed {
-        EXIT_NOT_MET.into()
+        EXIT_NOT_MET
     } else {
-        ExitCode::SUCCESS
+        0
     })
 }
 

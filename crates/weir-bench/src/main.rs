@@ -14,5 +14,5 @@ struct Command {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    weir_bench::run(Command::parse().args)
+    weir_bench::run(&Command::parse().args).map(ExitCode::from)
 }

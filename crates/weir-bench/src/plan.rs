@@ -263,7 +263,7 @@ impl LimitCase {
     /// All variants: pages (huge or not) and method.
     pub fn variants() -> impl Iterator<Item = (bool, Method)> {
         [false, true].into_iter().flat_map(|huge| {
-            [Method::Memcpy, Method::Movsb, Method::Wide].map(|method| (huge, method))
+            [Method::Memcpy, Method::Movsb, Method::Streaming].map(|method| (huge, method))
         })
     }
 

@@ -86,7 +86,7 @@ pub fn draw(results: &Results, targets: &[&str], path: &Path) -> anyhow::Result<
     let panels = panels(results, targets);
     anyhow::ensure!(!panels.is_empty(), "there are no results to draw");
     let height = HEAD + panels.iter().map(Panel::height).sum::<i32>();
-    let area = SVGBackend::new(path, (WIDTH, height.cast_unsigned())).into_drawing_area();
+    let area = SVGBackend::new(path, (WIDTH, height.unsigned_abs())).into_drawing_area();
     draw_all(&area, &panels, targets).map_err(|error| anyhow!("{error}"))
 }
 
@@ -238,7 +238,7 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, top: i32) -> Drawn {
     text(
         area,
         panel.axis,
-        (i32::midpoint(LEFT, RIGHT), end + 32),
+        (LEFT + (RIGHT - LEFT) / 2, end + 32),
         13,
         HPos::Center,
     )?;

@@ -120,6 +120,13 @@ impl Results {
         }))
     }
 
+    /// The ratio of the fastest samples of two series, in whichever rounds those were: what remains when other
+    /// load on the machine slows some rounds, since load never makes anything faster.
+    pub fn ratio_of_best(&self, over: (&Metric, &str), under: (&Metric, &str)) -> Option<f64> {
+        let (over, under) = (self.rate(over.0, over.1)?, self.rate(under.0, under.1)?);
+        Some(over.max / under.max)
+    }
+
     /// The fastest series by median: one way to measure for all rounds, since the best of each round would be
     /// biased by noise.
     pub fn best(&self, metric: &Metric) -> Option<&str> {
@@ -170,8 +177,19 @@ mod tests {
             results.add(metric.clone(), series, round, measured);
         }
         let ratio = results.ratio((&metric, "a"), (&metric, "b")).unwrap();
-        assert_eq!((ratio.min, ratio.median, ratio.max), (2.0, 2.0, 2.0));
-        assert_eq!(results.rate(&metric, "a").unwrap().median, 55.0);
+        let two = |value: f64| (value - 2.0).abs() < 1e-9;
+        assert!(
+            two(ratio.min) && two(ratio.median) && two(ratio.max),
+            "{ratio:?}"
+        );
+        assert!((results.rate(&metric, "a").unwrap().median - 55.0).abs() < 1e-9);
+        let best = results
+            .ratio_of_best((&metric, "a"), (&metric, "b"))
+            .unwrap();
+        assert!(
+            (best - 1.0).abs() < 1e-9,
+            "100 / s in round 0 against 100 / s in round 2: {best}"
+        );
         assert_eq!(results.best(&metric), Some("a"));
         assert_eq!(results.ratio((&metric, "a"), (&metric, "none")), None);
     }

@@ -257,7 +257,7 @@ impl Run<'_> {
             .context("measuring the copy limit")?;
         for ((huge, method), result) in variants.into_iter().zip(measured) {
             let pages = if huge { "huge pages" } else { "4 KiB pages" };
-            let series = format!("{pages}, {}", copy::name(case.op, method));
+            let series = format!("{pages}, {}", copy::name(method));
             self.record(&case.metric(), &series, result);
         }
         Ok(())

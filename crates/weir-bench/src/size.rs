@@ -31,7 +31,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 /// Writes a size the shortest exact way: `1 MiB`, `64 KiB`, `47008 B`.
 pub fn show_size(bytes: u64) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
-        if bytes != 0 && bytes % (1 << shift) == 0 {
+        if bytes != 0 && bytes.is_multiple_of(1 << shift) {
             return format!("{} {unit}", bytes >> shift);
         }
     }

@@ -82,6 +82,8 @@ pub struct Verdict {
     pub at_least: f64,
     /// The measured ratio, if it was measured.
     pub ratio: Option<Spread>,
+    /// The ratio of the fastest rounds, which other load on the machine disturbs least; not judged.
+    pub ratio_of_best: Option<f64>,
     /// Why it was not measured.
     pub why_not: Option<String>,
     /// Whether the median reaches what is promised.
@@ -247,23 +249,22 @@ fn judge_row(
         fsync: false,
         ..metric.clone()
     };
-    let (ratio, name, missing) = match against {
-        Against::Baseline => (
-            results.ratio(over, (&metric, baseline)),
-            baseline,
-            "no such sample",
-        ),
+    let limit = metric.copy_limit();
+    let limit = limit.as_ref().and_then(|m| Some((m, results.best(m)?)));
+    let (under, name, missing) = match against {
+        Against::Baseline => (Some((&metric, baseline)), baseline, "no samples"),
         Against::CopyLimit => (
-            results.share_of_copy_limit(&metric, target),
+            limit,
             "copy limit",
-            "without --no-limits",
+            "the limit was not measured (--no-limits)",
         ),
-        Against::Device => (
-            results.ratio(over, (&device, DEVICE)),
-            DEVICE,
-            "needs --durable NAME=DIR and --device DIR",
-        ),
+        Against::Device => {
+            let missing = "needs --durable NAME=DIR and --device DIR";
+            (Some((&device, DEVICE)), DEVICE, missing)
+        }
     };
+    let ratio = under.and_then(|under| results.ratio(over, under));
+    let best = under.and_then(|under| results.ratio_of_best(over, under));
     Verdict {
         promise: metric.label(),
         target: target.into(),
@@ -272,6 +273,7 @@ fn judge_row(
         met: ratio.is_some_and(|r| r.median >= at_least),
         why_not: ratio.is_none().then(|| missing.into()),
         ratio,
+        ratio_of_best: best,
         metric,
     }
 }

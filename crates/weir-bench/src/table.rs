@@ -12,8 +12,8 @@ pub fn show_rate(metric: &Metric, rate: f64) -> String {
         &[(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")]
     } else {
         &[
-            (1073741824.0, "GiB/s"),
-            (1048576.0, "MiB/s"),
+            (1_073_741_824.0, "GiB/s"),
+            (1_048_576.0, "MiB/s"),
             (1024.0, "KiB/s"),
             (1.0, "B/s"),
         ]
@@ -148,7 +148,14 @@ fn ratio_cells(results: &Results, metric: &Metric, series: &str, baseline: &str)
 /// The table of the suite's rows.
 pub fn verdicts(verdicts: &[Verdict]) -> Table {
     let mut table = new_table(&[
-        "promise", "target", "against", "at least", "measured", "min..max", "met",
+        "promise",
+        "target",
+        "against",
+        "at least",
+        "measured",
+        "min..max",
+        "best/best",
+        "met",
     ]);
     for verdict in verdicts {
         let show = |value: f64| {
@@ -169,6 +176,7 @@ pub fn verdicts(verdicts: &[Verdict]) -> Table {
             show(verdict.at_least),
             measured,
             range,
+            verdict.ratio_of_best.map(show).unwrap_or_default(),
             verdict.word().into(),
         ]);
     }

@@ -4,7 +4,6 @@
 //! and the job's shared memory as standard input, so that whatever is preloaded into programs starts afresh in each.
 
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use crate::content::Content;
 use crate::control::Control;
@@ -31,11 +30,11 @@ pub fn now_ns() -> u64 {
     // SAFETY: `now` is a valid place for the result.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     assert_eq!(failed, 0, "CLOCK_MONOTONIC exists on every Linux");
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 /// Does the job found on standard input as `rank` and answers on standard output.
-pub fn run(rank: u32) -> anyhow::Result<ExitCode> {
+pub fn run(rank: u32) -> anyhow::Result<u8> {
     // SAFETY: no memory is involved. A worker must not outlive an interrupted coordinator.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let control = Control::map(&io::stdin())?;
@@ -56,8 +55,8 @@ pub fn run(rank: u32) -> anyhow::Result<ExitCode> {
     };
     io::stdout().write_all(&serde_json::to_vec(&answer)?)?;
     Ok(match answer {
-        Answer::Done(_) => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
+        Answer::Done(_) => 0,
+        _ => 1,
     })
 }
 
@@ -133,7 +132,7 @@ fn copy_in(copy: copy::Copy, memory: &mut [u8], block: usize, content: &Content)
                 piece.as_mut_ptr(),
                 content.bytes().as_ptr().add(position),
                 transfer,
-            )
+            );
         };
         position += step;
         if position >= period {
