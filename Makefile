@@ -1,0 +1,79 @@
+# weir: `make` builds, `make demo` shows, `make test` tests, `make bench` measures.
+# Targets that need packages install what is missing, or print the command when not root.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := build
+.PHONY: build setup demo test test-rust test-real bench man docs lint fmt clippy tidy deny aarch64 install clean
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+# The client library is built by itself: cargo merges the features of a crate over all packages
+# of one build, and the library's rustix must do without std (std's files go through libc's
+# symbols, which the library itself defines).
+PRELOAD := weir-preload
+
+build:
+	$(CARGO) build --release --workspace --exclude $(PRELOAD)
+	$(CARGO) build --release --package $(PRELOAD)
+
+setup:
+	@tools/setup
+
+demo: setup build
+	demo/run
+
+# Quick checks first; programs that use weir last, on the release build.
+test: setup fmt tidy clippy deny test-rust aarch64 build test-real
+
+test-rust:
+	$(CARGO) test --workspace --exclude $(PRELOAD) --exclude weir-tests
+	$(CARGO) build --package $(PRELOAD)
+	$(CARGO) test --package $(PRELOAD)
+
+test-real:
+	$(CARGO) test --release --package weir-tests
+
+bench: setup build
+	target/release/weir run -- target/release/weir bench --suite --verify \
+	    --target weir=/weir --target tmpfs=/dev/shm --target disk=$${TMPDIR:-/tmp} $(BENCH)
+
+man: build
+	target/release/weir man build/man
+	@echo "man pages are in build/man"
+
+# docs/CONFIGURATION.md, from the declaration of the settings.
+docs:
+	WEIR_TEST_BLESS=1 $(CARGO) test --quiet --package weir-config --lib docs
+
+lint: fmt clippy tidy aarch64
+	@tools/deny --install
+
+fmt:
+	$(CARGO) fmt --all --check
+
+clippy:
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+tidy:
+	$(CARGO) xtask tidy
+
+# In CI it is installed; elsewhere it runs if it is there.
+deny:
+	@tools/deny $(if $(CI),--install)
+
+aarch64:
+	tools/check-aarch64
+
+install: build man
+	install -D -m 755 target/release/weir $(DESTDIR)$(PREFIX)/bin/weir
+	install -D -m 755 target/release/libweir_preload.so $(DESTDIR)$(PREFIX)/lib/weir/libweir_preload.so
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5
+	install -m 644 build/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 build/man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5
+
+clean:
+	$(CARGO) clean
+	rm -rf build
