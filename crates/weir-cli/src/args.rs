@@ -102,6 +102,11 @@ pub enum Command {
     Doctor(FormatArgs),
     /// Print the settings in force and where each came from.
     Config(FormatArgs),
+    /// Measure directories beside the machine's limits, in the manner of IOR and mdtest.
+    ///
+    /// Any directory can be a target, so that weir, tmpfs and a disk are measured by the same
+    /// code in the same run. To measure weir: weir run -- weir bench /weir /dev/shm
+    Bench(Box<weir_bench::BenchArgs>),
     /// The server's process; started by run and start.
     #[command(hide = true)]
     Server,

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     };
     let in_run = matches!(cli.command, Command::Run(_));
     match dispatch(&cli) {
-        Ok(code) => ExitCode::from(code),
+        Ok(code) => code,
         Err(failure) => {
             for line in failure.to_string().lines() {
                 eprintln!("weir: {line}");
@@ -59,21 +59,22 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-fn dispatch(cli: &Cli) -> Result<u8, Failure> {
+fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
     let env = Environment::of_process();
     let settings = || load(cli, &env);
     match &cli.command {
-        Command::Run(args) => return run::run(args, &settings()?, &env),
+        Command::Run(args) => return run::run(args, &settings()?, &env).map(ExitCode::from),
         Command::Start(args) => run::start(args, &settings()?, &env)?,
         Command::Stop(args) => run::stop(args, &settings()?, &env)?,
         Command::Status(args) => show::status(args, &env)?,
         Command::Ls(args) => show::list(args, &env)?,
         Command::Doctor(args) => doctor::run(args, &settings()?, &env)?,
         Command::Config(args) => print_config(args, &settings()?),
+        Command::Bench(args) => return Ok(weir_bench::run(args)?.into()),
         Command::Server => serve::run()?,
         Command::Man { directory } => manual::write(directory)?,
     }
-    Ok(0)
+    Ok(ExitCode::SUCCESS)
 }
 
 fn load(cli: &Cli, env: &Environment) -> Result<Loaded, Failure> {

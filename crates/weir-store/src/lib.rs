@@ -14,15 +14,10 @@
 //! The client side runs inside foreign processes: no thread is started there, nothing
 //! panics across, hot paths neither allocate nor lock, and kernel calls bypass libc.
 
-pub mod backing;
-pub mod board;
 pub mod copy;
 pub mod map;
-pub mod pool;
 mod records;
 pub mod shm;
-pub mod slab;
 #[cfg(test)]
 mod testdir;
-pub mod tier;
 pub mod warm;
