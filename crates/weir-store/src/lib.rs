@@ -10,14 +10,25 @@
 //! | [`shm`] | which types may lie in shared memory | yes |
 //! | [`copy`] | copies into and out of slabs | yes |
 //! | [`warm`] | making memory present, in huge pages | yes |
+//! | [`slab`], [`tier`], [`backing`] | the server's accounts of space, and the files | no |
+//! | [`board`], [`pool`] | the threads that keep memory warm | no |
+//! | [`slabmap`] | slabs as a process reads and writes them | yes (with `window`, `syscall`) |
 //!
 //! The client side runs inside foreign processes: no thread is started there, nothing
 //! panics across, hot paths neither allocate nor lock, and kernel calls bypass libc.
 
+pub mod backing;
+pub mod board;
 pub mod copy;
 pub mod map;
+pub mod pool;
 mod records;
 pub mod shm;
+pub mod slab;
+pub mod slabmap;
+mod syscall;
 #[cfg(test)]
 mod testdir;
+pub mod tier;
 pub mod warm;
+mod window;

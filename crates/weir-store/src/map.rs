@@ -219,7 +219,7 @@ impl Region {
             return Err(out_of_bounds);
         }
         let first = self.base.as_ptr().wrapping_add(offset);
-        if first as usize % align_of::<T>() != 0 {
+        if !(first as usize).is_multiple_of(align_of::<T>()) {
             return Err(MapError::Misaligned {
                 offset,
                 align: align_of::<T>(),

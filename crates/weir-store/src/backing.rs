@@ -1,0 +1,120 @@
+//! The files of slabs: made when a tier grows, removed with their instance.
+//!
+//! Behind a small trait, so that tests put a full or failing file system in its place.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{fallocate, fstatvfs, open, unlinkat, AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::map::create_sparse;
+use crate::slab::{Place, SlabId, Tier, SLAB_BYTES};
+
+/// Makes the files of slabs.
+pub trait Backing {
+    /// Creates the file of a slab, of which `bytes` will be used. `ENOSPC` where there is
+    /// no room for them.
+    fn create(&mut self, slab: SlabId, bytes: u64) -> Result<(), Errno>;
+}
+
+/// The name of a slab's file within its place's directory.
+pub fn slab_name(slab: SlabId) -> String {
+    format!("slab-{}", slab.index())
+}
+
+/// Slabs in directories: the instance's own on tmpfs, and its storage directories.
+#[derive(Debug)]
+pub struct DirBacking {
+    dirs: Vec<OwnedFd>,
+}
+
+impl DirBacking {
+    /// Opens the directories, which must exist: the memory tier's, then the storage
+    /// directories in the order of their places. `Err` carries the position of the one
+    /// that could not be opened.
+    pub fn open(memory: &Path, storage: &[&Path]) -> Result<DirBacking, (usize, Errno)> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dirs = std::iter::once(memory).chain(storage.iter().copied());
+        let open_dir = |(position, dir): (usize, &Path)| {
+            open(dir.as_os_str().as_bytes(), flags, Mode::empty())
+                .map_err(|errno| (position, errno))
+        };
+        let dirs = dirs.enumerate().map(open_dir).collect::<Result<_, _>>()?;
+        Ok(DirBacking { dirs })
+    }
+
+    fn dir(&self, place: Place) -> Result<&OwnedFd, Errno> {
+        self.dirs.get(place.number()).ok_or(Errno::NOENT)
+    }
+}
+
+impl Backing for DirBacking {
+    fn create(&mut self, slab: SlabId, bytes: u64) -> Result<(), Errno> {
+        let dir = self.dir(slab.place())?;
+        let name = slab_name(slab);
+        if slab.tier() == Tier::Memory {
+            // Not allocated here: that takes 30 ms a slab, and clients that pwrite into
+            // holes allocate on their own cores.
+            check_room(dir, bytes)?;
+        }
+        let file = create_sparse(dir, name.as_str(), SLAB_BYTES).map_err(|error| error.errno())?;
+        if slab.tier() == Tier::File {
+            reserve(&file, bytes).inspect_err(|_| {
+                let _ = unlinkat(dir, name.as_str(), AtFlags::empty());
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the file system says that it has `bytes` left.
+fn check_room(dir: &OwnedFd, bytes: u64) -> Result<(), Errno> {
+    let stat = fstatvfs(dir)?;
+    // A tmpfs mounted without a limit says 0 blocks in all.
+    let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
+    if stat.f_blocks > 0 && free_bytes < bytes {
+        return Err(Errno::NOSPC);
+    }
+    Ok(())
+}
+
+/// Reserves a file's blocks, so that no later write of a client runs out of them. File
+/// systems that cannot (some NFS) are used without.
+fn reserve(file: impl AsFd, bytes: u64) -> Result<(), Errno> {
+    let reserved =
+        rustix::io::retry_on_intr(|| fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes));
+    match reserved {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testdir::TestDir;
+
+    #[test]
+    fn slabs_are_files_of_full_size_in_their_directories() {
+        let (memory, storage) = (TestDir::new("backing-m"), TestDir::on_disk("backing-s"));
+        let mut backing = DirBacking::open(memory.path(), &[storage.path()]).unwrap();
+        let (in_memory, on_disk) = (
+            SlabId::new(Place::MEMORY, 3),
+            SlabId::new(Place::storage(0).unwrap(), 4),
+        );
+        backing.create(in_memory, SLAB_BYTES).unwrap();
+        backing.create(on_disk, 2 << 20).unwrap();
+        let stat =
+            |path: std::path::PathBuf| rustix::fs::stat(path.as_os_str().as_bytes()).unwrap();
+        let sparse = stat(memory.path().join("slab-3"));
+        assert_eq!((sparse.st_size, sparse.st_blocks), (64 << 20, 0));
+        let reserved = stat(storage.path().join("slab-4"));
+        assert_eq!(reserved.st_size, 64 << 20);
+        assert!(reserved.st_blocks * 512 < 4 << 20);
+        assert_eq!(backing.create(on_disk, 1), Err(Errno::EXIST));
+        let nowhere = SlabId::new(Place::storage(1).unwrap(), 0);
+        assert_eq!(backing.create(nowhere, 1), Err(Errno::NOENT));
+    }
+}

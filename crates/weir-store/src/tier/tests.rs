@@ -1,0 +1,371 @@
+//! The tiers against a plain model, and their policy case by case.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MIB: u64 = UNIT_BYTES;
+const ME: ClientId = ClientId(1);
+
+/// Files that are only remembered; creation fails as told.
+#[derive(Debug, Default)]
+struct FakeBacking {
+    made: Vec<(SlabId, u64)>,
+    /// By place: what the next creations return.
+    failing: [Option<Errno>; 3],
+}
+
+impl Backing for FakeBacking {
+    fn create(&mut self, slab: SlabId, bytes: u64) -> Result<(), Errno> {
+        if let Some(errno) = self.failing[slab.place().number()] {
+            return Err(errno);
+        }
+        assert!(self.made.iter().all(|&(made, _)| made != slab));
+        self.made.push((slab, bytes));
+        Ok(())
+    }
+}
+
+fn tiers(memory_mib: u64, warm_mib: u64, storage_mib: &[u64]) -> Tiers<FakeBacking> {
+    let config = TierConfig {
+        memory_budget_bytes: memory_mib * MIB,
+        warm_bytes: warm_mib * MIB,
+        storage_budgets_bytes: storage_mib.iter().map(|mib| mib * MIB).collect(),
+    };
+    Tiers::new(&config, FakeBacking::default())
+}
+
+/// Does what warmers do.
+fn warm_all<B: Backing>(tiers: &Tiers<B>) {
+    while let Some((index, units)) = tiers.board().take() {
+        tiers
+            .board()
+            .warmed(index, units & !tiers.board().busy(index), Ok(()));
+        tiers.board().done(index, Ok(()));
+    }
+}
+
+#[test]
+fn warm_memory_then_cold_then_files_then_no_space() {
+    let mut tiers = tiers(128, 64, &[64]);
+    warm_all(&tiers);
+    let first = tiers.grant(MIB, 64 * MIB, ME).unwrap();
+    assert_eq!(
+        (first.tier(), first.warm, first.len),
+        (Tier::Memory, true, 64 * MIB)
+    );
+    let second = tiers.grant(MIB, 64 * MIB, ME).unwrap();
+    assert_eq!(
+        (second.tier(), second.warm, second.len),
+        (Tier::Memory, false, 64 * MIB)
+    );
+    let third = tiers.grant(MIB, 64 * MIB, ME).unwrap();
+    assert_eq!((third.tier(), third.warm), (Tier::File, false));
+    let refused = tiers.grant(MIB, MIB, ME).unwrap_err();
+    assert_eq!(
+        refused,
+        StoreError::NoSpace {
+            min_bytes: MIB,
+            free_bytes: 0,
+            trouble: None
+        }
+    );
+    // A deletion makes room at once.
+    tiers.add_live(third.slab, third.pos, third.len).unwrap();
+    tiers.release(third.segment).unwrap();
+    assert!(tiers.grant(MIB, MIB, ME).is_err());
+    tiers.freed(third.slab, third.pos + 5 * MIB, MIB).unwrap();
+    let again = tiers.grant(MIB, 64 * MIB, ME).unwrap();
+    assert_eq!(
+        (again.slab, again.pos, again.len),
+        (third.slab, 5 * MIB, MIB)
+    );
+}
+
+#[test]
+fn small_warm_pieces_are_preferred_to_large_cold_ones() {
+    let mut tiers = tiers(128, 64, &[]);
+    let board = tiers.board().clone();
+    let (index, _) = board.take().unwrap();
+    board.warmed(index, 0b1111, Ok(()));
+    let grants: Vec<_> = (0..3)
+        .map(|_| tiers.grant(MIB, 4 * MIB, ME).unwrap())
+        .collect();
+    assert_eq!(
+        (grants[0].warm, grants[0].pos, grants[0].len),
+        (true, 0, 4 * MIB)
+    );
+    assert_eq!((grants[1].warm, grants[1].pos), (false, 60 * MIB));
+    board.warmed(index, 0b1_1111, Ok(()));
+    let piece = tiers.grant(MIB, 4 * MIB, ME).unwrap();
+    assert_eq!((piece.warm, piece.pos, piece.len), (true, 4 * MIB, MIB));
+    // Warmers leave alone what is being written by pwrite, and come back afterwards.
+    assert_eq!(board.busy(index), run(56, 8));
+    board.done(index, Ok(()));
+    tiers.release(grants[1].segment).unwrap();
+    assert_eq!(board.busy(index), run(56, 4));
+    assert_eq!(board.take(), Some((1, u64::MAX)), "the stock had sunk");
+    assert_eq!(board.take(), Some((index, u64::MAX)));
+}
+
+#[test]
+fn the_stock_is_refilled_within_the_budget_and_recycled_warm() {
+    let mut tiers = tiers(200, 128, &[]);
+    assert_eq!(tiers.backing.made.len(), 2);
+    warm_all(&tiers);
+    let grant = tiers.grant(MIB, MIB, ME).unwrap();
+    assert_eq!(
+        tiers.backing.made.len(),
+        3,
+        "the stock sank, another slab is made"
+    );
+    for _ in 0..3 {
+        tiers.grant(64 * MIB, 64 * MIB, ME).unwrap_or(grant);
+    }
+    let bytes: u64 = tiers.backing.made.iter().map(|&(_, bytes)| bytes).sum();
+    assert_eq!(bytes, 200 * MIB, "the last slab is shorter");
+    tiers.release(grant.segment).unwrap();
+    let recycled = tiers.grant(MIB, MIB, ME).unwrap();
+    assert_eq!((recycled.segment, recycled.warm), (grant.segment, true));
+}
+
+#[test]
+fn a_full_directory_is_tried_again_and_a_failing_one_retired() {
+    let mut tiers = tiers(0, 0, &[64, 64]);
+    tiers.backing.failing = [None, Some(Errno::NOSPC), Some(Errno::IO)];
+    let Err(StoreError::NoSpace { trouble, .. }) = tiers.grant(MIB, MIB, ME) else {
+        panic!("both directories fail");
+    };
+    assert!(trouble.unwrap().retired);
+    tiers.backing.failing = [None; 3];
+    let grant = tiers.grant(MIB, MIB, ME).unwrap();
+    assert_eq!(grant.slab.place(), Place::storage(0).unwrap());
+    let usage = tiers.usage();
+    assert_eq!((usage[1].trouble, usage[1].free_bytes), (None, 63 * MIB));
+    let retired = usage[2].trouble.unwrap();
+    assert_eq!(
+        (retired.errno, retired.retired, usage[2].free_bytes),
+        (Errno::IO, true, 0)
+    );
+    assert_eq!(
+        retired.to_string(),
+        format!("place 2 is retired: {}", Errno::IO)
+    );
+    // A device that fails later: what it holds is still accounted.
+    tiers.add_live(grant.slab, grant.pos, 10).unwrap();
+    tiers.retire(grant.slab.place(), Errno::IO);
+    assert!(tiers.grant(MIB, MIB, ME).is_err());
+    tiers.release(grant.segment).unwrap();
+    tiers.freed(grant.slab, grant.pos, 10).unwrap();
+}
+
+#[test]
+fn a_full_tmpfs_leads_to_the_file_tier() {
+    let mut tiers = tiers(128, 0, &[64]);
+    tiers.backing.failing[0] = Some(Errno::NOSPC);
+    assert_eq!(tiers.grant(MIB, MIB, ME).unwrap().tier(), Tier::File);
+    tiers.backing.failing[0] = None;
+    assert_eq!(tiers.grant(MIB, MIB, ME).unwrap().tier(), Tier::Memory);
+}
+
+#[test]
+fn clients_are_spread_over_the_storage_directories() {
+    let mut tiers = tiers(0, 0, &[64, 64]);
+    let places: Vec<_> = (0..4)
+        .map(|client| {
+            tiers
+                .grant(MIB, MIB, ClientId(client))
+                .unwrap()
+                .slab
+                .place()
+                .number()
+        })
+        .collect();
+    assert_eq!(places, [1, 2, 1, 2]);
+}
+
+#[test]
+fn numbers_that_mean_nothing_are_refused() {
+    let mut tiers = tiers(64, 0, &[]);
+    let nowhere = SlabId::new(Place::storage(3).unwrap(), 9);
+    assert_eq!(tiers.freed(nowhere, 0, 1), Err(StoreError::NoSlab(nowhere)));
+    assert_eq!(
+        tiers.release(nowhere.segment(0)),
+        Err(StoreError::NoSlab(nowhere))
+    );
+    let grant = tiers.grant(MIB, MIB, ME).unwrap();
+    tiers.release(grant.segment).unwrap();
+    assert!(matches!(
+        tiers.release(grant.segment),
+        Err(StoreError::Account { .. })
+    ));
+    assert!(tiers.add_live(grant.slab, grant.pos, 1).is_err());
+    assert!(!tiers.is_lent_to(nowhere, 0, 1, ME));
+    assert_eq!(tiers.max_slabs(), [1]);
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Grant { min: u64, want: u64, client: u32 },
+    AddLive { held: usize, from: u64, len: u64 },
+    Free { extent: usize },
+    Release { held: usize },
+    ReleaseClient { client: u32 },
+    Warm,
+    Fail { place: usize, failing: bool },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        5 => (0..8 * MIB, 0..70 * MIB, 0u32..4)
+            .prop_map(|(min, want, client)| Op::Grant { min, want, client }),
+        6 => (any::<usize>(), any::<u64>(), any::<u64>())
+            .prop_map(|(held, from, len)| Op::AddLive { held, from, len }),
+        6 => any::<usize>().prop_map(|extent| Op::Free { extent }),
+        3 => any::<usize>().prop_map(|held| Op::Release { held }),
+        1 => (0u32..4).prop_map(|client| Op::ReleaseClient { client }),
+        1 => Just(Op::Warm),
+        1 => (0usize..3, any::<bool>()).prop_map(|(place, failing)| Op::Fail { place, failing }),
+    ]
+}
+
+/// What should be: plain lists.
+#[derive(Default)]
+struct Model {
+    held: Vec<(Grant, ClientId)>,
+    /// (slab, pos, len)
+    live: Vec<(SlabId, u64, u64)>,
+}
+
+impl Model {
+    /// How many units of a slab of `units` are neither held nor alive.
+    fn is_free(&self, slab: SlabId, unit: u64) -> bool {
+        let (from, to) = (unit * MIB, (unit + 1) * MIB);
+        let held = |(grant, _): &(Grant, ClientId)| {
+            grant.slab == slab && grant.pos < to && from < grant.pos + grant.len
+        };
+        let live =
+            |&(of, pos, len): &(SlabId, u64, u64)| of == slab && pos < to && from < pos + len;
+        !self.held.iter().any(held) && !self.live.iter().any(live)
+    }
+
+    fn check(&self, tiers: &Tiers<FakeBacking>) {
+        for usage in tiers.usage() {
+            let here = |slab: &SlabId| slab.place() == usage.place;
+            let live: u64 = self
+                .live
+                .iter()
+                .filter(|(slab, ..)| here(slab))
+                .map(|e| e.2)
+                .sum();
+            let held: u64 = self
+                .held
+                .iter()
+                .filter(|(grant, _)| here(&grant.slab))
+                .map(|(g, _)| g.len)
+                .sum();
+            assert_eq!((usage.live_bytes, usage.held_bytes), (live, held));
+            let made = tiers.backing.made.iter().filter(|(slab, _)| here(slab));
+            let made_bytes: u64 = made.clone().map(|(_, bytes)| bytes).sum();
+            assert_eq!(usage.created_bytes, made_bytes);
+            assert!(made_bytes <= usage.capacity_bytes);
+            let free: usize = made
+                .map(|&(slab, bytes)| {
+                    (0..bytes / MIB)
+                        .filter(|&unit| self.is_free(slab, unit))
+                        .count()
+                })
+                .sum();
+            let free_bytes = free as u64 * MIB + usage.capacity_bytes - made_bytes;
+            assert_eq!(usage.free_bytes, free_bytes);
+        }
+    }
+
+    /// Whether some slab has an aligned run of `units` free units, or may come to.
+    fn could_lend(&self, tiers: &Tiers<FakeBacking>, units: u64) -> bool {
+        let grows = tiers.usage().iter().any(|usage| {
+            let left = (usage.capacity_bytes - usage.created_bytes).min(SLAB_BYTES);
+            left / MIB >= units && tiers.backing.failing[usage.place.number()].is_none()
+        });
+        let lends = tiers.backing.made.iter().any(|&(slab, bytes)| {
+            (0..bytes / MIB / units)
+                .any(|run| (run * units..(run + 1) * units).all(|unit| self.is_free(slab, unit)))
+        });
+        grows || lends
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn like_a_plain_model(ops in prop::collection::vec(op(), 1..120)) {
+        let mut tiers = tiers(150, 64, &[64, 37]);
+        let mut model = Model::default();
+        for op in ops {
+            match op {
+                Op::Grant { min, want, client } => {
+                    let client = ClientId(client);
+                    match tiers.grant(min, want, client) {
+                        Ok(grant) => {
+                            prop_assert!(grant.len >= min && grant.len.is_power_of_two());
+                            prop_assert!(grant.len <= want.max(min).max(1).next_power_of_two().max(MIB));
+                            prop_assert_eq!(grant.pos % grant.len, 0);
+                            for unit in grant.pos / MIB..(grant.pos + grant.len) / MIB {
+                                prop_assert!(model.is_free(grant.slab, unit));
+                            }
+                            prop_assert!(tiers.is_lent_to(grant.slab, grant.pos, grant.len, client));
+                            model.held.push((grant, client));
+                        }
+                        Err(error) => {
+                            let is_no_space = matches!(error, StoreError::NoSpace { .. });
+                            prop_assert!(is_no_space);
+                            let units = u64::from(units_for(min));
+                            prop_assert!(!model.could_lend(&tiers, units), "{}", error);
+                        }
+                    }
+                }
+                Op::AddLive { held, from, len } if !model.held.is_empty() => {
+                    let (grant, _) = model.held[held % model.held.len()];
+                    let from = from % grant.len;
+                    let len = 1 + len % (grant.len - from);
+                    let (slab, pos) = (grant.slab, grant.pos + from);
+                    let meets = |&(of, at, n): &(SlabId, u64, u64)| of == slab && at < pos + len && pos < at + n;
+                    if !model.live.iter().any(meets) {
+                        tiers.add_live(slab, pos, len).unwrap();
+                        model.live.push((slab, pos, len));
+                    }
+                }
+                Op::Free { extent } if !model.live.is_empty() => {
+                    let (slab, pos, len) = model.live.swap_remove(extent % model.live.len());
+                    tiers.freed(slab, pos, len / 2).unwrap();
+                    tiers.freed(slab, pos + len / 2, len - len / 2).unwrap();
+                }
+                Op::Release { held } if !model.held.is_empty() => {
+                    let (grant, _) = model.held.swap_remove(held % model.held.len());
+                    tiers.release(grant.segment).unwrap();
+                }
+                Op::ReleaseClient { client } => {
+                    let before = model.held.len();
+                    model.held.retain(|(_, holder)| *holder != ClientId(client));
+                    prop_assert_eq!(tiers.release_client(ClientId(client)), before - model.held.len());
+                }
+                Op::Warm => warm_all(&tiers),
+                Op::Fail { place, failing } => {
+                    tiers.backing.failing[place] = failing.then_some(Errno::NOSPC);
+                }
+                _ => {}
+            }
+            model.check(&tiers);
+        }
+        for (slab, pos, len) in model.live.drain(..) {
+            tiers.freed(slab, pos, len).unwrap();
+        }
+        for client in 0..4 {
+            tiers.release_client(ClientId(client));
+        }
+        for usage in tiers.usage() {
+            prop_assert_eq!(usage.free_bytes, usage.capacity_bytes);
+        }
+    }
+}
