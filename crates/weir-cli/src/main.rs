@@ -98,6 +98,6 @@ fn print_config(args: &FormatArgs, loaded: &Loaded) {
         "\n# On this machine now: {} of memory, {} of it warm, and {} of files.",
         report::bytes(budgets.memory_bytes),
         report::bytes(budgets.warm_bytes),
-        report::bytes(budgets.file_bytes)
+        report::bytes(budgets.file_bytes.iter().sum())
     );
 }

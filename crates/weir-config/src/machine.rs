@@ -5,7 +5,6 @@
 //! What cannot be read counts as no limit: it is a reason to be told of (`weir doctor`), not to
 //! refuse to start.
 
-use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -26,19 +25,20 @@ pub struct Machine {
     pub cgroup_bytes: Option<u64>,
     /// Space free in `memory.directory`.
     pub tmpfs_bytes: Option<u64>,
-    /// Space free in the file directories, directories of one file system counted once.
-    pub storage_bytes: u64,
+    /// Space free for each of the file directories; those on one file system share its space
+    /// evenly. Empty when there is no file tier.
+    pub storage_bytes: Vec<u64>,
 }
 
 /// Budgets in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Budgets {
     /// Of the memory tier.
     pub memory_bytes: u64,
     /// Kept warm; at most `memory_bytes`.
     pub warm_bytes: u64,
-    /// Of the file tier; 0 when it is disabled.
-    pub file_bytes: u64,
+    /// Of the file tier, for each directory of the configuration; empty when it is disabled.
+    pub file_bytes: Vec<u64>,
 }
 
 impl Machine {
@@ -52,7 +52,7 @@ impl Machine {
             storage_bytes: if config.file.enabled {
                 storage_free(directories)
             } else {
-                0
+                Vec::new()
             },
         }
     }
@@ -76,9 +76,13 @@ impl Budgets {
             Warm::Fixed(budget) => budget.of(memory_bytes).min(memory_bytes),
         };
         let file_bytes = match config.file.budget {
-            _ if !config.file.enabled => 0,
-            budget @ Budget::Percent(_) => budget.of(machine.storage_bytes),
-            Budget::Bytes(size) => size.0,
+            _ if !config.file.enabled => Vec::new(),
+            budget @ Budget::Percent(_) => machine
+                .storage_bytes
+                .iter()
+                .map(|free| budget.of(*free))
+                .collect(),
+            Budget::Bytes(size) => in_proportion(size.0, &machine.storage_bytes),
         };
         Self {
             memory_bytes,
@@ -109,16 +113,31 @@ pub fn free_bytes(path: &Path) -> Option<u64> {
     Some(stat.blocks_available() * stat.fragment_size())
 }
 
-fn storage_free(directories: &[PathBuf]) -> u64 {
-    let mut seen = BTreeSet::new();
-    directories
+fn storage_free(directories: &[PathBuf]) -> Vec<u64> {
+    let device = |path: &PathBuf| {
+        let there = path.ancestors().find(|p| p.exists())?;
+        Some(there.metadata().ok()?.dev())
+    };
+    let devices: Vec<Option<u64>> = directories.iter().map(device).collect();
+    let sharing = |device| devices.iter().filter(|other| **other == device).count() as u64;
+    let free = directories.iter().map(|path| free_bytes(path).unwrap_or(0));
+    free.zip(&devices)
+        .map(|(free, device)| free / sharing(*device).max(1))
+        .collect()
+}
+
+/// `total` divided as `shares` are; evenly when there is nothing to go by.
+fn in_proportion(total: u64, shares: &[u64]) -> Vec<u64> {
+    let sum: u128 = shares.iter().map(|share| u128::from(*share)).sum();
+    let count = shares.len().max(1) as u128;
+    let part = |share: &u64| match sum {
+        0 => u128::from(total) / count,
+        _ => u128::from(total) * u128::from(*share) / sum,
+    };
+    let parts = shares
         .iter()
-        .filter_map(|path| {
-            let there = path.ancestors().find(|p| p.exists())?;
-            let device = there.metadata().ok()?.dev();
-            seen.insert(device).then(|| free_bytes(path))?
-        })
-        .sum()
+        .map(|share| u64::try_from(part(share)).unwrap_or(total));
+    parts.collect()
 }
 
 /// The least of `limit - use` over this process's control group and those it is in.
@@ -174,7 +193,7 @@ mod tests {
             available_bytes: Some(64 * GIB),
             cgroup_bytes: Some(16 * GIB),
             tmpfs_bytes: Some(32 * GIB),
-            storage_bytes: 100 * GIB,
+            storage_bytes: vec![60 * GIB, 40 * GIB],
         }
     }
 
@@ -184,7 +203,7 @@ mod tests {
         let expected = Budgets {
             memory_bytes: 4 * GIB,
             warm_bytes: 2 * GIB,
-            file_bytes: 50 * GIB,
+            file_bytes: vec![30 * GIB, 20 * GIB],
         };
         assert_eq!(budgets, expected);
     }
@@ -205,7 +224,7 @@ mod tests {
         let mut config = config();
         config.file.enabled = false;
         config.file.budget = Budget::Bytes(Size(GIB));
-        assert_eq!(Budgets::of(&config, &machine()).file_bytes, 0);
+        assert_eq!(Budgets::of(&config, &machine()).file_bytes, [0; 0]);
     }
 
     #[test]
@@ -231,11 +250,20 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_one_file_system_count_once() {
+    fn a_fixed_budget_is_divided_as_the_space_is() {
+        let mut config = config();
+        config.file.budget = Budget::Bytes(Size(10 * GIB));
+        let budgets = Budgets::of(&config, &machine());
+        assert_eq!(budgets.file_bytes, [6 * GIB, 4 * GIB]);
+        assert_eq!(in_proportion(10, &[0, 0]), [5, 5]);
+    }
+
+    #[test]
+    fn directories_of_one_file_system_share_its_space() {
         let dir = tempfile::tempdir().unwrap();
-        let twice = [dir.path().to_owned(), dir.path().join("not/yet/there")];
         let once = free_bytes(dir.path()).unwrap();
-        let sum = storage_free(&twice);
-        assert!(sum < once + once / 2, "{sum} counts {once} twice");
+        let twice = storage_free(&[dir.path().to_owned(), dir.path().join("not/yet/there")]);
+        let sum: u64 = twice.iter().sum();
+        assert!(sum < once + once / 2, "{twice:?} counts {once} twice");
     }
 }

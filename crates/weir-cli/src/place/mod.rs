@@ -18,18 +18,19 @@
 //!
 //! Left out: what is inside (the server's business).
 
-use std::fs::{DirBuilder, OpenOptions};
+mod parent;
+mod private;
+
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 use weir_config::{Config, Environment};
 
 use crate::lock::Lock;
+pub use parent::Parent;
+use private::{check_private, make_private};
 
-/// `sun_path` of a Unix socket holds 108 bytes with the closing zero: unix(7).
-const SOCKET_PATH_MOST: usize = 107;
 /// The name of the server's socket in the run directory.
 pub const SOCKET: &str = "server.sock";
 /// Directories on their way out are renamed to this and a number, so that a name is free at once.
@@ -80,179 +81,6 @@ pub fn check_name(name: &str) -> Result<()> {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c))
             && !name.starts_with('.'),
         "`{name}` cannot name an instance: use at most {NAME_MOST} letters, digits, `-`, `_` and `.`"
-    );
-    Ok(())
-}
-
-/// A directory that holds those of instances, and how theirs are called.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parent {
-    path: PathBuf,
-    prefix: &'static str,
-    /// Made by us if absent, as against one that the system made.
-    ours: bool,
-}
-
-impl Parent {
-    /// Of run directories. The environment alone decides, so that every command of one login
-    /// or job agrees; a name's length does not matter, since room is left for the longest.
-    pub fn of_runs(env: &Environment) -> Self {
-        let longest = "/weir-".len() + NAME_MOST + "/".len() + SOCKET.len();
-        let fits = |dir: &str| dir.len() + longest <= SOCKET_PATH_MOST;
-        if let Some(dir) = env.get("XDG_RUNTIME_DIR").filter(|dir| fits(dir)) {
-            if Path::new(dir).is_dir() {
-                return Self {
-                    path: dir.into(),
-                    prefix: "weir-",
-                    ours: false,
-                };
-            }
-        }
-        let below = format!("weir-{}", uid());
-        let long = |dir: &&str| fits(&format!("{dir}/{below}"));
-        let tmp = env.get("TMPDIR").filter(long).unwrap_or("/tmp");
-        Self {
-            path: Path::new(tmp).join(below),
-            prefix: "",
-            ours: true,
-        }
-    }
-
-    /// Of the memory tier's directories.
-    fn of_memory(config: &Config) -> Self {
-        let path = config
-            .memory
-            .directory
-            .join(format!("weir-{}-memory", uid()));
-        Self {
-            path,
-            prefix: "",
-            ours: true,
-        }
-    }
-
-    /// Of the file tier's directories. Storage may turn out to be shared by nodes, where locks
-    /// do not tell who lives; so each node has its own.
-    fn of_files(config: &Config) -> Vec<Self> {
-        if !config.file.enabled {
-            return Vec::new();
-        }
-        let host = nix::unistd::gethostname().unwrap_or_default();
-        let below = format!("weir-{}-files-{}", uid(), tame(&host.to_string_lossy()));
-        let parent = |dir: &PathBuf| Self {
-            path: dir.join(&below),
-            prefix: "",
-            ours: true,
-        };
-        config.file.directories.0.iter().map(parent).collect()
-    }
-
-    /// The directory of instance `name`.
-    pub fn child(&self, name: &str) -> PathBuf {
-        self.path.join(format!("{}{name}", self.prefix))
-    }
-
-    /// The name of the instance whose directory is called `file_name`.
-    fn name_of<'n>(&self, file_name: &'n str) -> Option<&'n str> {
-        let name = file_name.strip_prefix(self.prefix)?;
-        check_name(name).ok().map(|()| name)
-    }
-
-    /// Makes the parent if it is ours to make, and refuses one that others could have planted.
-    pub fn prepare(&self) -> Result<()> {
-        if self.ours {
-            make_private(&self.path)?;
-        }
-        check_private(&self.path)
-    }
-
-    fn guard(&self) -> Result<Lock> {
-        Lock::take(&self.path.join(format!("{}guard.lock", self.prefix)))
-    }
-
-    /// Live instances, by name.
-    pub fn live(&self) -> Vec<String> {
-        let mut names: Vec<String> = self
-            .children()
-            .into_iter()
-            .filter(|name| lives(&self.child(name)))
-            .collect();
-        names.sort();
-        names
-    }
-
-    fn children(&self) -> Vec<String> {
-        file_names(&self.path)
-            .iter()
-            .filter_map(|name| self.name_of(name).map(str::to_owned))
-            .collect()
-    }
-
-    /// Moves what dead instances left out of the way. The caller holds the guard; the removal
-    /// itself, which may take long, is [`Burial`]'s.
-    fn bury_dead(&self, burial: &mut Burial) {
-        for name in self.children() {
-            let path = self.child(&name);
-            if let Some(lock) = lock_of_dead(&path) {
-                burial.add(path, lock, Some(name));
-            }
-        }
-        for name in file_names(&self.path) {
-            let path = self.path.join(&name);
-            if name.starts_with(DEAD_PREFIX) {
-                if let Some(lock) = lock_of_dead(&path) {
-                    burial.add(path, lock, None);
-                }
-            }
-        }
-    }
-}
-
-fn file_names(dir: &Path) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(dir) else {
-        return Vec::new();
-    };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect()
-}
-
-fn make_private(path: &Path) -> Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(e) => Err(e).with_context(|| format!("making {}", path.display())),
-    }
-}
-
-/// Refuses a directory that is a link, is not ours, or that others may enter.
-pub fn check_private(path: &Path) -> Result<()> {
-    let dir = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
-        .open(path);
-    let dir = match dir {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ELOOP | libc::ENOTDIR)) => {
-            bail!(
-                "{} is not a directory of ours but a link or a file: remove it",
-                path.display()
-            )
-        }
-        other => other.with_context(|| format!("opening {}", path.display()))?,
-    };
-    let meta = dir.metadata()?;
-    ensure!(
-        meta.uid() == uid(),
-        "{} belongs to user {}, not to {}: remove it, or set TMPDIR to a directory of your own",
-        path.display(),
-        meta.uid(),
-        uid()
-    );
-    ensure!(
-        meta.mode().trailing_zeros() >= 6, // nothing for group and others
-        "{} is open to others (mode {:o}): chmod 700 it",
-        path.display(),
-        meta.mode() & 0o7777
     );
     Ok(())
 }
@@ -409,8 +237,9 @@ impl Claim {
 
 #[cfg(test)]
 mod tests {
+    use super::parent::file_names;
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     struct Room {
         dir: tempfile::TempDir,
@@ -555,21 +384,5 @@ mod tests {
         for bad in ["", "..", ".dead-1", "a/b", "a b", &"x".repeat(65)] {
             assert!(check_name(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn a_runtime_directory_comes_first_unless_it_is_too_long() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().to_str().unwrap();
-        let env: Environment = [("XDG_RUNTIME_DIR", path)].into_iter().collect();
-        assert_eq!(Parent::of_runs(&env).child("a"), dir.path().join("weir-a"));
-
-        let long = format!("/{}", "x".repeat(90));
-        let env: Environment = [("XDG_RUNTIME_DIR", &long), ("TMPDIR", &long)]
-            .into_iter()
-            .collect();
-        let run_dir = Parent::of_runs(&env).child(&"n".repeat(NAME_MOST));
-        assert!(run_dir.starts_with("/tmp"));
-        assert!(run_dir.join(SOCKET).as_os_str().len() <= SOCKET_PATH_MOST);
     }
 }
