@@ -162,11 +162,17 @@ fn forget_stdout() {
 }
 
 /// Waits, in a thread of its own, for what ends the server. Called before other threads start,
-/// which inherit that the signals are blocked.
+/// which inherit that the signals are blocked. With SIGXFSZ blocked, a file size limit makes a
+/// call fail instead of killing the server.
 fn watch_for_the_end(lifeline: bool, run_dir: PathBuf) -> Result<()> {
-    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]
-        .into_iter()
-        .collect();
+    let signals: SigSet = [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGXFSZ,
+    ]
+    .into_iter()
+    .collect();
     signals.thread_block()?;
     let fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     std::thread::Builder::new()
@@ -195,7 +201,7 @@ fn wait_for_the_end(lifeline: bool, signals: &SignalFd) -> Result<()> {
         }
         while let Some(info) = signals.read_signal()? {
             let signal = Signal::try_from(i32::try_from(info.ssi_signo)?)?;
-            if !lifeline && signal != Signal::SIGHUP {
+            if !lifeline && [Signal::SIGTERM, Signal::SIGINT].contains(&signal) {
                 tracing::info!("stopping on {signal}");
                 return Ok(());
             }

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use anyhow::{ensure, Context, Result};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
+use nix::sys::resource::{getrlimit, Resource};
 use weir_config::HugePages;
 
 use super::{Finding, Patient};
@@ -96,6 +97,12 @@ fn huge_pages(directory: &Path) -> Finding {
 
 /// Collapses one huge page of a file in `directory`, which is then gone again.
 fn collapse(directory: &Path) -> Result<()> {
+    // Beyond the limit the kernel does not refuse: it kills (SIGXFSZ).
+    let (most, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
+    ensure!(
+        most >= HUGE_PAGE_BYTES as u64,
+        "the file size limit is below a huge page"
+    );
     // O_TMPFILE: the file never has a name that could be left behind.
     let mut options = File::options();
     options.read(true).write(true);

@@ -1,0 +1,139 @@
+//! The command line without an instance: usage, settings, doctor, manual.
+
+mod common;
+
+use common::Room;
+
+#[test]
+fn refused_usage_has_its_code_and_run_its_own() {
+    let room = Room::new();
+    assert_eq!(room.run(&["--help"]).code, Some(0));
+    assert_eq!(room.run(&["--version"]).code, Some(0));
+    assert_eq!(room.run(&["frobnicate"]).code, Some(2));
+    assert_eq!(room.run(&["start", "--frobnicate"]).code, Some(2));
+    assert_eq!(room.run(&["run", "--frobnicate"]).code, Some(125));
+    assert_eq!(room.run(&["run"]).code, Some(125));
+}
+
+#[test]
+fn a_refused_setting_stops_everything_and_says_where() {
+    let room = Room::new();
+    room.write("weir.toml", "[memory]\nbugdet = \"1G\"\n");
+    for (arguments, code) in [
+        (&["config"][..], 2),
+        (&["start"], 2),
+        (&["run", "true"], 125),
+    ] {
+        let done = room.run(arguments);
+        assert_eq!(done.code, Some(code), "{done:?}");
+        assert!(done.err.contains("weir.toml:2"), "{done:?}");
+        assert!(done.err.contains("did you mean `budget`?"), "{done:?}");
+    }
+}
+
+#[test]
+fn config_says_where_values_come_from() {
+    let room = Room::new();
+    let file = room.write("other.toml", "[log]\nlevel = \"debug\"\n");
+    let file = file.to_str().unwrap();
+    let out = room
+        .run(&["config", "--config", file, "--set", "run.keep=true"])
+        .ok();
+    let origin = |key: &str| {
+        let line = out.lines().find(|line| line.starts_with(key)).unwrap();
+        line.split_once('#').unwrap().1.trim().to_owned()
+    };
+    assert_eq!(origin("level"), format!("{file}:2"));
+    assert_eq!(origin("keep"), "command line");
+    assert_eq!(origin("warm ="), "environment WEIR_MEMORY_WARM");
+    assert_eq!(origin("prefix"), "default");
+
+    let json = room
+        .run(&["config", "--json", "--set", "run.keep=true"])
+        .ok();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["run.keep"]["value"], true);
+    assert_eq!(json["run.keep"]["origin"]["from"], "command-line");
+}
+
+#[test]
+fn a_stale_variable_warns_and_does_not_stop() {
+    let room = Room::new();
+    let output = room
+        .weir(&["config"])
+        .env("WEIR_MEMORY_BUGDET", "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(err.contains("did you mean `WEIR_MEMORY_BUDGET`?"), "{err}");
+}
+
+#[test]
+fn doctor_judges_and_gives_remedies() {
+    let room = Room::new();
+    let done = room.run(&["doctor", "--json"]);
+    let findings: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    let findings = findings.as_array().unwrap();
+    let failed = |finding: &&serde_json::Value| finding["level"] == "fail";
+    assert_eq!(
+        done.code,
+        Some(i32::from(findings.iter().any(|f| failed(&f))))
+    );
+    for finding in findings {
+        let fine = finding["level"] == "ok";
+        assert_eq!(fine, finding.get("remedy").is_none(), "{finding}");
+    }
+
+    let missing = room.path().join("none").display().to_string();
+    let broken = room
+        .weir(&["doctor", "--set", &format!("memory.directory={missing}")])
+        .env("WEIR_PRELOAD", "/nowhere.so")
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&broken.stdout);
+    assert_eq!(broken.status.code(), Some(1));
+    assert!(out.contains("FAIL  memory directory"), "{out}");
+    assert!(out.contains("FAIL  client library"), "{out}");
+}
+
+#[test]
+fn doctor_fails_a_file_size_limit() {
+    let room = Room::new();
+    let script = format!(
+        "ulimit -f 100; exec '{}' doctor",
+        env!("CARGO_BIN_EXE_weir")
+    );
+    let output = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .env("TMPDIR", room.path())
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(out.contains("FAIL  file size limit"), "{out}");
+    assert!(out.contains("ulimit -f unlimited"), "{out}");
+}
+
+#[test]
+fn man_pages_have_the_exit_codes() {
+    let room = Room::new();
+    let dir = room.path().join("man");
+    room.run(&["man", dir.to_str().unwrap()]).ok();
+    let page = std::fs::read_to_string(dir.join("weir.1")).unwrap();
+    for code in ["125", "126", "127"] {
+        assert!(page.contains(code), "{code}");
+    }
+}
+
+#[test]
+fn nothing_runs_at_first() {
+    let room = Room::new();
+    assert_eq!(room.run(&["status"]).ok(), "");
+    assert_eq!(room.run(&["status", "nobody"]).code, Some(4));
+    assert_eq!(room.run(&["stop"]).code, Some(4));
+    assert_eq!(room.run(&["ls"]).code, Some(4));
+    let run = room.run(&["run", "--instance", "nobody", "true"]);
+    assert_eq!(run.code, Some(125));
+    assert!(run.err.contains("no instance runs in"), "{run:?}");
+}
