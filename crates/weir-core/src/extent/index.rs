@@ -4,7 +4,7 @@
 //! arrives, never when reading. Runs of one piece stand in a sorted map, progressions in [`Strided`]. Most files have one
 //! run: those cost one small box, files without data nothing.
 
-use super::map::OffsetMap;
+use super::map::{At, OffsetMap};
 use super::plain::Extent;
 use super::progression::{cut, cut_by_range, same_bytes, Place};
 use super::run::{FreedRange, Run, RunError};
@@ -311,7 +311,8 @@ impl Runs {
     fn overlay_extent(&mut self, extent: Extent, beat: Option<Beat>, tally: &mut Tally<'_>) {
         let mut rest = extent;
         loop {
-            let mut at = self.plain.seek(rest.offset);
+            let first = self.plain.seek(rest.offset);
+            let mut at = first;
             let mut replaces = false;
             let standing = loop {
                 let Some(old) = self.plain.get(at).filter(|old| old.offset < rest.end()) else {
@@ -327,12 +328,11 @@ impl Runs {
                 standing.map_or((rest.end(), rest.end()), |(old, _)| (old.offset, old.end()));
             if rest.offset < old_start {
                 let free = rest.part(rest.offset, old_start);
-                if replaces {
-                    self.plain.clear_range(free.offset, free.end(), &mut |old| {
-                        tally.replace(&old.run());
-                    });
+                match (replaces, beat) {
+                    (false, None) => self.plain.join_at(first, free),
+                    (false, _) => self.adopt(free.run(), beat),
+                    (true, _) => self.replace_extents(first, free, beat, tally),
                 }
-                self.adopt(free.run(), beat);
             }
             if let Some((_, verdict)) = standing {
                 let met = rest.part(rest.offset.max(old_start), rest.end().min(old_end));
@@ -343,6 +343,33 @@ impl Runs {
             }
             rest = rest.part(old_end, rest.end());
         }
+    }
+
+    /// Puts in an extent in place of those in its range, of which `first` is the first.
+    fn replace_extents(
+        &mut self,
+        first: At,
+        extent: Extent,
+        beat: Option<Beat>,
+        tally: &mut Tally<'_>,
+    ) {
+        let range = |extent: &Extent| (extent.offset, extent.length);
+        let only = self
+            .plain
+            .get(first)
+            .copied()
+            .filter(|old| range(old) == range(&extent));
+        if let Some(old) = only.filter(|_| beat.is_none()) {
+            if self.plain.exchange(first, extent) {
+                tally.replace(&old.run());
+                return;
+            }
+        }
+        self.plain
+            .clear_range(extent.offset, extent.end(), &mut |old| {
+                tally.replace(&old.run())
+            });
+        self.adopt(extent.run(), beat);
     }
 
     /// Lays a progression that meets no other progression over the extents.

@@ -2,14 +2,15 @@
 //!
 //! Intuition: a B-tree of two levels. Things lie sorted in chunks of at most [`CHUNK`]; the offset that each chunk begins
 //! with stands in one flat array, so that a look-up is a binary search in that array (a few cache lines, mostly
-//! hot) and one in a chunk. An insertion moves half a chunk, a split moves the array of chunks once in `CHUNK / 2`
-//! insertions. Things that arrive in ascending order fill their chunks wholly.
+//! hot) and one in a chunk, which begins where the thing would be if offsets were spread evenly: mostly it is there or
+//! next to it, so that a look-up in a big map misses the cache once or twice. An insertion moves half a chunk, a split
+//! moves the array of chunks once in `CHUNK / 2` insertions. Things that arrive in ascending order fill their chunks wholly.
 //!
 //! Invariants: no chunk is empty; offsets ascend strictly over all chunks; `firsts[i]` is the offset of `chunks[i][0]`.
 //! Keys must not be changed in place but by [`OffsetMap::get_mut`] users that leave the offset as it is.
 
-/// Most things in a chunk.
-pub(super) const CHUNK: usize = 256;
+/// Most things in a chunk; few in tests, so that small cases have several.
+pub(super) const CHUNK: usize = if cfg!(test) { 16 } else { 256 };
 
 /// What the map is sorted by.
 pub(super) trait Keyed: Copy {
@@ -21,6 +22,42 @@ pub(super) trait Keyed: Copy {
 pub(super) struct At {
     chunk: usize,
     index: usize,
+}
+
+/// The last of `things` at `offset` or before it, where `first`, the offset of the first of them, is not behind
+/// `offset`. `upto` is where the next chunk begins.
+///
+/// Interpolation search: guess, widen the guess in doubling steps until it holds the answer, halve. However the offsets
+/// are spread, it costs at most twice the steps of a binary search.
+fn floor_in<T: Keyed>(things: &[T], offset: u64, first: u64, upto: Option<u64>) -> usize {
+    let count = things.len();
+    let before = |index: usize| things[index].offset() <= offset;
+    let guess = upto.map_or(count - 1, |upto| {
+        // Scaled down, so that the product fits.
+        let scale = (u64::BITS - (upto - first).leading_zeros()).saturating_sub(48);
+        let (distance, span) = ((offset - first) >> scale, (upto - first) >> scale);
+        usize::try_from(distance * count as u64 / span)
+            .unwrap_or(count)
+            .min(count - 1)
+    });
+    let mut step = 1;
+    let (low, high) = if before(guess) {
+        let mut low = guess;
+        while low + step < count && before(low + step) {
+            low += step;
+            step *= 2;
+        }
+        (low, count.min(low + step))
+    } else {
+        let mut high = guess;
+        while high > step && !before(high - step) {
+            high -= step;
+            step *= 2;
+        }
+        (high.saturating_sub(step), high)
+    };
+    // things[low] is before or at `offset` (the first of all is), things[high] is not.
+    low + things[low..high].partition_point(|thing| thing.offset() <= offset) - 1
 }
 
 #[derive(Clone, Debug)]
@@ -51,18 +88,9 @@ impl<T: Keyed> OffsetMap<T> {
 
     /// The first thing at `offset` or behind it.
     pub(super) fn lower_bound(&self, offset: u64) -> At {
-        let chunk = self.firsts.partition_point(|first| *first < offset);
-        let Some(before) = chunk.checked_sub(1) else {
-            return At { chunk: 0, index: 0 };
-        };
-        let index = self.chunks[before].partition_point(|thing| thing.offset() < offset);
-        if index < self.chunks[before].len() {
-            At {
-                chunk: before,
-                index,
-            }
-        } else {
-            At { chunk, index: 0 }
+        match offset.checked_sub(1).and_then(|before| self.floor(before)) {
+            Some(before) => self.next(before),
+            None => At { chunk: 0, index: 0 },
         }
     }
 
@@ -72,7 +100,13 @@ impl<T: Keyed> OffsetMap<T> {
             .firsts
             .partition_point(|first| *first <= offset)
             .checked_sub(1)?;
-        let index = self.chunks[chunk].partition_point(|thing| thing.offset() <= offset) - 1;
+        let upto = self.firsts.get(chunk + 1);
+        let index = floor_in(
+            &self.chunks[chunk],
+            offset,
+            self.firsts[chunk],
+            upto.copied(),
+        );
         Some(At { chunk, index })
     }
 
@@ -146,29 +180,31 @@ impl<T: Keyed> OffsetMap<T> {
 
     /// Puts in a thing whose offset is not there yet.
     pub(super) fn insert(&mut self, thing: T) {
+        self.insert_at(self.lower_bound(thing.offset()), thing);
+    }
+
+    /// Puts in a thing before the one at `at`, which is its place in the order.
+    pub(super) fn insert_at(&mut self, at: At, thing: T) {
         self.len += 1;
         let key = thing.offset();
+        let At {
+            mut chunk,
+            mut index,
+        } = at;
+        if index == 0 && chunk > 0 {
+            // Between two chunks: behind the first, where nothing has to move.
+            chunk -= 1;
+            index = self.chunks[chunk].len();
+        }
         if self.chunks.is_empty() {
             self.firsts.push(key);
-            self.chunks.push(vec![thing]);
-            return;
+            self.chunks.push(Vec::new());
         }
-        let mut chunk = self
-            .firsts
-            .partition_point(|first| *first <= key)
-            .saturating_sub(1);
-        let mut index = self.chunks[chunk].partition_point(|other| other.offset() < key);
-        debug_assert!(
-            self.chunks[chunk]
-                .get(index)
-                .is_none_or(|other| other.offset() != key),
-            "offset {key} twice"
-        );
         if self.chunks[chunk].len() == CHUNK {
             // At the very end nothing is split, so that ascending insertions leave full chunks.
             let at_end = chunk + 1 == self.chunks.len() && index == CHUNK;
             let middle = if at_end { CHUNK } else { CHUNK / 2 };
-            let mut right = Vec::with_capacity(if at_end { 4 } else { CHUNK });
+            let mut right = Vec::with_capacity(CHUNK);
             right.extend(self.chunks[chunk].drain(middle..));
             self.firsts
                 .insert(chunk + 1, right.first().map_or(key, Keyed::offset));
@@ -182,6 +218,14 @@ impl<T: Keyed> OffsetMap<T> {
             self.firsts[chunk] = key;
         }
         self.chunks[chunk].insert(index, thing);
+    }
+
+    /// Puts `thing` in the place of the one at `at`; it lies between the same neighbours.
+    pub(super) fn advance(&mut self, at: At, thing: T) {
+        if at.index == 0 {
+            self.firsts[at.chunk] = thing.offset();
+        }
+        self.chunks[at.chunk][at.index] = thing;
     }
 
     /// Takes out what is at `at`.

@@ -162,26 +162,51 @@ impl OffsetMap<Extent> {
     }
 
     /// Puts in an extent where nothing is, and joins it to what it continues and what continues it.
-    pub(super) fn join(&mut self, mut extent: Extent) {
-        let before = self.floor(extent.offset);
-        let after = before.map_or_else(|| self.lower_bound(0), |at| self.next(at));
-        let next = self
-            .get(after)
+    pub(super) fn join(&mut self, extent: Extent) {
+        self.join_at(self.lower_bound(extent.offset), extent);
+    }
+
+    /// As [`OffsetMap::join`], where `next` is the first extent behind.
+    pub(super) fn join_at(&mut self, next: At, mut extent: Extent) {
+        let before = self.previous(next);
+        let continues = before
+            .and_then(|at| self.get(at))
+            .is_some_and(|left| left.continued_by(&extent));
+        if let Some(right) = self
+            .get(next)
             .copied()
-            .filter(|next| extent.continued_by(next));
-        if let Some(next) = next {
-            extent.length += next.length;
-            self.remove(after);
-        }
-        // What follows was removed, so that `before` still stands where it stood, unless chunks were joined.
-        let before = if next.is_some() {
-            self.floor(extent.offset)
+            .filter(|right| extent.continued_by(right))
+        {
+            extent.length += right.length;
+            if !continues {
+                self.advance(next, extent);
+                return;
+            }
+            self.remove(next);
+            let before = self.floor(extent.offset);
+            self.lengthen(before, extent.length);
+        } else if continues {
+            self.lengthen(before, extent.length);
         } else {
-            before
-        };
-        match before.and_then(|at| self.get_mut(at)) {
-            Some(left) if left.continued_by(&extent) => left.length += extent.length,
-            _ => self.insert(extent),
+            self.insert_at(next, extent);
         }
+    }
+
+    fn lengthen(&mut self, at: Option<At>, bytes: u64) {
+        if let Some(left) = at.and_then(|at| self.get_mut(at)) {
+            left.length += bytes;
+        }
+    }
+
+    /// Puts `extent` in the place of one of the same range; says whether it could, neighbours to join not being there.
+    pub(super) fn exchange(&mut self, at: At, extent: Extent) -> bool {
+        let before = self.previous(at).and_then(|at| self.get(at));
+        let after = self.get(self.next(at));
+        if before.is_some_and(|left| left.continued_by(&extent))
+            || after.is_some_and(|right| extent.continued_by(right))
+        {
+            return false;
+        }
+        self.get_mut(at).map(|old| *old = extent).is_some()
     }
 }
