@@ -10,7 +10,7 @@
 //! Keys must not be changed in place but by [`OffsetMap::get_mut`] users that leave the offset as it is.
 
 /// Most things in a chunk; few in tests, so that small cases have several.
-pub(super) const CHUNK: usize = if cfg!(test) { 16 } else { 256 };
+pub(super) const CHUNK: usize = if cfg!(test) { 16 } else { 128 };
 
 /// What the map is sorted by.
 pub(super) trait Keyed: Copy {
@@ -240,7 +240,7 @@ impl<T: Keyed> OffsetMap<T> {
     pub(super) fn drain(&mut self, start: u64, end: u64, taken: &mut dyn FnMut(T)) {
         let (low, high) = (self.lower_bound(start), self.lower_bound(end));
         let before = self.len;
-        for chunk in low.chunk..=high.chunk.min(self.chunks.len().saturating_sub(1)) {
+        for chunk in low.chunk..self.chunks.len().min(high.chunk + 1) {
             let things = &mut self.chunks[chunk];
             let from = if chunk == low.chunk { low.index } else { 0 };
             let to = if chunk == high.chunk {
@@ -324,5 +324,79 @@ impl<T: Keyed> OffsetMap<T> {
             .iter()
             .zip(self.iter().skip(1))
             .all(|(a, b)| a.offset() < b.offset()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    impl Keyed for u64 {
+        fn offset(&self) -> u64 {
+            *self
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u64),
+        Remove(u64),
+        Drain(u64, u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Clusters near 0 and near the end, so that guesses are bad.
+        let key = prop_oneof![
+            0_u64..300,
+            (0_u64..300).prop_map(|key| u64::MAX / 2 - key),
+            any::<u64>()
+        ]
+        .boxed();
+        prop_oneof![
+            8 => key.clone().prop_map(Step::Insert),
+            2 => key.clone().prop_map(Step::Remove),
+            1 => (key.clone(), key).prop_map(|(a, b)| Step::Drain(a.min(b), a.max(b))),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_sorted_set(steps in prop::collection::vec(step(), 1..400), probe: u64) {
+            let mut map = OffsetMap::<u64>::default();
+            let mut set = BTreeSet::new();
+            for step in steps {
+                match step {
+                    Step::Insert(key) => {
+                        if set.insert(key) {
+                            map.insert(key);
+                        }
+                    }
+                    Step::Remove(key) => {
+                        if let Some(next) = set.range(key..).next().copied() {
+                            set.remove(&next);
+                            prop_assert_eq!(map.remove(map.lower_bound(key)), next);
+                        }
+                    }
+                    Step::Drain(start, end) => {
+                        let mut taken = Vec::new();
+                        map.drain(start, end, &mut |key| taken.push(key));
+                        prop_assert_eq!(&taken, &set.range(start..end).copied().collect::<Vec<_>>());
+                        set.retain(|key| !(start..end).contains(key));
+                    }
+                }
+                map.check();
+            }
+            prop_assert!(map.iter().eq(set.iter()));
+            for key in [0, 150, probe, u64::MAX / 2 - 150, u64::MAX] {
+                let floor = map.floor(key).and_then(|at| map.get(at));
+                prop_assert_eq!(floor, set.range(..=key).next_back());
+                prop_assert!(map.iter_from(map.lower_bound(key)).eq(set.range(key..)));
+                prop_assert_eq!(map.find(key), set.get(&key));
+            }
+        }
     }
 }

@@ -51,6 +51,14 @@ impl Model {
         }
     }
 
+    /// Whether all bytes of `run` are where it put them.
+    fn holds(&self, run: &Run) -> bool {
+        let owner = |at: u64| self.file[usize::try_from(at).unwrap()];
+        bytes_of(run)
+            .into_iter()
+            .all(|(at, log)| owner(at) == Some((run.stamp, log)))
+    }
+
     fn live(&self) -> BTreeSet<LogByte> {
         self.file
             .iter()
@@ -91,11 +99,20 @@ impl Pair {
     }
 
     fn lay(&mut self, run: Run, before: Option<&Run>) {
+        self.lay_by(run, before, before.is_none());
+    }
+
+    /// Lays a run of which `before` is there already, by inserting it whole.
+    fn lay_again(&mut self, run: Run, before: &Run) {
+        self.lay_by(run, Some(before), true);
+    }
+
+    fn lay_by(&mut self, run: Run, before: Option<&Run>, whole: bool) {
         let mut freed = Vec::new();
         let mut note = |range: FreedRange| freed.push(range);
         let inserted = match before {
-            Some(before) => self.index.grow(before, run, &mut note),
-            None => self.index.insert(run, &mut note),
+            Some(before) if !whole => self.index.grow(before, run, &mut note),
+            _ => self.index.insert(run, &mut note),
         };
         let inserted = inserted.unwrap();
         let offered = self.model.offered.len();
@@ -313,21 +330,20 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
     ]
 }
 
-/// Harvests records in the order of `harvests`: (which, how far it has grown by then).
-fn harvest(
-    pair: &mut Pair,
-    shapes: &[Shape],
-    first_slab: u32,
-    harvests: &[(usize, u64)],
-    check: bool,
-) {
+/// A step of a history: record `which` is harvested when it has grown to `step`; if `again`, what it had before is
+/// offered once more, too.
+type Harvest = (usize, u64, bool);
+
+/// Harvests records in the given order.
+fn harvest(pair: &mut Pair, shapes: &[Shape], first_slab: u32, harvests: &[Harvest], check: bool) {
     let mut seen: Vec<Option<(u64, Run)>> = vec![None; shapes.len()];
-    for &(which, step) in harvests {
+    for &(which, step, again) in harvests {
         let which = which % shapes.len();
         let slab = first_slab + u32::try_from(which).unwrap();
         let run = shapes[which].at(slab, step);
         match seen[which] {
             Some((before, _)) if before > step => continue,
+            Some((_, before)) if again && pair.model.holds(&before) => pair.lay_again(run, &before),
             Some((_, before)) => pair.lay(run, Some(&before)),
             None => pair.lay(run, None),
         }
@@ -338,8 +354,9 @@ fn harvest(
     }
 }
 
-fn harvests() -> impl Strategy<Value = Vec<(usize, u64)>> {
-    prop::collection::vec((0_usize..12, prop_oneof![0_u64..5, 0_u64..30]), 1..40)
+fn harvests() -> impl Strategy<Value = Vec<Harvest>> {
+    let step = prop_oneof![0_u64..5, 0_u64..30];
+    prop::collection::vec((0_usize..12, step, prop::bool::weighted(0.3)), 1..40)
 }
 
 /// `PROPTEST_CASES` asks for more.
