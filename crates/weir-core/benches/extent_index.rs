@@ -122,7 +122,7 @@ fn queries(report: &Report, index: &ExtentIndex) {
     report.time("visit one piece of a million, random", MANY, 200.0, || {
         for i in scattered(MANY) {
             index.for_each_piece_in(i * 2 * PIECE, i * 2 * PIECE + PIECE, &mut |piece| {
-                _ = black_box(piece)
+                _ = black_box(piece);
             });
         }
     });
@@ -133,7 +133,7 @@ fn queries(report: &Report, index: &ExtentIndex) {
         || {
             for i in 0..MANY {
                 index.for_each_piece_in(i * 2 * PIECE, i * 2 * PIECE + PIECE, &mut |piece| {
-                    _ = black_box(piece)
+                    _ = black_box(piece);
                 });
             }
         },
@@ -171,7 +171,7 @@ fn overwrites(report: &Report, mut index: ExtentIndex) {
         || index.settle(),
     );
     report.time("clear them (each)", 3 * MANY, 1000.0, || {
-        index.clear(&mut |range| _ = black_box(range))
+        index.clear(&mut |range| _ = black_box(range));
     });
 }
 
@@ -224,7 +224,7 @@ fn strided(report: &Report, writers: u64) {
         || {
             for i in scattered(pieces) {
                 index.for_each_piece_in(i * PIECE, (i + 1) * PIECE, &mut |piece| {
-                    _ = black_box(piece)
+                    _ = black_box(piece);
                 });
             }
         },

@@ -45,8 +45,11 @@
 //!   as extents.
 #![forbid(unsafe_code)]
 
+mod adopt;
+mod geometry;
 mod index;
 mod map;
+mod overlay;
 mod plain;
 mod progression;
 mod query;

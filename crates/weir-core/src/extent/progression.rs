@@ -252,25 +252,15 @@ fn cut_by_classes(
     }
 }
 
-/// Walks the two side by side; the cost is that of the shorter walk, and only pieces that are met are taken apart.
+/// Takes apart only the pieces that are met; the cost is theirs.
 fn cut_piecewise(a: &Run, b: &Run, out: &mut dyn FnMut(bool, Run)) {
     let mut clean = 0;
-    let mut index = 0;
-    while index < a.count {
-        let tooth = b.ending_after(a.start_of(index));
-        if tooth == b.count {
-            break;
-        }
-        if b.start_of(tooth) >= a.start_of(index) + a.length {
-            index = a.ending_after(b.start_of(tooth));
-            continue;
-        }
+    while let Some(index) = first_meeting(a, b, clean) {
         if clean < index {
             out(false, a.sub(clean, index - clean));
         }
         cut_contiguous(&a.sub(index, 1), b, out);
-        index += 1;
-        clean = index;
+        clean = index + 1;
     }
     if clean < a.count {
         out(false, a.sub(clean, a.count - clean));
@@ -279,33 +269,47 @@ fn cut_piecewise(a: &Run, b: &Run, out: &mut dyn FnMut(bool, Run)) {
 
 /// The first file offset that lies in both.
 pub(super) fn first_common(a: &Run, b: &Run) -> Option<u64> {
-    let mut at = a.offset.max(b.offset);
-    // Where both have gaps, what they do repeats after the least common multiple of the strides.
-    let mut steps = if a.count > 1 && b.count > 1 {
-        let common = gcd(a.stride, b.stride);
-        (a.stride / common)
-            .saturating_add(b.stride / common)
-            .saturating_add(4)
-    } else {
-        u64::MAX
-    };
-    while steps > 0 {
-        let index = a.ending_after(at);
-        if index == a.count {
-            return None;
+    let at = a.start_of(first_meeting(a, b, 0)?);
+    Some(at.max(b.start_of(b.ending_after(at))))
+}
+
+/// The first piece of `a`, from piece `from` on, that shares a byte with `b`; in logarithmic time.
+fn first_meeting(a: &Run, b: &Run, from: u64) -> Option<u64> {
+    let from = from.max(a.ending_after(b.offset));
+    let mut index = from;
+    if a.count > 1 && b.count > 1 && from < a.count {
+        // Piece i and a piece of `b` (were it without end) meet where the last byte of piece i is less than `reach`
+        // behind the start of a piece of `b`.
+        let last = a.start_of(from) + a.length - 1 - b.offset;
+        let (reach, behind) = (a.length + b.length - 1, last % b.stride);
+        if behind >= reach {
+            let low = b.stride - behind;
+            index = from.checked_add(first_in_range(a.stride, b.stride, low, low + reach - 1)?)?;
         }
-        at = at.max(a.start_of(index));
-        let tooth = b.ending_after(at);
-        if tooth == b.count {
-            return None;
-        }
-        if b.start_of(tooth) <= at {
-            return Some(at);
-        }
-        at = b.start_of(tooth);
-        steps -= 1;
     }
-    None
+    let tooth = b.ending_after(a.start_of(index.min(a.count - 1)));
+    let meets =
+        index < a.count && tooth < b.count && b.start_of(tooth) < a.start_of(index) + a.length;
+    meets.then_some(index)
+}
+
+/// The smallest `k` with `low <= step * k mod modulus <= high`, for `0 < low <= high < modulus`.
+///
+/// Either a multiple of `step` lies in the range before the first wrap, or the question is how many wraps it takes, which is
+/// the same question modulo `step`: Euclid's algorithm with a range.
+fn first_in_range(step: u64, modulus: u64, low: u64, high: u64) -> Option<u64> {
+    let step = step % modulus;
+    if step == 0 {
+        return None;
+    }
+    let k = low.div_ceil(step);
+    if k.checked_mul(step).is_some_and(|reached| reached <= high) {
+        return Some(k);
+    }
+    // No multiple of `step` is in the range, so that both of these are positive, and in order.
+    let wraps = first_in_range(modulus, step, step - high % step, step - low % step)?;
+    let reached = u128::from(low) + u128::from(modulus) * u128::from(wraps);
+    u64::try_from(reached.div_ceil(u128::from(step))).ok()
 }
 
 /// Whether two runs put every byte that they share at the same place of the log, as states of one growing record do.
@@ -348,4 +352,63 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
         (a, b) = (b, a % b);
     }
     a
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn comb(offset: u64, length: u64, gap: u64, count: u64) -> Run {
+        let source = Source::Log {
+            rank: 0,
+            slab: 0,
+            pos: 0,
+            pos_stride: length,
+        };
+        Run {
+            offset,
+            length,
+            stride: length + gap,
+            count,
+            stamp: 0,
+            source,
+        }
+        .checked()
+        .unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_multiple_in_a_range(step in 0_u64..200, modulus in 2_u64..200, a: u64, b: u64) {
+            let (a, b) = (a % (modulus - 1) + 1, b % (modulus - 1) + 1);
+            let (low, high) = (a.min(b), a.max(b));
+            let found = (0..modulus).find(|k| (low..=high).contains(&(step * k % modulus)));
+            prop_assert_eq!(first_in_range(step, modulus, low, high), found);
+        }
+
+        #[test]
+        fn runs_meet_where_their_bytes_do(
+            a in (0_u64..300, 1_u64..20, 0_u64..50, 1_u64..20).prop_map(|(o, l, g, c)| comb(o, l, g, c)),
+            b in (0_u64..300, 1_u64..20, 0_u64..50, 1_u64..20).prop_map(|(o, l, g, c)| comb(o, l, g, c)),
+            from in 0_u64..20,
+        ) {
+            let common = (0..2000).find(|at| a.source_at(*at).is_some() && b.source_at(*at).is_some());
+            prop_assert_eq!(first_common(&a, &b), common);
+            let meets = |index: &u64| first_common(&a.sub(*index, 1), &b).is_some();
+            prop_assert_eq!(first_meeting(&a, &b, from), (from..a.count).find(meets));
+        }
+    }
+
+    #[test]
+    fn progressions_that_never_meet_are_told_apart_at_once() {
+        let a = comb(0, 1, (1 << 20) - 1, 1 << 40);
+        let b = comb(1, 1, 3 * (1 << 20) - 1, 1 << 40);
+        assert_eq!(first_common(&a, &b), None);
+        // Strides without a common divisor do meet, once in their product.
+        let c = comb(7, 1, 1 << 20, 1 << 40);
+        let met = first_common(&a, &c).unwrap();
+        assert_eq!((met % (1 << 20), met % ((1 << 20) + 1)), (0, 7));
+    }
 }

@@ -1,6 +1,7 @@
 //! What is done with an index at rest: stamps are forgotten, holes go, neighbours join, progressions are found again.
 
-use super::index::{chained, chains, ExtentIndex, Repr, Runs};
+use super::adopt::{chained, chains};
+use super::index::{ExtentIndex, Repr, Runs};
 use super::map::OffsetMap;
 use super::plain::Extent;
 use super::run::{FreedRange, PieceSource, Run};

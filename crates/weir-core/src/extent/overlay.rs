@@ -1,0 +1,276 @@
+//! How a run that arrives is laid over those that are there.
+//!
+//! Intuition: the runs of an index share no byte, so the newcomer's dispute with each of them is a matter of those two
+//! alone. Where the newcomer wins, the old run is taken out and what it keeps is put back; where it loses, it loses just
+//! those bytes and the old run stays as it is. First come the progressions, then the extents, along which what is left of the
+//! newcomer is swept from left to right.
+//!
+//! Edge case: the survivors are put in ([`super::adopt`]) only when all disputes are settled. Joining them to earlier
+//! harvests of their record turns extents into progressions, past which the sweep has gone already.
+
+use super::index::{Inserted, Runs};
+use super::map::At;
+use super::plain::Extent;
+use super::progression::{cut, cut_by_range, same_bytes, Place};
+use super::run::{FreedRange, Run};
+
+/// Strides of the record that a fragment comes from: where to look for the rest of it.
+pub(super) type Beat = (u64, u64);
+
+/// Collects what an insertion does to the log.
+pub(super) struct Tally<'a> {
+    freed: &'a mut dyn FnMut(FreedRange),
+    /// Bytes of older runs that were replaced.
+    replaced: u64,
+    /// Bytes of the new run that lost.
+    lost: u64,
+    /// Bytes of the new run that were there already.
+    known: u64,
+}
+
+/// What a run in the index means to one that arrives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is older: the newcomer replaces it.
+    Loses,
+    /// It is newer: the newcomer's bytes are freed.
+    Wins,
+    /// It is the newcomer, harvested before.
+    Same,
+}
+
+pub(super) fn verdict(old_stamp: u64, new_stamp: u64, same: impl FnOnce() -> bool) -> Verdict {
+    match old_stamp.cmp(&new_stamp) {
+        std::cmp::Ordering::Greater => Verdict::Wins,
+        std::cmp::Ordering::Equal if same() => Verdict::Same,
+        std::cmp::Ordering::Equal | std::cmp::Ordering::Less => Verdict::Loses,
+    }
+}
+
+impl<'a> Tally<'a> {
+    pub(super) fn new(freed: &'a mut dyn FnMut(FreedRange)) -> Tally<'a> {
+        Tally {
+            freed,
+            replaced: 0,
+            lost: 0,
+            known: 0,
+        }
+    }
+
+    pub(super) fn replace(&mut self, old: &Run) {
+        self.replaced += old.log_bytes();
+        old.for_each_log_range(self.freed);
+    }
+
+    /// Bytes of the newcomer that stay out, for the reason given by `verdict`.
+    pub(super) fn refuse(&mut self, part: &Run, verdict: Verdict) {
+        if verdict == Verdict::Same {
+            self.known += part.log_bytes();
+        } else {
+            self.lost += part.log_bytes();
+            part.for_each_log_range(self.freed);
+        }
+    }
+
+    pub(super) fn outcome(&self, offered: u64) -> Inserted {
+        Inserted {
+            live: offered - self.lost - self.known,
+            lost: self.lost,
+        }
+    }
+}
+
+/// The strides of a progression.
+pub(super) fn beat_of(run: &Run) -> Option<Beat> {
+    (run.count > 1).then(|| (run.stride, run.source.pos_stride()))
+}
+
+impl Runs {
+    pub(super) fn overlay(&mut self, run: &Run, beat: Option<Beat>, tally: &mut Tally<'_>) {
+        if self.strided.is_empty() && run.count == 1 && beat.is_none() {
+            self.overlay_extent(Extent::of(run), None, tally);
+        } else {
+            let mut live = Vec::new();
+            for part in self.overlay_on_strided(run, tally) {
+                if part.count == 1 {
+                    self.overlay_extent(Extent::of(&part), Some(&mut live), tally);
+                } else {
+                    self.overlay_progression(part, &mut live, tally);
+                }
+            }
+            for part in live {
+                self.adopt(part, beat);
+            }
+        }
+        self.allocated += run.log_bytes() - tally.lost - tally.known;
+        self.allocated -= tally.replaced;
+    }
+
+    /// Settles the newcomer's dispute with the progressions; returns what is left of it.
+    fn overlay_on_strided(&mut self, run: &Run, tally: &mut Tally<'_>) -> Vec<Run> {
+        let mut pending = vec![*run];
+        for old in self.strided.meeting(run) {
+            let verdict = verdict(old.stamp, run.stamp, || same_bytes(&old, run));
+            if verdict == Verdict::Loses {
+                self.strided.remove(&old);
+                self.keep_outside(&old, run, tally);
+                continue;
+            }
+            let mut rest = Vec::with_capacity(pending.len());
+            for part in pending {
+                cut(&part, &old, &mut |inside, part| {
+                    if inside {
+                        tally.refuse(&part, verdict);
+                    } else {
+                        rest.push(part);
+                    }
+                });
+            }
+            pending = rest;
+        }
+        pending
+    }
+
+    /// Puts back what `old`, which was taken out, keeps beside `run`.
+    fn keep_outside(&mut self, old: &Run, run: &Run, tally: &mut Tally<'_>) {
+        cut(old, run, &mut |inside, part| {
+            if inside {
+                tally.replace(&part);
+            } else {
+                self.place(part);
+            }
+        });
+    }
+
+    /// Lays an extent that meets no progression over the other extents, from left to right. What survives goes to
+    /// `live`, or without that straight in.
+    fn overlay_extent(
+        &mut self,
+        extent: Extent,
+        mut live: Option<&mut Vec<Run>>,
+        tally: &mut Tally<'_>,
+    ) {
+        let mut rest = extent;
+        loop {
+            let first = self.plain.seek(rest.offset);
+            let (standing, replaces) = self.first_standing(first, &rest);
+            let (old_start, old_end) =
+                standing.map_or((rest.end(), rest.end()), |(old, _)| (old.offset, old.end()));
+            if rest.offset < old_start {
+                let free = rest.part(rest.offset, old_start);
+                match &mut live {
+                    None if replaces => self.replace_extents(first, free, tally),
+                    None => self.plain.join_at(first, free),
+                    Some(live) => {
+                        self.plain.clear_range(free.offset, free.end(), &mut |old| {
+                            tally.replace(&old.run());
+                        });
+                        live.push(free.run());
+                    }
+                }
+            }
+            if let Some((_, verdict)) = standing {
+                let met = rest.part(rest.offset.max(old_start), rest.end().min(old_end));
+                tally.refuse(&met.run(), verdict);
+            }
+            if old_end >= rest.end() {
+                return;
+            }
+            rest = rest.part(old_end, rest.end());
+        }
+    }
+
+    /// From `at` on, the first extent in the way of `new` that does not give way, and whether any before it does.
+    fn first_standing(&self, mut at: At, new: &Extent) -> (Option<(Extent, Verdict)>, bool) {
+        let mut replaces = false;
+        while let Some(old) = self.plain.get(at).filter(|old| old.offset < new.end()) {
+            match verdict(old.stamp, new.stamp, || old.same_bytes(new)) {
+                Verdict::Loses => replaces = true,
+                standing => return (Some((*old, standing)), replaces),
+            }
+            at = self.plain.next(at);
+        }
+        (None, replaces)
+    }
+
+    /// Puts in an extent in place of those in its range, of which `first` is the first.
+    fn replace_extents(&mut self, first: At, extent: Extent, tally: &mut Tally<'_>) {
+        let range = |extent: &Extent| (extent.offset, extent.length);
+        let old = self
+            .plain
+            .get(first)
+            .copied()
+            .filter(|old| range(old) == range(&extent));
+        if let Some(old) = old {
+            if self.plain.exchange(first, extent) {
+                tally.replace(&old.run());
+                return;
+            }
+        }
+        self.plain
+            .clear_range(extent.offset, extent.end(), &mut |old| {
+                tally.replace(&old.run());
+            });
+        self.plain.join(extent);
+    }
+
+    /// Lays a progression that meets no other progression over the extents. What survives goes to `live`.
+    fn overlay_progression(&mut self, run: Run, live: &mut Vec<Run>, tally: &mut Tally<'_>) {
+        // In order of the file: `rest` (its next part last) lies behind the extents that were looked at.
+        let mut rest = vec![run];
+        for old in self.extents_meeting(&run) {
+            let verdict = verdict(old.stamp, run.stamp, || same_bytes(&old.run(), &run));
+            if verdict == Verdict::Loses {
+                let at = self.plain.seek(old.offset);
+                self.plain.remove(at);
+                self.keep_outside(&old.run(), &run, tally);
+                continue;
+            }
+            while rest.last().is_some_and(|part| part.offset < old.end()) {
+                let Some(part) = rest.pop() else { break };
+                let mut behind = Vec::new();
+                cut_by_range(
+                    &part,
+                    old.offset,
+                    old.end(),
+                    &mut |place, part| match place {
+                        Place::Before => live.push(part),
+                        Place::Inside => tally.refuse(&part, verdict),
+                        Place::After => behind.push(part),
+                    },
+                );
+                rest.extend(behind.into_iter().rev());
+            }
+        }
+        rest.reverse();
+        live.append(&mut rest);
+    }
+
+    /// Copies of the extents that share bytes with `run`, in order; the walk skips what the other side skips.
+    fn extents_meeting(&self, run: &Run) -> Vec<Extent> {
+        let mut met = Vec::new();
+        let mut at = self.plain.seek(run.offset);
+        while let Some(extent) = self.plain.get(at) {
+            let index = run.ending_after(extent.offset);
+            if index == run.count {
+                break;
+            }
+            if run.start_of(index) < extent.end() {
+                met.push(*extent);
+                at = self.plain.next(at);
+            } else {
+                let next = self.plain.next(at);
+                let skips = self
+                    .plain
+                    .get(next)
+                    .is_some_and(|next| next.end() <= run.start_of(index));
+                at = if skips {
+                    self.plain.seek(run.start_of(index))
+                } else {
+                    next
+                };
+            }
+        }
+        met
+    }
+}
