@@ -86,7 +86,9 @@ pub struct BenchArgs {
     pub quick: bool,
 
     /// Measure and judge the promises of weir: the first target against the baseline, the copy limits, the device
-    #[arg(long)]
+    ///
+    /// What is written and read is given by the promises; --block says about how much.
+    #[arg(long, conflicts_with_all = ["transfers", "patterns", "ops", "segments", "fsync"])]
     pub suite: bool,
 
     /// With --suite: a directory whose writes must reach the device, measured with fsync against --device
@@ -213,7 +215,7 @@ impl BenchArgs {
         let unit = transfer
             .checked_mul(segments)
             .context("--segments is too large")?;
-        if let Some(block) = self.block {
+        if let Some(block) = self.block.filter(|_| !self.suite) {
             ensure!(
                 block % unit == 0,
                 "--block {} is not a multiple of {} ({} a transfer{}); the nearest below is {}",
@@ -234,7 +236,9 @@ impl BenchArgs {
         } else {
             64 << 20
         };
-        let block = if self.quick { full / 4 } else { full };
+        let default = if self.quick { full / 4 } else { full };
+        // A suite has transfers of many sizes, and no block is a multiple of all.
+        let block = self.block.unwrap_or(default);
         Ok((block / unit).max(1) * unit)
     }
 

@@ -167,10 +167,12 @@ fn write_walk(target: &Target<'_>, walk: &Walk, content: &Content) -> Result<(),
             .iter()
             .try_for_each(|run| write_run(target, run, content)),
         Walk::Scattered(offsets) => {
-            let fd = target.fd.as_raw_fd();
+            let (fd, source) = (target.fd.as_raw_fd(), content.bytes());
             for &offset in offsets {
-                write_one(fd, offset, content.position(offset), content)
-                    .or_else(|done| write_rest(target, offset, done, content))?;
+                let position = content.position(offset);
+                if let Err(done) = write_one(fd, offset, source, position, content.transfer()) {
+                    write_rest(target, offset, done, content)?;
+                }
             }
             Ok(())
         }
@@ -178,11 +180,12 @@ fn write_walk(target: &Target<'_>, walk: &Walk, content: &Content) -> Result<(),
 }
 
 fn write_run(target: &Target<'_>, run: &Run, content: &Content) -> Result<(), StepError> {
-    let fd = target.fd.as_raw_fd();
+    // Taken out of their structures here, since the compiler must suppose that a call changes those.
+    let (fd, source, length) = (target.fd.as_raw_fd(), content.bytes(), content.transfer());
     let (period, step) = (content.period(), content.position(run.stride));
     let (mut offset, mut position) = (run.first, content.position(run.first));
     for _ in 0..run.count {
-        if let Err(done) = write_one(fd, offset, position, content) {
+        if let Err(done) = write_one(fd, offset, source, position, length) {
             write_rest(target, offset, done, content)?;
         }
         offset += run.stride;
@@ -196,13 +199,18 @@ fn write_run(target: &Target<'_>, run: &Run, content: &Content) -> Result<(), St
 
 /// One write of a whole transfer; what the call returned if it was not whole.
 #[inline]
-fn write_one(fd: RawFd, offset: u64, position: usize, content: &Content) -> Result<(), isize> {
-    let length = content.transfer();
-    debug_assert!(position + length <= content.bytes().len());
+fn write_one(
+    fd: RawFd,
+    offset: u64,
+    source: &[u8],
+    position: usize,
+    length: usize,
+) -> Result<(), isize> {
+    debug_assert!(position + length <= source.len());
     // SAFETY: `length` bytes follow every position below the period (see `content`).
     let done = unsafe {
-        let source = content.bytes().as_ptr().add(position);
-        libc::pwrite(fd, source.cast(), length, place_in_file(offset))
+        let from = source.as_ptr().add(position);
+        libc::pwrite(fd, from.cast(), length, place_in_file(offset))
     };
     if usize::try_from(done) == Ok(length) {
         Ok(())
@@ -223,6 +231,13 @@ fn write_rest(
     let mut rest = &content.bytes()[position..position + content.transfer()];
     let mut done = first;
     loop {
+        if done == 0 {
+            return Err(StepError::Call {
+                call: "pwrite",
+                path: target.path.to_owned(),
+                source: io::ErrorKind::WriteZero.into(),
+            });
+        }
         if done < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
             return Err(target.error("pwrite"));
         }

@@ -119,12 +119,12 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// The metric of the copy limit of this one.
+    /// The metric of the copy limit of this one; with fsync it is not copying that limits.
     pub fn copy_limit(&self) -> Option<Metric> {
+        let op = self.op.copy_limit().filter(|_| !self.fsync)?;
         Some(Metric {
-            op: self.op.copy_limit()?,
+            op,
             pattern: None,
-            fsync: false,
             ..self.clone()
         })
     }
