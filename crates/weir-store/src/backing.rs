@@ -17,6 +17,9 @@ pub trait Backing {
     /// Creates the file of a slab, of which `bytes` will be used. `ENOSPC` where there is
     /// no room for them.
     fn create(&mut self, slab: SlabId, bytes: u64) -> Result<(), Errno>;
+
+    /// How many bytes the file system of a place has left (`u64::MAX`: no limit).
+    fn room_bytes(&mut self, place: Place) -> Result<u64, Errno>;
 }
 
 /// The name of a slab's file within its place's directory.
@@ -57,7 +60,9 @@ impl Backing for DirBacking {
         if slab.tier() == Tier::Memory {
             // Not allocated here: that takes 30 ms a slab, and clients that pwrite into
             // holes allocate on their own cores.
-            check_room(dir, bytes)?;
+            if room_bytes(dir)? < bytes {
+                return Err(Errno::NOSPC);
+            }
         }
         let file = create_sparse(dir, name.as_str(), SLAB_BYTES).map_err(|error| error.errno())?;
         if slab.tier() == Tier::File {
@@ -67,17 +72,20 @@ impl Backing for DirBacking {
         }
         Ok(())
     }
+
+    fn room_bytes(&mut self, place: Place) -> Result<u64, Errno> {
+        room_bytes(self.dir(place)?)
+    }
 }
 
-/// Whether the file system says that it has `bytes` left.
-fn check_room(dir: &OwnedFd, bytes: u64) -> Result<(), Errno> {
+/// What the file system says that it has left.
+fn room_bytes(dir: &OwnedFd) -> Result<u64, Errno> {
     let stat = fstatvfs(dir)?;
     // A tmpfs mounted without a limit says 0 blocks in all.
-    let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
-    if stat.f_blocks > 0 && free_bytes < bytes {
-        return Err(Errno::NOSPC);
+    if stat.f_blocks == 0 {
+        return Ok(u64::MAX);
     }
-    Ok(())
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// Reserves a file's blocks, so that no later write of a client runs out of them. File

@@ -99,6 +99,8 @@ fn because(trouble: Option<&Trouble>) -> String {
 pub struct Tiers<B> {
     places: Vec<PlaceState>,
     warm_target_units: u64,
+    /// A client met a full tmpfs: pages that are not there yet cannot be had.
+    is_memory_full: bool,
     backing: B,
     board: Arc<WarmBoard>,
 }
@@ -118,6 +120,7 @@ impl<B: Backing> Tiers<B> {
         let mut tiers = Tiers {
             warm_target_units: (config.warm_bytes / UNIT_BYTES).min(places[0].budget_units),
             places,
+            is_memory_full: false,
             backing,
             board: Arc::new(WarmBoard::new(memory_slabs)),
         };
@@ -151,7 +154,7 @@ impl<B: Backing> Tiers<B> {
         let first_dir = client.0 as usize;
         let found = self
             .find_warm(sizes())
-            .or_else(|| self.find_cold(0, sizes()))
+            .or_else(|| self.find_cold_memory(sizes()))
             .or_else(|| {
                 (0..dirs).find_map(|dir| self.find_cold(1 + (first_dir + dir) % dirs, sizes()))
             });
@@ -231,6 +234,17 @@ impl<B: Backing> Tiers<B> {
         held.len()
     }
 
+    /// Takes back a cold segment into which its client could not write for lack of room:
+    /// others have filled the tmpfs. No cold memory is lent until there is room again.
+    pub fn refused(&mut self, segment: SegmentId) -> Result<(), StoreError> {
+        let place = SlabId::of(segment).place();
+        if let Some(state) = self.places.get_mut(place.number()) {
+            state.failed(Errno::NOSPC);
+        }
+        self.is_memory_full |= place == Place::MEMORY;
+        self.release(segment)
+    }
+
     /// Gives a place up: its device failed (also called when a client reports that). What
     /// it holds stays readable; nothing more is lent from it.
     pub fn retire(&mut self, place: Place, errno: Errno) {
@@ -286,6 +300,17 @@ impl<B: Backing> Tiers<B> {
                 Some((SlabId::new(Place::MEMORY, index), unit, units, true))
             })
         })
+    }
+
+    fn find_cold_memory(&mut self, sizes: Halving) -> Option<Found> {
+        if self.is_memory_full {
+            let room_bytes = self.backing.room_bytes(Place::MEMORY).unwrap_or(0);
+            self.is_memory_full = room_bytes < SLAB_BYTES;
+        }
+        if self.is_memory_full {
+            return None;
+        }
+        self.find_cold(0, sizes)
     }
 
     /// Segments that are not (known to be) warm: of slabs there are, else of a new one.

@@ -2,7 +2,13 @@
 //!
 //! A [`Window`] is made with its bounds checked once; its reads and writes then check
 //! theirs against it, and copy. A [`SegmentWriter`] is a window on a segment lent to this
-//! process, with the knowledge how far its pages are present: stores go only there.
+//! process, with the knowledge how far its pages are mapped: stores go only there.
+//!
+//! Even the pages of a warm segment must be mapped by each process. A huge page takes one
+//! fault; where the kernel gives small pages only (before Linux 6.1), a store to each
+//! would fault: 1.5 GiB/s. A load maps the sixteen pages around it at once, and tmpfs
+//! pages are mapped writable even so: loads ahead make that 6.5 GiB/s, against 5.0 for
+//! pwrite, and cost nothing measurable where pages are huge.
 //!
 //! Where a segment is cold, the fastest ways to fill it are (measured here, one process
 //! and four, into fresh tmpfs pages): pwrite 2.5 to 3.5 and 2.8 to 3.7 GiB/s, populating
@@ -25,6 +31,12 @@ const PWRITE_MIN_BYTES: usize = 16 << 10;
 
 /// How many bytes are populated at a time for smaller writes.
 const POPULATE_BYTES: usize = 64 << 10;
+
+/// How many bytes of a warm segment are mapped at a time.
+const MAP_AHEAD_BYTES: usize = 1 << 20;
+
+/// How far the kernel maps around a load that faults: its default, 64 KiB, aligned.
+const FAULT_AROUND_BYTES: usize = 64 << 10;
 
 /// A piece of a mapped slab; valid until the process ends.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +91,16 @@ impl Window {
         unsafe { copy_out(bytes.as_mut_ptr(), self.base.add(at), bytes.len()) }
     }
 
+    /// Maps the pages of `from..to`, which are present, by loads.
+    fn map_ahead(&self, from: usize, to: usize) {
+        assert!(from <= to && to <= self.len);
+        for at in (from..to).step_by(FAULT_AROUND_BYTES) {
+            // SAFETY: `at` lies within the window, which is readable. The byte may be
+            // written by others meanwhile; it is not used.
+            core::hint::black_box(unsafe { self.base.add(at).read_volatile() });
+        }
+    }
+
     /// Makes the pages that hold `from..to` present, as far as they lie in the window.
     fn populate(&self, from: usize, to: usize) -> Result<(), Errno> {
         let page = rustix::param::page_size();
@@ -112,7 +134,9 @@ pub struct SegmentWriter {
     slab: SlabId,
     /// Where the segment begins in its slab.
     pos: u64,
-    /// All pages before this are present; the whole length for a warm segment.
+    /// Whether all pages are present.
+    warm: bool,
+    /// All pages before this are present and mapped.
     ready: AtomicUsize,
 }
 
@@ -122,7 +146,8 @@ impl SegmentWriter {
             window,
             slab,
             pos,
-            ready: AtomicUsize::new(if warm { window.len() } else { 0 }),
+            warm,
+            ready: AtomicUsize::new(0),
         }
     }
 
@@ -160,23 +185,31 @@ impl SegmentWriter {
             self.window.write(at, bytes);
             return Ok(());
         }
-        self.write_cold(map, at, end, bytes)
+        self.write_ahead(map, at, end, bytes)
     }
 
+    /// Maps more pages, then writes; or writes by other means.
     #[cold]
-    fn write_cold(&self, map: &SlabMap, at: usize, end: usize, bytes: &[u8]) -> Result<(), Errno> {
+    fn write_ahead(&self, map: &SlabMap, at: usize, end: usize, bytes: &[u8]) -> Result<(), Errno> {
         if end > self.len() {
             return Err(Errno::IO);
+        }
+        // Mapping goes on from what is known to be mapped, not from `at`: another thread
+        // may have been given the range before ours and not have written it yet.
+        let ready = self.ready.load(Ordering::Acquire);
+        if self.warm {
+            let to = end.next_multiple_of(MAP_AHEAD_BYTES).min(self.len());
+            self.window.map_ahead(ready.min(to), to);
+            self.ready.fetch_max(to, Ordering::AcqRel);
+            self.window.write(at, bytes);
+            return Ok(());
         }
         let pwrite = || map.write_cold(self.slab, self.pos + at as u64, bytes);
         if bytes.len() >= PWRITE_MIN_BYTES {
             return pwrite();
         }
-        // From what is known to be present, not from `at`: another thread may have been
-        // given the range before ours and not have written it yet.
-        let ready = self.ready.load(Ordering::Acquire);
         let to = end.next_multiple_of(POPULATE_BYTES).min(self.len());
-        match self.window.populate(ready, to) {
+        match self.window.populate(ready.min(to), to) {
             Ok(()) => {
                 self.ready.fetch_max(to, Ordering::AcqRel);
                 self.window.write(at, bytes);

@@ -24,6 +24,13 @@ impl Backing for FakeBacking {
         self.made.push((slab, bytes));
         Ok(())
     }
+
+    fn room_bytes(&mut self, place: Place) -> Result<u64, Errno> {
+        Ok(match self.failing[place.number()] {
+            Some(_) => 0,
+            None => u64::MAX,
+        })
+    }
 }
 
 fn tiers(memory_mib: u64, warm_mib: u64, storage_mib: &[u64]) -> Tiers<FakeBacking> {
@@ -164,6 +171,27 @@ fn a_full_tmpfs_leads_to_the_file_tier() {
     let mut tiers = tiers(128, 0, &[64]);
     tiers.backing.failing[0] = Some(Errno::NOSPC);
     assert_eq!(tiers.grant(MIB, MIB, ME).unwrap().tier(), Tier::File);
+    tiers.backing.failing[0] = None;
+    assert_eq!(tiers.grant(MIB, MIB, ME).unwrap().tier(), Tier::Memory);
+}
+
+#[test]
+fn cold_memory_that_others_filled_is_not_lent_until_there_is_room() {
+    let mut tiers = tiers(64, 0, &[64]);
+    let cold = tiers.grant(MIB, MIB, ME).unwrap();
+    assert_eq!((cold.tier(), cold.warm), (Tier::Memory, false));
+    tiers.backing.failing[0] = Some(Errno::NOSPC);
+    tiers.refused(cold.segment).unwrap();
+    assert_eq!(
+        tiers.usage()[0].trouble.map(|trouble| trouble.errno),
+        Some(Errno::NOSPC)
+    );
+    assert_eq!(tiers.grant(MIB, MIB, ME).unwrap().tier(), Tier::File);
+    warm_all(&tiers);
+    assert!(
+        tiers.grant(MIB, MIB, ME).unwrap().warm,
+        "what is warm is there"
+    );
     tiers.backing.failing[0] = None;
     assert_eq!(tiers.grant(MIB, MIB, ME).unwrap().tier(), Tier::Memory);
 }
