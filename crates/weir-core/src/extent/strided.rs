@@ -5,6 +5,10 @@
 //! bytes. What meets `[start, end)` then begins in `(start - 2^l, end)`, and at least every second run found there has
 //! a chance to meet it: N-1 strided by `P` processes looks at `O(P)` runs, however many pieces they have.
 //!
+//! Runs of one stride can be found better, and N-1 strided is nothing else: run `r` covers a byte `x` with piece `i` just
+//! if its first piece covers `x - i * stride`, and first pieces, being disjoint, *are* sorted. So where all runs of a
+//! level have one stride, a look-up is a binary search for each stride's width in which runs begin: one, mostly.
+//!
 //! The offset of a run is unique among all runs of an index, for its first byte belongs to it alone. Runs of few
 //! pieces are not kept here (see [`FEW`]): two random writes of one length are a progression too, whose span is the
 //! whole file, and many of those would be looked at by every query.
@@ -22,10 +26,15 @@ impl Keyed for Run {
     }
 }
 
+/// So many runs are looked at one by one.
+const SCANNED: usize = if cfg!(test) { 1 } else { 8 };
+
 #[derive(Clone, Debug)]
 struct Level {
     /// Spans of this level are below `1 << bits`.
     bits: u32,
+    /// The stride of all its runs, 0 if they have several.
+    stride: u64,
     runs: OffsetMap<Run>,
 }
 
@@ -40,10 +49,110 @@ fn level_of(run: &Run) -> u32 {
 }
 
 impl Level {
-    /// Where the runs begin that may meet something at or behind `start`.
+    /// Where the runs begin that may reach `start`.
     fn first(&self, start: u64) -> At {
-        let reach = 1_u64.checked_shl(self.bits).unwrap_or(u64::MAX);
-        self.runs.lower_bound(start.saturating_sub(reach))
+        self.runs.lower_bound(start.saturating_sub(self.reach()))
+    }
+
+    fn reach(&self) -> u64 {
+        1_u64.checked_shl(self.bits).unwrap_or(u64::MAX)
+    }
+
+    fn near(&self, start: u64, end: u64) -> Near<'_> {
+        let scan = self.stride <= end - start || self.runs.len() <= SCANNED;
+        let low = if scan {
+            self.first(start)
+        } else {
+            self.first_piece_behind(start)
+        };
+        Near {
+            level: self,
+            start,
+            end,
+            turn: if scan { None } else { Some(0) },
+            low,
+            at: low,
+        }
+    }
+
+    /// The first run whose first piece ends behind `at`.
+    fn first_piece_behind(&self, at: u64) -> At {
+        let Some(floor) = self.runs.floor(at) else {
+            return self.runs.lower_bound(0);
+        };
+        let covers = self
+            .runs
+            .get(floor)
+            .is_some_and(|run| run.offset + run.length > at);
+        if covers {
+            floor
+        } else {
+            self.runs.next(floor)
+        }
+    }
+}
+
+/// The runs of a level that may meet a range.
+struct Near<'a> {
+    level: &'a Level,
+    start: u64,
+    end: u64,
+    /// In a level of one stride, the number of the piece with which the runs at hand would meet the range: their first
+    /// pieces meet the range moved down by so many strides. `None` where runs are looked at one by one.
+    turn: Option<u64>,
+    /// Where the runs of this turn begin.
+    low: At,
+    at: At,
+}
+
+impl<'a> Iterator for Near<'a> {
+    type Item = &'a Run;
+
+    fn next(&mut self) -> Option<&'a Run> {
+        let Some(turn) = self.turn else {
+            loop {
+                let run = self
+                    .level
+                    .runs
+                    .get(self.at)
+                    .filter(|run| run.offset < self.end)?;
+                self.at = self.level.runs.next(self.at);
+                if run.end() > self.start {
+                    return Some(run);
+                }
+            }
+        };
+        self.next_in_turn(turn)
+    }
+}
+
+impl<'a> Near<'a> {
+    fn next_in_turn(&mut self, mut turn: u64) -> Option<&'a Run> {
+        let runs = &self.level.runs;
+        let stride = self.level.stride;
+        loop {
+            let moved_end = self.end.checked_sub(turn.checked_mul(stride)?)?;
+            while let Some(run) = runs.get(self.at).filter(|run| run.offset < moved_end) {
+                self.at = runs.next(self.at);
+                // With the turn before, it met the range already.
+                let seen = turn > 0 && run.offset + run.length + (turn - 1) * stride > self.start;
+                if turn < run.count && !seen {
+                    return Some(run);
+                }
+            }
+            // The next turn in which the run before these has its first piece.
+            let before = runs.get(runs.previous(self.low)?)?;
+            if before.offset.saturating_add(self.level.reach()) <= self.start {
+                return None;
+            }
+            turn = (self.start - (before.offset + before.length)) / stride + 1;
+            self.turn = Some(turn);
+            self.low = match self.start.checked_sub(turn * stride) {
+                Some(moved) => self.level.first_piece_behind(moved),
+                None => runs.lower_bound(0),
+            };
+            self.at = self.low;
+        }
     }
 }
 
@@ -60,15 +169,18 @@ impl Strided {
         let bits = level_of(&run);
         let slot = self.levels.partition_point(|level| level.bits < bits);
         if self.levels.get(slot).is_none_or(|level| level.bits != bits) {
-            self.levels.insert(
-                slot,
-                Level {
-                    bits,
-                    runs: OffsetMap::default(),
-                },
-            );
+            let level = Level {
+                bits,
+                stride: run.stride,
+                runs: OffsetMap::default(),
+            };
+            self.levels.insert(slot, level);
         }
-        self.levels[slot].runs.insert(run);
+        let level = &mut self.levels[slot];
+        if level.stride != run.stride {
+            level.stride = 0;
+        }
+        level.runs.insert(run);
     }
 
     /// Takes out a run that is in here.
@@ -86,11 +198,9 @@ impl Strided {
 
     /// The runs that may meet `[start, end)`: their spans do.
     pub(super) fn near(&self, start: u64, end: u64) -> impl Iterator<Item = &Run> + '_ {
-        self.levels.iter().flat_map(move |level| {
-            let runs = level.runs.iter_from(level.first(start));
-            runs.take_while(move |run| run.offset < end)
-                .filter(move |run| run.end() > start)
-        })
+        self.levels
+            .iter()
+            .flat_map(move |level| level.near(start, end))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Run> + '_ {
@@ -129,5 +239,44 @@ impl Strided {
     /// Gives back what growth left unused.
     pub(super) fn shrink(&mut self) {
         self.levels.iter_mut().for_each(|level| level.runs.shrink());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::run::Source;
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn runs_of_one_stride_are_found(
+            tries in prop::collection::vec((0_u64..2000, 1_u64..30, 4_u64..40), 1..60),
+            stride in 20_u64..200,
+            ranges in prop::collection::vec((0_u64..8000, 1_u64..300), 20),
+        ) {
+            let mut all: Vec<Run> = Vec::new();
+            let mut strided = Strided::default();
+            for (offset, length, count) in tries {
+                let run = Run { offset, length: length.min(stride), stride, count, stamp: 0, source: Source::Hole };
+                if strided.meeting(&run).is_empty() {
+                    prop_assert!(all.iter().all(|other| first_common(other, &run).is_none()));
+                    strided.insert(run);
+                    all.push(run);
+                }
+            }
+            all.sort_by_key(|run| run.offset);
+            for (start, length) in ranges {
+                let meets = |run: &Run| run.pieces_in(start, start + length).next().is_some();
+                let mut found: Vec<Run> = strided.near(start, start + length).filter(|run| meets(run)).copied().collect();
+                found.sort_by_key(|run| run.offset);
+                prop_assert_eq!(found, all.iter().filter(|run| meets(run)).copied().collect::<Vec<_>>());
+            }
+            for run in &all {
+                prop_assert_eq!(strided.ending_at(run.start_of(run.count - 1)), Some(run));
+                prop_assert_eq!(strided.starting_at(run.offset), Some(run));
+            }
+        }
     }
 }
