@@ -8,9 +8,12 @@
 //! | --- | --- |
 //! | [`process`] | the calls, [`types`]: their values |
 //! | [`session`] | the connection to the server; [`node`]: the memory shared with it |
+//! | [`data`] | writing and reading the bytes of files |
 //! | [`errno`] | the server's errors as errno values |
+//! | [`siglock`], [`sys`] | a lock that signal handlers may meet, and what neither rustix nor std gives |
 //! | [`kernel`], [`lock`], [`internal`], [`socket`] | descriptors by number, locks with signals blocked, weir's own descriptors, frames |
 
+pub mod data;
 pub mod errno;
 pub mod internal;
 pub mod kernel;
@@ -18,5 +21,7 @@ pub mod lock;
 pub mod node;
 pub mod process;
 pub mod session;
+pub mod siglock;
 pub mod socket;
+pub mod sys;
 pub mod types;

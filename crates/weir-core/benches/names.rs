@@ -51,38 +51,26 @@ fn shuffled(len: usize) -> Vec<usize> {
     order
 }
 
-/// The files' names, made up when they are needed: so no memory but the tables' is waited for.
 struct Files {
-    dirs: Vec<Ino>,
+    names: Vec<(Ino, String)>,
     order: Vec<usize>,
 }
 
 impl Files {
-    fn name(&self, n: usize) -> (Ino, [u8; 12]) {
-        let mut name = *b"file00000000";
-        let mut rest = n;
-        for byte in name[4..].iter_mut().rev() {
-            *byte = b"0123456789"[rest % 10];
-            rest /= 10;
-        }
-        (self.dirs[n % self.dirs.len()], name)
-    }
-
-    fn ordered(&self) -> impl Iterator<Item = (Ino, [u8; 12])> + '_ {
-        (0..self.order.len()).map(|n| self.name(n))
-    }
-
-    fn shuffled(&self) -> impl Iterator<Item = (usize, (Ino, [u8; 12]))> + '_ {
-        self.order.iter().map(|n| (*n, self.name(*n)))
+    fn shuffled(&self) -> impl Iterator<Item = (usize, Ino, &[u8])> {
+        self.order.iter().map(|i| {
+            let (dir, name) = &self.names[*i];
+            (*i, *dir, name.as_bytes())
+        })
     }
 }
 
 fn reads(shard: &Shard<'_>, files: &Files, inos: &[Ino]) {
     let (view, count) = (shard.view(), inos.len());
-    let (dir, name) = files.name(0);
+    let (dir, name) = &files.names[0];
     best("lookup, one name again and again", count, || {
         for _ in 0..count {
-            black_box(view.lookup(black_box(dir), &name).expect("idle"));
+            black_box(view.lookup(black_box(*dir), name.as_bytes()).expect("idle"));
         }
     });
     best("attr, one inode again and again", count, || {
@@ -90,49 +78,35 @@ fn reads(shard: &Shard<'_>, files: &Files, inos: &[Ino]) {
             black_box(view.attr(black_box(inos[0])).expect("idle"));
         }
     });
-    best("lookup + attr, 1,000 names in turn", count, || {
-        for n in 0..count {
-            let (dir, name) = files.name(n % 1000);
-            let found = view.lookup(dir, &name).expect("idle");
+    let hot: Vec<usize> = files.order.iter().copied().take(1000).collect();
+    best("lookup + attr among 1,000 names", count, || {
+        for i in hot.iter().cycle().take(count) {
+            let (dir, name) = &files.names[*i];
+            let found = view.lookup(*dir, name.as_bytes()).expect("idle");
             black_box(view.attr(found.expect("is there").0).expect("idle"));
         }
     });
-    best("lookup of all, in order", count, || {
-        for (dir, name) in files.ordered() {
-            assert!(view.lookup(dir, &name).expect("idle").is_some());
-        }
-    });
-    best("lookup of all, at random", count, || {
-        for (_, (dir, name)) in files.shuffled() {
-            assert!(view.lookup(dir, &name).expect("idle").is_some());
+    best("lookup among all", count, || {
+        for (i, dir, name) in files.shuffled() {
+            let found = view.lookup(dir, name).expect("idle");
+            assert_eq!(found.expect("is there").0, inos[i]);
         }
     });
     best("lookup of what is not there", count, || {
-        for (_, (dir, name)) in files.shuffled() {
+        for (_, dir, name) in files.shuffled() {
             assert!(view.lookup(dir, &name[..11]).expect("idle").is_none());
         }
     });
-    best("attr of all, at random", count, || {
+    best("attr among all", count, || {
         for i in &files.order {
             black_box(view.attr(inos[*i]).expect("idle"));
         }
     });
 }
 
-fn unlink(shard: &mut Shard<'_>, dir: Ino, name: &[u8]) {
-    let gone = shard.unlink(dir, name, 3).expect("is there");
-    shard.release(gone.ino).expect("is gone");
-}
-
-fn create(shard: &mut Shard<'_>, dir: Ino, name: &[u8]) {
-    shard
-        .create(dir, name, 0o600, OWNER, 4)
-        .expect("there is room");
-}
-
-fn changes(shard: &mut Shard<'_>, files: &Files, inos: &[Ino]) {
+fn changes(shard: &mut Shard<'_>, files: &Files, inos: &mut [Ino]) {
     let count = inos.len();
-    best("setattr (size, mtime) of all, at random", count, || {
+    best("setattr (size, mtime) among all", count, || {
         for i in &files.order {
             let set = SetAttr {
                 size: Some(1),
@@ -144,35 +118,27 @@ fn changes(shard: &mut Shard<'_>, files: &Files, inos: &[Ino]) {
     });
     best("create + unlink + release of one name", count, || {
         for n in 0..count {
-            let dir = files.name(n).0;
-            create(shard, dir, b"temporary001");
-            unlink(shard, dir, b"temporary001");
+            let dir = files.names[n].0;
+            let ino = shard.create(dir, b"temporary001", 0o600, OWNER, 1);
+            let ino = ino.expect("there is room");
+            shard.unlink(dir, b"temporary001", 2).expect("is there");
+            shard.release(ino).expect("is gone");
         }
     });
-    let ns = time(count, || {
-        for (_, (dir, name)) in files.shuffled() {
-            unlink(shard, dir, &name);
+    let unlink = time(count, || {
+        for (i, dir, name) in files.shuffled() {
+            shard.unlink(dir, name, 3).expect("is there");
+            shard.release(inos[i]).expect("is gone");
         }
     });
-    report("unlink + release of all, at random", ns);
-    let ns = time(count, || {
-        for (dir, name) in files.ordered() {
-            create(shard, dir, &name);
+    report("unlink + release of all, in random order", unlink);
+    let create = time(count, || {
+        for (i, dir, name) in files.shuffled() {
+            let ino = shard.create(dir, name, 0o600, OWNER, 4);
+            inos[i] = ino.expect("there is room");
         }
     });
-    report("create of all again, in order", ns);
-    let ns = time(count, || {
-        for (dir, name) in files.ordered() {
-            unlink(shard, dir, &name);
-        }
-    });
-    report("unlink + release of all, in order", ns);
-    let ns = time(count, || {
-        for (_, (dir, name)) in files.shuffled() {
-            create(shard, dir, &name);
-        }
-    });
-    report("create of all again, at random", ns);
+    report("create of all again, in random order", create);
 }
 
 fn main() {
@@ -188,48 +154,40 @@ fn main() {
     let tables = Tables::format(&header, &inodes, &arena, &buckets, Rank(0)).expect("fits");
     let mut shard = Shard::new(tables, 0o755, OWNER, 0).expect("there is room");
     let root = shard.root();
-    let mut mkdir = |d: usize| {
-        let name = format!("dir{d}");
-        let dir = shard.mkdir(root, name.as_bytes(), 0o755, OWNER, 0);
-        dir.expect("there is room")
-    };
+    let dirs: Vec<Ino> = (0..DIRS)
+        .map(|d| {
+            let name = format!("dir{d}");
+            let dir = shard.mkdir(root, name.as_bytes(), 0o755, OWNER, 0);
+            dir.expect("there is room")
+        })
+        .collect();
+    let names = (0..count).map(|n| (dirs[n % DIRS], format!("file{n:08}")));
     let files = Files {
-        dirs: (0..DIRS).map(&mut mkdir).collect(),
+        names: names.collect(),
         order: shuffled(count),
     };
     println!("{count} files in {DIRS} directories");
-    reference(&files);
+    let walk: Vec<[u64; 16]> = vec![[1; 16]; count];
+    best("(a word of each of as many 128-byte blocks)", count, || {
+        let sum: u64 = files.order.iter().map(|i| walk[*i][3]).sum();
+        assert_eq!(sum, count as u64);
+    });
+    drop(walk);
     let mut inos = Vec::with_capacity(count);
-    let ns = time(count, || {
-        for (dir, name) in files.ordered() {
-            let ino = shard.create(dir, &name, 0o600, OWNER, 0);
+    let create = time(count, || {
+        for (dir, name) in &files.names {
+            let ino = shard.create(*dir, name.as_bytes(), 0o600, OWNER, 0);
             inos.push(ino.expect("there is room"));
         }
     });
-    report("create, in order, the table growing", ns);
+    report("create, in order", create);
     let before = shard.counts();
     reads(&shard, &files, &inos);
-    changes(&mut shard, &files, &inos);
+    changes(&mut shard, &files, &mut inos);
     let after = shard.counts();
     for (when, counts) in [("when made", before), ("when all was made again", after)] {
         let count = count as u64;
         let (tables, private) = (counts.table_bytes / count, counts.private_bytes / count);
         println!("memory a file, {when}: tables {tables} B + private {private} B");
     }
-}
-
-/// What one dependent access to memory of the tables' size costs on this machine.
-fn reference(files: &Files) {
-    let count = files.order.len();
-    let mut next: Vec<[usize; 16]> = vec![[0; 16]; count];
-    for pair in files.order.windows(2) {
-        next[pair[0]][3] = pair[1];
-    }
-    best("(memory access, each waiting for the last)", count, || {
-        let mut here = files.order[0];
-        for _ in 0..count {
-            here = next[here][3];
-        }
-        black_box(here);
-    });
 }

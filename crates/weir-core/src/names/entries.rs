@@ -17,11 +17,6 @@ use super::{FileType, NamesError};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// The bucket that is split into itself and `new`, which has one bit more.
-fn split_from(new: u32) -> u32 {
-    new & !(1 << new.ilog2())
-}
-
 impl Shard<'_> {
     /// Makes an entry that is not found yet: memory, place in the directory's order, words.
     /// Its granule.
@@ -104,7 +99,8 @@ impl Shard<'_> {
         let Some(new) = buckets.get(count as usize) else {
             return;
         };
-        let old = &buckets[split_from(count) as usize];
+        // The highest bit of the new bucket's number tells it from the one it comes out of.
+        let old = &buckets[(count & !(1 << count.ilog2())) as usize];
         let _change = Change::begin(stripe(&self.tables, count));
         let mut here = old.load(Relaxed);
         let (mut stay, mut go) = (0, 0);
@@ -130,59 +126,5 @@ impl<'a> Shard<'a> {
     /// An entry the writer knows to be there.
     pub(super) fn dentry(&self, at: u32) -> Dentry<'a> {
         Dentry::at(self.tables.arena, at).expect("the writer's own references hold")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::names::memory::Memory;
-    use crate::names::{Owner, RenameMode};
-    use crate::types::Rank;
-
-    /// The window in which a reader could be misled is too short for a test with threads to hit, so
-    /// this asserts that the counters move.
-    #[test]
-    fn what_is_taken_away_changes_its_counter_and_what_comes_does_not() {
-        let memory = Memory::new(100);
-        let owner = Owner { uid: 0, gid: 0 };
-        let mut shard = Shard::new(memory.format(Rank(0)), 0o755, owner, 0).unwrap();
-        let root = shard.root();
-        let tables = shard.tables;
-        let counters = || {
-            [&b"a"[..], b"b"].map(|name| {
-                let key = Key::probe(root, name).unwrap();
-                stripe(&tables, key.hash).load(Relaxed)
-            })
-        };
-        shard.create(root, b"a", 0o600, owner, 0).unwrap();
-        assert_eq!(counters(), [0, 0]);
-        let (a, b) = ((root, &b"a"[..]), (root, &b"b"[..]));
-        shard.rename(a, b, RenameMode::Replace, 0).unwrap();
-        assert_eq!(counters(), [2, 2]);
-        shard.create(root, b"a", 0o600, owner, 0).unwrap();
-        shard.rename(a, b, RenameMode::Exchange, 0).unwrap();
-        assert_eq!(counters(), [4, 4]);
-        shard.unlink(root, b"a", 0).unwrap();
-        assert_eq!(counters(), [6, 4]);
-    }
-
-    #[test]
-    fn the_table_grows_one_bucket_an_entry_and_loses_none() {
-        let memory = Memory::new(5000);
-        let owner = Owner { uid: 0, gid: 0 };
-        let mut shard = Shard::new(memory.format(Rank(0)), 0o755, owner, 0).unwrap();
-        let root = shard.root();
-        for n in 0..4500_u32 {
-            let name = n.to_string();
-            shard
-                .create(root, name.as_bytes(), 0o600, owner, 0)
-                .unwrap();
-            let count = shard.tables.header.bucket_count.0.load(Relaxed);
-            assert_eq!(count, (n + 1).max(1024));
-        }
-        for n in 0..4500_u32 {
-            assert!(shard.lookup(root, n.to_string().as_bytes()).is_ok());
-        }
     }
 }

@@ -139,21 +139,9 @@ impl Order {
 }
 
 impl Chunk {
-    /// Where `sequence` is. Starts where it would be if the gaps were even, and goes on
-    /// from there: one probe in a full chunk, few and neighbouring ones in another.
     fn search(&self, sequence: u64) -> Option<usize> {
         let delta = u32::try_from(sequence.checked_sub(self.base)?).ok()?;
-        let (last, _) = *self.pairs.last()?;
-        let span = u64::from(last) + 1;
-        let guess = u64::from(delta.min(last)) * self.pairs.len() as u64 / span;
-        let mut place = usize::try_from(guess).ok()?;
-        while self.pairs[place].0 < delta && place + 1 < self.pairs.len() {
-            place += 1;
-        }
-        while self.pairs[place].0 > delta && place > 0 {
-            place -= 1;
-        }
-        (self.pairs[place].0 == delta).then_some(place)
+        self.pairs.binary_search_by_key(&delta, |(d, _)| *d).ok()
     }
 }
 

@@ -1,0 +1,59 @@
+//! What the data path needs of its process: shared tables, slabs and requests.
+
+use rustix::io::Errno;
+use weir_core::node::block::FileBlock;
+use weir_core::node::cell::Cell;
+use weir_core::node::region::Counter;
+use weir_core::node::ring::{Note, Record};
+use weir_core::proto::{Attached, Lent, Located};
+use weir_core::types::Ino;
+use weir_store::slabmap::SlabMap;
+
+use super::log::Log;
+
+/// What the namespace says of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileState {
+    /// Its size, if nobody has it open for writing on this node.
+    pub size: u64,
+    /// Bumped whenever its extents change.
+    pub generation: u64,
+    /// Its block, if somebody has.
+    pub block: Option<u32>,
+}
+
+/// The process around the data path. [`crate::session::Session`] is the real one.
+pub trait Host {
+    /// The node's cells.
+    fn cells(&self) -> &'static [Cell];
+    /// The node's file blocks.
+    fn blocks(&self) -> &'static [FileBlock];
+    /// What the namespace says of a file; `ESTALE`: it is gone.
+    fn file(&self, ino: Ino) -> Result<FileState, Errno>;
+    /// The process's log.
+    fn log(&self) -> &Log;
+    /// Attaches for writing.
+    fn attach(&self, ino: Ino) -> Result<Attached, Errno>;
+    /// Asks for a segment.
+    fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno>;
+    /// Asks where bytes are.
+    fn locate(&self, ino: Ino, offset: u64, length: u64) -> Result<Located, Errno>;
+    /// Hands a closed record to the server; if the ring is full, waits for the server
+    /// to empty it.
+    fn push(&self, record: &Record) -> Result<(), Errno>;
+    /// Tells the server something without waiting.
+    fn note(&self, note: Note);
+    /// The node's slabs.
+    fn slabs(&self) -> &SlabMap;
+    /// Counts for the report.
+    fn count(&self, counter: Counter, n: u64);
+}
+
+/// The greatest file size: what `off_t` can say.
+pub const MAX_FILE_BYTES: u64 = i64::MAX as u64;
+
+/// Finds a file's block and checks that it is the file's.
+pub fn block_of<H: Host>(host: &H, ino: Ino, state: &FileState) -> Option<&'static FileBlock> {
+    let block = host.blocks().get(state.block? as usize)?;
+    (block.ino.load(core::sync::atomic::Ordering::Acquire) == ino.0).then_some(block)
+}

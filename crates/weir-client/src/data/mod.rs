@@ -1,0 +1,20 @@
+//! The data path: how a process writes and reads the bytes of its files.
+//!
+//! A [`Vnode`] is one file as one process sees it. Writing ([`write`]) grows an extent
+//! record in the process's cell of the file; reading ([`read`]) copies out of the
+//! slabs where the index says the bytes are. The bytes of all files of a process go
+//! into its [`log`]. What the data path needs of the rest of the client is the trait
+//! [`Host`], so that it is tested against a server that is a few vectors.
+
+pub mod host;
+pub mod log;
+pub mod read;
+pub mod stream;
+pub mod vnode;
+
+#[cfg(test)]
+mod tests;
+
+pub use host::{FileState, Host};
+pub use log::Log;
+pub use vnode::Vnode;

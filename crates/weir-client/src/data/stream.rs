@@ -1,0 +1,564 @@
+//! A stream: one process's writing to one file.
+//!
+//! It holds the process's copy of its cell's record. The hot path ([`Stream::grow`])
+//! is a compare with the file's epoch, a copy and a store. All else
+//! ([`Stream::write`]) decides how the record goes on, in this order:
+//!
+//! 1. *In place*: the live piece covers the write already.
+//! 2. *Grow*: the write goes on where the live piece ends; the claim or the
+//!    reservation may have to be extended.
+//! 3. *Next piece*: the write begins where the arithmetic progression of the record
+//!    has its next piece (N-1 strided).
+//! 4. *Begin*: the record is pushed to the server's ring, and another one begins.
+//!
+//! A progression is guessed when two pieces in a row lay equally far apart.
+
+use core::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use weir_core::node::block::FileBlock;
+use weir_core::node::cell::{Cell, State};
+use weir_core::node::claim::{self, Claim, Outcome};
+use weir_core::node::region::Counter;
+use weir_core::node::ring::{Note, Record};
+use weir_core::types::Ino;
+use weir_store::slabmap::Window;
+
+use super::host::{Host, MAX_FILE_BYTES};
+use super::log::Reservation;
+use crate::sys;
+
+/// A claim that is extended takes at least so much more.
+const MIN_CLAIM: u64 = 64 << 10;
+/// And at most so much.
+const MAX_CLAIM: u64 = 1 << 30;
+/// A reservation beyond what a write needs takes at most so much.
+const MAX_RESERVE: u64 = 16 << 20;
+/// What is left of a segment is used up before another one is asked for, if it can
+/// take this much of a write.
+const MIN_RESERVE: u64 = 1 << 20;
+/// A write of `n` bytes counts as `n` plus this towards the next look at the clock.
+const CLOCK_STEP: u64 = 256;
+/// How far writes may get without a look at the clock.
+const CLOCK_BYTES: u64 = 4096;
+/// An epoch that no file has: the record must not grow.
+const NEVER: u64 = u64::MAX;
+
+/// The state of a process's writing to a file.
+#[derive(Debug, Default)]
+pub struct Stream {
+    /// Where the live piece goes on, in the file.
+    next: u64,
+    /// How much it may still take without a decision.
+    room: u64,
+    /// The epoch of the claim.
+    epoch: u64,
+    /// Where the next byte goes, in the reservation.
+    used: u64,
+    /// The cell's counter of bytes.
+    committed: u64,
+    /// Bytes (and a bit for each write) since the last look at the clock.
+    unseen: u64,
+    window: Option<Window>,
+    place: Option<Place>,
+    state: State,
+    claim: Claim,
+    reservation: Option<Reservation>,
+    /// From the piece before the live one to the live one.
+    jump: u64,
+    /// `committed` when the stream was attached, and when it was last counted.
+    counted: u64,
+}
+
+/// What attaching gave us.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    block: &'static FileBlock,
+    cell: &'static Cell,
+    index: u32,
+}
+
+impl Stream {
+    /// The hot path: appends to the live piece if nothing needs to be decided. No
+    /// allocation, no system call, no lock that processes share.
+    #[inline]
+    pub fn grow(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        let length = bytes.len() as u64;
+        if offset != self.next || length > self.room {
+            return false;
+        }
+        let (Some(place), Some(window)) = (&self.place, &self.window) else {
+            return false;
+        };
+        if place.block.epoch.load(Ordering::Acquire) != self.epoch {
+            return false;
+        }
+        window.write(index(self.used), bytes);
+        self.advance(length);
+        self.unseen += length + CLOCK_STEP;
+        if self.unseen >= CLOCK_BYTES {
+            self.touch();
+        }
+        true
+    }
+
+    /// Accounts for `length` bytes that are in place, and shows them.
+    #[inline]
+    fn advance(&mut self, length: u64) {
+        self.used += length;
+        self.next += length;
+        self.room -= length;
+        self.committed = self.committed.wrapping_add(length);
+        if let Some(place) = &self.place {
+            place.cell.commit(self.committed);
+        }
+    }
+
+    /// Notes the time of the write that was just made.
+    fn touch(&mut self) {
+        self.unseen = 0;
+        if let Some(place) = &self.place {
+            place
+                .cell
+                .mtime_ns
+                .store(sys::coarse_now_ns(), Ordering::Release);
+            place
+                .cell
+                .mtime_mark
+                .store(self.committed, Ordering::Release);
+        }
+    }
+
+    /// Writes `bytes` at `offset`; returns how many, fewer only if there was no room
+    /// for the rest.
+    pub fn write<H: Host>(
+        &mut self,
+        host: &H,
+        ino: Ino,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<usize, Errno> {
+        let length = bytes.len() as u64;
+        if offset
+            .checked_add(length)
+            .is_none_or(|e| e > MAX_FILE_BYTES)
+        {
+            return Err(Errno::FBIG);
+        }
+        if length == 0 {
+            return Ok(0);
+        }
+        let place = self.attach(host, ino)?;
+        if self.is_growing(&place) && self.covers(offset, length) {
+            self.overwrite(host, offset, bytes)?;
+            host.count(Counter::BytesWritten, length);
+            self.touch();
+            return Ok(bytes.len());
+        }
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.put(host, &place, offset + done as u64, &bytes[done..]) {
+                Ok(n) => done += n,
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.touch();
+        Ok(done)
+    }
+
+    /// Writes `bytes` at the end of the file; returns where that was and how many.
+    pub fn append<H: Host>(
+        &mut self,
+        host: &H,
+        ino: Ino,
+        bytes: &[u8],
+    ) -> Result<(u64, usize), Errno> {
+        let place = self.attach(host, ino)?;
+        let length = bytes.len() as u64;
+        if place.block.size(host.cells()).saturating_add(length) > MAX_FILE_BYTES {
+            return Err(Errno::FBIG);
+        }
+        let offset = place.block.reserve_append(host.cells(), length);
+        if self.grow(offset, bytes) {
+            return Ok((offset, bytes.len()));
+        }
+        let done = self.write(host, ino, offset, bytes)?;
+        Ok((offset, done))
+    }
+
+    /// Writes a first part of `bytes`, at least one byte.
+    fn put<H: Host>(
+        &mut self,
+        host: &H,
+        place: &Place,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<usize, Errno> {
+        let room = self.aim(host, place, offset, bytes.len() as u64)?;
+        let n = usize::try_from(room).map_or(bytes.len(), |r| r.min(bytes.len()));
+        self.store(host, self.used, &bytes[..n])?;
+        self.advance(n as u64);
+        Ok(n)
+    }
+
+    /// Lets the live piece go on at `offset`; returns how much it may take, at least 1.
+    fn aim<H: Host>(
+        &mut self,
+        host: &H,
+        place: &Place,
+        offset: u64,
+        left: u64,
+    ) -> Result<u64, Errno> {
+        let growing = self.is_growing(place);
+        let on = growing
+            && if offset == self.next {
+                self.room > 0 || self.extend(host, place, left)
+            } else {
+                self.next_piece(host, place, offset)
+            };
+        if !on {
+            self.begin(host, place, offset, left)?;
+        }
+        Ok(self.room)
+    }
+
+    /// Attaches to the file if that was not done yet.
+    fn attach<H: Host>(&mut self, host: &H, ino: Ino) -> Result<Place, Errno> {
+        if let Some(place) = self.place {
+            return Ok(place);
+        }
+        let attached = host.attach(ino)?;
+        let block = host.blocks().get(attached.block as usize);
+        let cell = host.cells().get(attached.cell as usize);
+        let (Some(block), Some(cell)) = (block, cell) else {
+            return Err(Errno::IO);
+        };
+        self.adopt(Place {
+            block,
+            cell,
+            index: attached.cell,
+        });
+        self.place.ok_or(Errno::IO)
+    }
+
+    fn adopt(&mut self, place: Place) {
+        self.committed = place.cell.committed.load(Ordering::Relaxed);
+        self.counted = self.committed;
+        self.epoch = NEVER;
+        self.room = 0;
+        self.state = place.cell.state().0;
+        self.place = Some(place);
+    }
+
+    /// Takes over an attachment that came with the creation of the file.
+    pub fn attached<H: Host>(&mut self, host: &H, block: u32, cell: u32) {
+        let block = host.blocks().get(block as usize);
+        let index = cell;
+        if let (None, Some(block), Some(cell)) =
+            (self.place, block, host.cells().get(cell as usize))
+        {
+            self.adopt(Place { block, cell, index });
+        }
+    }
+
+    /// Whether the record may grow: nobody ended its claim.
+    fn is_growing(&self, place: &Place) -> bool {
+        self.state.stamp != 0 && place.block.epoch.load(Ordering::Acquire) == self.epoch
+    }
+
+    /// The length of the live piece.
+    fn live(&self) -> u64 {
+        self.committed.wrapping_sub(self.state.mark)
+    }
+
+    fn covers(&self, offset: u64, length: u64) -> bool {
+        offset >= self.state.live_offset() && offset + length <= self.next
+    }
+
+    /// Whether the live piece holds all of `[offset, offset + length)` and nobody
+    /// wrote there since; then its bytes can be read with [`Stream::read_live`].
+    pub fn holds(&self, offset: u64, length: u64) -> bool {
+        self.place.is_some_and(|p| self.is_growing(&p)) && self.covers(offset, length)
+    }
+
+    /// Reads bytes that the live piece holds.
+    pub fn read_live<H: Host>(&self, host: &H, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        let at = self.used - (self.next - offset);
+        if let Some(window) = &self.window {
+            window.read(index(at), bytes);
+            return Ok(());
+        }
+        let held = self.reservation.as_ref().ok_or(Errno::IO)?;
+        host.slabs().read_at(held.slab, held.pos + at, bytes)
+    }
+
+    fn overwrite<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.store(host, self.used - (self.next - offset), bytes)
+    }
+
+    /// Puts bytes at `at` of the reservation.
+    fn store<H: Host>(&self, host: &H, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+        if let Some(window) = &self.window {
+            window.write(index(at), bytes);
+            return Ok(());
+        }
+        let held = self.reservation.as_ref().ok_or(Errno::IO)?;
+        let pos = held.pos + at;
+        match &held.cold {
+            Some(writer) => writer.write(host.slabs(), index(pos - writer.pos()), bytes),
+            None => host.slabs().write_at(held.slab, pos, bytes),
+        }
+    }
+
+    /// Extends the claim and the reservation of a record that goes on growing at its
+    /// end. False: another record must begin.
+    fn extend<H: Host>(&mut self, host: &H, place: &Place, left: u64) -> bool {
+        if self.claim.count != 1 {
+            return false;
+        }
+        if !self.stretch(host, left, 1) {
+            return false;
+        }
+        let Some(held) = &self.reservation else {
+            return false;
+        };
+        let in_reservation = held.len - self.used;
+        if self.claim.end() <= self.next && !self.widen_claim(host, place, left.min(in_reservation))
+        {
+            return false;
+        }
+        self.room = in_reservation.min(self.claim.end() - self.next);
+        self.room > 0
+    }
+
+    /// Makes sure that the reservation has room for `least` bytes more, by lengthening it
+    /// if that is possible; `left` bytes are about to be written.
+    fn stretch<H: Host>(&mut self, host: &H, left: u64, least: u64) -> bool {
+        let want = self.appetite(left.max(least));
+        let Some(held) = &mut self.reservation else {
+            return false;
+        };
+        if held.len - self.used >= least {
+            return true;
+        }
+        held.len = host.log().lengthen(held, want);
+        if self.window.is_some() {
+            match host.slabs().window(held.slab, held.pos, held.len) {
+                Ok(window) => self.window = Some(window),
+                Err(_) => return false,
+            }
+        }
+        held.len - self.used >= least
+    }
+
+    /// Claims more behind the end of the live piece, for the same record: right only
+    /// if no other record of the file began since it did, for its stamp stays.
+    fn widen_claim<H: Host>(&mut self, host: &H, place: &Place, needed: u64) -> bool {
+        let begin = self.state.offset;
+        let more = (self.live() * 2).clamp(MIN_CLAIM, MAX_CLAIM).max(needed);
+        let end = self.next.saturating_add(more).min(MAX_FILE_BYTES);
+        let outcome = claim::acquire(
+            place.block,
+            host.cells(),
+            place.index,
+            &Claim::range(begin, self.next + needed - begin),
+            &Claim::range(begin, end - begin),
+        );
+        match outcome {
+            Outcome::Granted { claim, epoch }
+                if epoch == self.epoch
+                    && place.block.next_stamp.load(Ordering::SeqCst) == self.state.stamp + 1 =>
+            {
+                self.claim = claim;
+                true
+            }
+            _ => {
+                host.count(Counter::Conflicts, u64::from(outcome == Outcome::Single));
+                self.epoch = NEVER;
+                false
+            }
+        }
+    }
+
+    /// Goes on to the next piece of the record's progression, if `offset` is where it
+    /// begins.
+    fn next_piece<H: Host>(&mut self, host: &H, place: &Place, offset: u64) -> bool {
+        let is_next = self.claim.count > 1
+            && self.live() == self.claim.length
+            && offset == self.state.live_offset().wrapping_add(self.claim.stride)
+            && offset < self.claim.end()
+            && self.stretch(host, self.claim.length, self.claim.length);
+        if is_next {
+            self.state.count += 1;
+            self.state.length = self.claim.length;
+            self.state.stride = self.claim.stride;
+            self.state.mark = self.committed;
+            place.cell.replace(&self.state);
+            self.next = offset;
+            self.room = self.claim.length;
+        }
+        is_next
+    }
+
+    /// Ends the record in force and begins another one at `offset`.
+    fn begin<H: Host>(
+        &mut self,
+        host: &H,
+        place: &Place,
+        offset: u64,
+        left: u64,
+    ) -> Result<(), Errno> {
+        self.close(host, place)?;
+        let piece = self.live();
+        let jump = offset.wrapping_sub(self.state.live_offset());
+        let had_record = self.state.stamp != 0;
+        let strided = had_record && jump == self.jump && piece > 0 && jump > piece && left <= piece;
+        let goes_on = had_record && offset == self.next;
+        self.reserve(host, if strided { piece } else { left })?;
+        let held = self.reservation.as_ref().ok_or(Errno::NOSPC)?;
+        let fits = held.len - self.used;
+        let (slab, pos) = (held.slab.raw(), held.pos + self.used);
+        let take = left.min(fits);
+        let needed = Claim::range(offset, take);
+        let wished = if strided {
+            Claim {
+                offset,
+                length: piece,
+                stride: jump,
+                count: (MAX_FILE_BYTES - offset) / jump,
+            }
+        } else if goes_on {
+            let more = (piece * 2).clamp(MIN_CLAIM, MAX_CLAIM).max(take);
+            Claim::range(offset, more.min(MAX_FILE_BYTES - offset))
+        } else {
+            needed
+        };
+        let wished = if wished.count == 0 { needed } else { wished };
+        let outcome = claim::acquire(place.block, host.cells(), place.index, &needed, &wished);
+        let stamp = place.block.stamp();
+        let old = (self.state, piece);
+        self.state = State::begin(offset, slab, pos, stamp, &old, place.block);
+        self.state.mark = self.committed;
+        place.cell.replace(&self.state);
+        host.count(Counter::Records, 1);
+        self.jump = jump;
+        self.next = offset;
+        match outcome {
+            Outcome::Granted { claim, epoch } => {
+                let limit = if claim.count > 1 {
+                    claim.length
+                } else {
+                    claim.end() - offset
+                };
+                (self.claim, self.epoch, self.room) = (claim, epoch, limit.min(fits));
+            }
+            Outcome::Single => {
+                host.count(Counter::Conflicts, 1);
+                (self.claim, self.epoch, self.room) = (Claim::default(), NEVER, take);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the record in force to the server. It stays in the cell until another
+    /// one begins; the server may see it twice.
+    fn close<H: Host>(&mut self, host: &H, place: &Place) -> Result<(), Errno> {
+        let state = &self.state;
+        let live = self.live();
+        if state.stamp == 0 {
+            return Ok(());
+        }
+        let whole = state.count + u64::from(state.count > 0 && live == state.length);
+        let record = Record {
+            cell: place.index,
+            slab: state.slab,
+            offset: state.offset,
+            length: state.length,
+            stride: if whole > 1 { state.stride } else { 0 },
+            count: whole,
+            pos: state.pos,
+            stamp: state.stamp,
+        };
+        if whole > 0 {
+            host.push(&record)?;
+        }
+        if live > 0 && whole == state.count {
+            host.push(&Record {
+                offset: state.live_offset(),
+                length: live,
+                stride: 0,
+                count: 1,
+                pos: state.live_pos(),
+                ..record
+            })?;
+        }
+        Ok(())
+    }
+
+    /// How much to reserve for a stream that is about to write `left` bytes.
+    fn appetite(&self, left: u64) -> u64 {
+        let so_far = self.committed.wrapping_sub(self.counted);
+        left.max((so_far * 2).min(MAX_RESERVE))
+    }
+
+    /// Makes sure that the reservation has room for a record that will take `left`
+    /// bytes, or begins another one.
+    fn reserve<H: Host>(&mut self, host: &H, left: u64) -> Result<(), Errno> {
+        if let Some(held) = &self.reservation {
+            if held.len - self.used >= left {
+                return Ok(());
+            }
+            host.log().give_back(host, held, self.used);
+            // The record ends here also if no other room is found: without its
+            // reservation it can neither grow nor be changed in place.
+            self.epoch = NEVER;
+            self.reservation = None;
+            self.window = None;
+            self.room = 0;
+        }
+        let want = self.appetite(left);
+        let min = left.min(MIN_RESERVE);
+        let reservation = host.log().reserve(host, min, want)?;
+        self.used = 0;
+        self.window = if reservation.warm {
+            let slabs = host.slabs();
+            Some(slabs.window(reservation.slab, reservation.pos, reservation.len)?)
+        } else {
+            None
+        };
+        self.reservation = Some(reservation);
+        Ok(())
+    }
+
+    /// Leaves the file: the last descriptor of this process is closed. The server
+    /// takes the record from the cell.
+    pub fn detach<H: Host>(&mut self, host: &H) {
+        if let Some(held) = self.reservation.take() {
+            host.log().give_back(host, &held, self.used);
+        }
+        if let Some(place) = self.place {
+            host.count(
+                Counter::BytesWritten,
+                self.committed.wrapping_sub(self.counted),
+            );
+            if self.unseen > 0 {
+                self.touch();
+            }
+            host.note(Note::Detach(place.index));
+        }
+        *self = Stream::default();
+    }
+
+    /// The cell, if attached.
+    pub fn cell(&self) -> Option<u32> {
+        self.place.map(|p| p.index)
+    }
+}
+
+/// A place within a reservation, which is less than a slab.
+#[inline]
+#[allow(clippy::cast_possible_truncation)] // at most 64 MiB
+fn index(at: u64) -> usize {
+    at as usize
+}

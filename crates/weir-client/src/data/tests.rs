@@ -1,0 +1,479 @@
+//! The data path against a server that is a few vectors, and a model that is bytes.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+use rustix::io::Errno;
+use weir_core::extent::{ExtentIndex, Run, Source};
+use weir_core::node::block::FileBlock;
+use weir_core::node::cell::Cell;
+use weir_core::node::region::Counter;
+use weir_core::node::ring::{Note, Record};
+use weir_core::proto::{Attached, Lent, Located, Tier};
+use weir_core::types::{Ino, SegmentId};
+use weir_store::map::create_sparse;
+use weir_store::slabmap::SlabMap;
+
+use super::{FileState, Host, Log, Vnode};
+
+const SLAB: u64 = 64 << 20;
+const INO: Ino = Ino(7);
+
+/// What the processes of a node share, and the server's side of it.
+struct Node {
+    _dir: tempfile::TempDir,
+    blocks: &'static [FileBlock],
+    cells: &'static [Cell],
+    server: Mutex<Server>,
+    path: std::path::PathBuf,
+    conflicts: AtomicU32,
+    records: AtomicU32,
+}
+
+#[derive(Default)]
+struct Server {
+    /// Every record seen, by stamp and offset, as long as it has got.
+    seen: BTreeMap<(u64, u64), Run>,
+    generation: u64,
+    next_cell: u32,
+    next_segment: u32,
+    segment_bytes: u64,
+    size_at_rest: u64,
+    warm: bool,
+}
+
+fn leak<T: Default>(n: usize) -> &'static [T] {
+    (0..n).map(|_| T::default()).collect::<Vec<T>>().leak()
+}
+
+impl Node {
+    fn new(segment_bytes: u64, warm: bool) -> Arc<Node> {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let file = std::fs::File::open(dir.path()).unwrap();
+        create_sparse(&file, "slab-0", SLAB).unwrap();
+        let blocks: &'static [FileBlock] = leak(1);
+        blocks[0].lend(INO.0, 0, 1);
+        Arc::new(Node {
+            path: dir.path().to_path_buf(),
+            _dir: dir,
+            blocks,
+            cells: leak(64),
+            server: Mutex::new(Server {
+                segment_bytes,
+                warm,
+                ..Server::default()
+            }),
+            conflicts: AtomicU32::new(0),
+            records: AtomicU32::new(0),
+        })
+    }
+
+    fn process(self: &Arc<Node>) -> Process {
+        Process {
+            node: self.clone(),
+            log: Log::new(),
+            slabs: SlabMap::new(&self.path, 1, &[]),
+        }
+    }
+
+    fn harvest(&self, server: &mut Server) {
+        for (_, cell) in self.blocks[0].cells(self.cells) {
+            let (state, live) = cell.state();
+            if state.stamp == 0 {
+                continue;
+            }
+            let run = |offset, length, stride, count, pos| Run {
+                offset,
+                length,
+                stride,
+                count,
+                stamp: state.stamp,
+                source: Source::Log {
+                    rank: 0,
+                    slab: state.slab,
+                    pos,
+                    pos_stride: if count > 1 { length } else { 0 },
+                },
+            };
+            if state.count > 0 {
+                let stride = if state.count > 1 { state.stride } else { 0 };
+                server.see(run(
+                    state.offset,
+                    state.length,
+                    stride,
+                    state.count,
+                    state.pos,
+                ));
+            }
+            if live > 0 {
+                server.see(run(state.live_offset(), live, 0, 1, state.live_pos()));
+            }
+        }
+    }
+}
+
+impl Server {
+    fn see(&mut self, run: Run) {
+        self.generation += 1;
+        let entry = self.seen.entry((run.stamp, run.offset)).or_insert(run);
+        if (run.count, run.length) > (entry.count, entry.length) {
+            *entry = run;
+        }
+    }
+}
+
+/// One process of the node.
+struct Process {
+    node: Arc<Node>,
+    log: Log,
+    slabs: SlabMap,
+}
+
+impl Host for Process {
+    fn cells(&self) -> &'static [Cell] {
+        self.node.cells
+    }
+    fn blocks(&self) -> &'static [FileBlock] {
+        self.node.blocks
+    }
+    fn file(&self, ino: Ino) -> Result<FileState, Errno> {
+        assert_eq!(ino, INO);
+        let server = self.node.server.lock().unwrap();
+        Ok(FileState {
+            size: server.size_at_rest,
+            generation: server.generation,
+            block: Some(0),
+        })
+    }
+    fn log(&self) -> &Log {
+        &self.log
+    }
+    fn attach(&self, _ino: Ino) -> Result<Attached, Errno> {
+        let mut server = self.node.server.lock().unwrap();
+        let cell = server.next_cell;
+        server.next_cell += 1;
+        let block = &self.node.blocks[0];
+        let next = block.head.load(Ordering::Relaxed);
+        self.node.cells[cell as usize].lend(0, cell, next);
+        block.head.store(cell + 1, Ordering::Release);
+        Ok(Attached { block: 0, cell })
+    }
+    fn segment(&self, min: u64, _want: u64) -> Result<Lent, Errno> {
+        let mut server = self.node.server.lock().unwrap();
+        let len = server.segment_bytes;
+        let segment = server.next_segment;
+        if min > len || u64::from(segment + 1) * len > SLAB {
+            return Err(Errno::NOSPC);
+        }
+        server.next_segment += 1;
+        Ok(Lent {
+            segment: SegmentId(segment),
+            slab: 0,
+            tier: Tier::Memory,
+            pos: u64::from(segment) * len,
+            len,
+            warm: server.warm,
+        })
+    }
+    fn locate(&self, _ino: Ino, offset: u64, length: u64) -> Result<Located, Errno> {
+        let mut server = self.node.server.lock().unwrap();
+        self.node.harvest(&mut server);
+        let mut index = ExtentIndex::new();
+        for run in server.seen.values() {
+            index.insert(*run, &mut |_| ()).unwrap();
+        }
+        let mut runs = Vec::new();
+        let known = index.runs_in(offset, offset + length, 4, &mut runs);
+        Ok(Located {
+            generation: server.generation,
+            known_from: known.lo,
+            known_to: known.hi,
+            runs,
+        })
+    }
+    fn push(&self, r: &Record) -> Result<(), Errno> {
+        let mut server = self.node.server.lock().unwrap();
+        server.see(Run {
+            offset: r.offset,
+            length: r.length,
+            stride: r.stride,
+            count: r.count,
+            stamp: r.stamp,
+            source: Source::Log {
+                rank: 0,
+                slab: r.slab,
+                pos: r.pos,
+                pos_stride: if r.count > 1 { r.length } else { 0 },
+            },
+        });
+        Ok(())
+    }
+    fn note(&self, note: Note) {
+        if let Note::Detach(cell) = note {
+            let mut server = self.node.server.lock().unwrap();
+            self.node.harvest(&mut server);
+            let block = &self.node.blocks[0];
+            block.raise(block.size(self.node.cells));
+            let gone = &self.node.cells[cell as usize];
+            gone.withdraw_claim();
+            // Unlink it.
+            let next = gone.next.load(Ordering::Relaxed);
+            if block.head.load(Ordering::Relaxed) == cell + 1 {
+                block.head.store(next, Ordering::Release);
+            } else {
+                let before = block
+                    .cells(self.node.cells)
+                    .find(|(_, c)| c.next.load(Ordering::Relaxed) == cell + 1);
+                before.unwrap().1.next.store(next, Ordering::Release);
+            }
+        }
+    }
+    fn slabs(&self) -> &SlabMap {
+        &self.slabs
+    }
+    fn count(&self, counter: Counter, n: u64) {
+        let n = u32::try_from(n).unwrap();
+        match counter {
+            Counter::Conflicts => self.node.conflicts.fetch_add(n, Ordering::Relaxed),
+            Counter::Records => self.node.records.fetch_add(n, Ordering::Relaxed),
+            _ => 0,
+        };
+    }
+}
+
+fn vnode() -> Vnode {
+    let vnode = Vnode::new();
+    vnode.open(INO);
+    vnode
+}
+
+fn byte(at: u64, salt: u64) -> u8 {
+    u8::try_from((at.wrapping_mul(31) ^ (at >> 8) ^ salt.wrapping_mul(131)) % 251).unwrap()
+}
+
+fn pattern(offset: u64, length: u64, salt: u64) -> Vec<u8> {
+    (offset..offset + length).map(|at| byte(at, salt)).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write {
+        who: usize,
+        offset: u64,
+        length: u64,
+    },
+    Go {
+        who: usize,
+        length: u64,
+        times: u64,
+    },
+    Stride {
+        who: usize,
+        offset: u64,
+        length: u64,
+        gap: u64,
+        times: u64,
+    },
+    Append {
+        who: usize,
+        length: u64,
+    },
+    Read {
+        who: usize,
+        offset: u64,
+        length: u64,
+    },
+    Detach {
+        who: usize,
+    },
+}
+
+const WHO: usize = 3;
+
+fn step() -> impl Strategy<Value = Step> {
+    let who = 0..WHO;
+    let at = prop_oneof![0u64..300, 0u64..30_000];
+    let length = prop_oneof![1u64..100, 1u64..9_000];
+    prop_oneof![
+        4 => (who.clone(), at.clone(), length.clone()).prop_map(|(who, offset, length)| Step::Write { who, offset, length }),
+        3 => (who.clone(), length.clone(), 1u64..8).prop_map(|(who, length, times)| Step::Go { who, length, times }),
+        2 => (who.clone(), at.clone(), 1u64..60, 0u64..200, 2u64..9).prop_map(|(who, offset, length, gap, times)| Step::Stride { who, offset, length, gap, times }),
+        2 => (who.clone(), length.clone()).prop_map(|(who, length)| Step::Append { who, length }),
+        4 => (who.clone(), at, length).prop_map(|(who, offset, length)| Step::Read { who, offset, length }),
+        1 => who.prop_map(|who| Step::Detach { who }),
+    ]
+}
+
+/// Runs a program of operations and checks each result against plain bytes.
+fn run(steps: &[Step], segment_bytes: u64, warm: bool) {
+    let node = Node::new(segment_bytes, warm);
+    let processes: Vec<Process> = (0..WHO).map(|_| node.process()).collect();
+    let vnodes: Vec<Vnode> = (0..WHO).map(|_| vnode()).collect();
+    let mut next = [0u64; WHO];
+    let mut model: Vec<u8> = Vec::new();
+    let mut salt = 0;
+    let mut write = |model: &mut Vec<u8>, who: usize, offset: u64, length: u64| {
+        salt += 1;
+        let bytes = pattern(offset, length, salt);
+        let done = vnodes[who].write_at(&processes[who], offset, &bytes);
+        assert_eq!(done, Ok(bytes.len()));
+        put(model, offset, &bytes);
+    };
+    for step in steps {
+        match *step {
+            Step::Write {
+                who,
+                offset,
+                length,
+            } => {
+                write(&mut model, who, offset, length);
+                next[who] = offset + length;
+            }
+            Step::Go { who, length, times } => {
+                for _ in 0..times {
+                    write(&mut model, who, next[who], length);
+                    next[who] += length;
+                }
+            }
+            Step::Stride {
+                who,
+                offset,
+                length,
+                gap,
+                times,
+            } => {
+                for i in 0..times {
+                    write(&mut model, who, offset + i * (length + gap), length);
+                }
+            }
+            Step::Append { who, length } => {
+                let bytes = pattern(model.len() as u64, length, 77);
+                let done = vnodes[who].append(&processes[who], &bytes);
+                assert_eq!(done, Ok((model.len() as u64, bytes.len())));
+                model.extend(bytes);
+            }
+            Step::Read {
+                who,
+                offset,
+                length,
+            } => check(&vnodes[who], &processes[who], &model, offset, length),
+            Step::Detach { who } => vnodes[who].detach(&processes[who]),
+        }
+        for who in 0..WHO {
+            assert_eq!(vnodes[who].size(&processes[who]), Ok(model.len() as u64));
+        }
+    }
+    for who in 0..WHO {
+        check(
+            &vnodes[who],
+            &processes[who],
+            &model,
+            0,
+            model.len() as u64 + 5,
+        );
+    }
+}
+
+fn put(model: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
+    let offset = usize::try_from(offset).unwrap();
+    if model.len() < offset + bytes.len() {
+        model.resize(offset + bytes.len(), 0);
+    }
+    model[offset..offset + bytes.len()].copy_from_slice(bytes);
+}
+
+fn check(vnode: &Vnode, process: &Process, model: &[u8], offset: u64, length: u64) {
+    let mut bytes = vec![0xEE; usize::try_from(length).unwrap()];
+    let got = vnode.read_at(process, offset, &mut bytes).unwrap();
+    let from = usize::try_from(offset).unwrap().min(model.len());
+    let to = (from + bytes.len()).min(model.len());
+    assert_eq!(got, to - from);
+    assert!(bytes[..got] == model[from..to], "at {offset} for {length}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+    #[test]
+    fn what_is_read_is_what_was_written_last(steps in proptest::collection::vec(step(), 1..60), warm: bool) {
+        run(&steps, 1 << 20, warm);
+    }
+}
+
+/// A writes, B writes over it, A goes on behind: B's bytes stay (the design's example).
+#[test]
+fn coalescing_carries_no_older_write_past_a_newer_one() {
+    let steps = [
+        Step::Write {
+            who: 0,
+            offset: 0,
+            length: 64,
+        },
+        Step::Write {
+            who: 1,
+            offset: 0,
+            length: 64,
+        },
+        Step::Go {
+            who: 0,
+            length: 64,
+            times: 1,
+        },
+        Step::Read {
+            who: 2,
+            offset: 0,
+            length: 128,
+        },
+    ];
+    run(&steps, 1 << 20, true);
+}
+
+#[test]
+fn strided_and_segmented_checkpoints_cost_few_records() {
+    let node = Node::new(4 << 20, true);
+    let processes: Vec<Process> = (0..4).map(|_| node.process()).collect();
+    let vnodes: Vec<Vnode> = (0..4).map(|_| vnode()).collect();
+    let piece = vec![5; 4_700];
+    for i in 0..500u64 {
+        for (r, (vnode, process)) in vnodes.iter().zip(&processes).enumerate() {
+            let offset = (i * 4 + r as u64) * 4_700;
+            assert_eq!(vnode.write_at(process, offset, &piece), Ok(4_700));
+        }
+    }
+    let records = node.records.load(Ordering::Relaxed);
+    let conflicts = node.conflicts.load(Ordering::Relaxed);
+    assert!(records <= 4 * 6, "{records} records, {conflicts} conflicts");
+    for (r, (vnode, process)) in vnodes.iter().zip(&processes).enumerate() {
+        vnode.detach(process);
+        for i in 0..600u64 {
+            let offset = (100 << 20) + r as u64 * (4 << 20) + i * 4_700;
+            assert_eq!(vnode.write_at(process, offset, &piece), Ok(4_700));
+        }
+    }
+    let more = node.records.load(Ordering::Relaxed) - records;
+    assert!(more <= 4 * 16, "{more} records for a segmented file");
+}
+
+#[test]
+fn what_does_not_fit_says_so_and_what_did_is_there() {
+    let node = Node::new(16 << 20, true);
+    let process = node.process();
+    let file = vnode();
+    let bytes = vec![3; 20 << 20];
+    let mut wrote = 0;
+    let errno = loop {
+        match file.write_at(&process, wrote, &bytes) {
+            Ok(n) => wrote += n as u64,
+            Err(errno) => break errno,
+        }
+    };
+    assert_eq!(errno, Errno::NOSPC);
+    assert_eq!(wrote, SLAB);
+    assert_eq!(file.size(&process), Ok(SLAB));
+    let mut back = vec![0; 1 << 20];
+    for offset in (0..SLAB).step_by(1 << 20) {
+        assert_eq!(file.read_at(&process, offset, &mut back), Ok(1 << 20));
+        assert!(back.iter().all(|b| *b == 3));
+    }
+}

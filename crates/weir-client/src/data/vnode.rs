@@ -1,0 +1,129 @@
+//! One file as one process sees it.
+//!
+//! Two streams: a signal handler that interrupts a write of its own thread writes
+//! through the second one, with a cell of its own, as if it were another process;
+//! claims keep the order of the two. A handler that interrupts even that gets EAGAIN.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use weir_core::types::Ino;
+
+use super::host::{block_of, Host};
+use super::read::Map;
+use super::stream::Stream;
+use crate::siglock::{SigLock, TryLock};
+
+/// A file, open in this process.
+#[derive(Debug, Default)]
+pub struct Vnode {
+    ino: AtomicU64,
+    streams: [SigLock<Stream>; 2],
+    pub(super) map: SigLock<Map>,
+}
+
+impl Vnode {
+    /// A vnode of no file.
+    pub fn new() -> Vnode {
+        Vnode::default()
+    }
+
+    /// Makes it the vnode of `ino`; nobody uses it for another file.
+    pub fn open(&self, ino: Ino) {
+        self.ino.store(ino.0, Ordering::Release);
+    }
+
+    /// The file.
+    pub fn ino(&self) -> Ino {
+        Ino(self.ino.load(Ordering::Acquire))
+    }
+
+    /// Takes over an attachment that came with the creation of the file.
+    pub fn attached<H: Host>(&self, host: &H, block: u32, cell: u32) {
+        if let Some(mut stream) = self.streams[0].lock() {
+            stream.attached(host, block, cell);
+        }
+    }
+
+    /// Writes at an offset; returns how many bytes, fewer only if there was no room
+    /// for the rest. Errors: `ENOSPC`, `EFBIG`, `EIO`, `ESTALE`.
+    #[inline]
+    pub fn write_at<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        if let TryLock::Held(mut stream) = self.streams[0].try_lock() {
+            if stream.grow(offset, bytes) {
+                return Ok(bytes.len());
+            }
+        }
+        self.write_slowly(host, offset, bytes)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_slowly<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        let ino = self.ino();
+        for stream in &self.streams {
+            if let Some(mut stream) = stream.lock() {
+                return stream.write(host, ino, offset, bytes);
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// Writes at the end of the file, wherever that is at this moment; returns the
+    /// offset and how many bytes. No two appends on this node share bytes.
+    pub fn append<H: Host>(&self, host: &H, bytes: &[u8]) -> Result<(u64, usize), Errno> {
+        let ino = self.ino();
+        for stream in &self.streams {
+            if let Some(mut stream) = stream.lock() {
+                return stream.append(host, ino, bytes);
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// The size as of now, in bytes.
+    pub fn size<H: Host>(&self, host: &H) -> Result<u64, Errno> {
+        let state = host.file(self.ino())?;
+        Ok(block_of(host, self.ino(), &state).map_or(state.size, |b| b.size(host.cells())))
+    }
+
+    /// Reads what this process's live piece holds, without asking anybody.
+    pub(super) fn read_own<H: Host>(
+        &self,
+        host: &H,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Option<Result<(), Errno>> {
+        let stream = self.streams[0].lock()?;
+        stream
+            .holds(offset, bytes.len() as u64)
+            .then(|| stream.read_live(host, offset, bytes))
+    }
+
+    /// The process closed its last descriptor of the file.
+    pub fn detach<H: Host>(&self, host: &H) {
+        for stream in &self.streams {
+            if let Some(mut stream) = stream.lock() {
+                stream.detach(host);
+            }
+        }
+        if let Some(mut map) = self.map.lock() {
+            map.forget();
+        }
+    }
+
+    /// Forgets what the parent did: in a child after fork, which has no cell and no
+    /// other threads.
+    pub fn forget_after_fork(&self) {
+        for stream in &self.streams {
+            stream.break_after_fork();
+            if let Some(mut stream) = stream.lock() {
+                *stream = Stream::default();
+            }
+        }
+        self.map.break_after_fork();
+        if let Some(mut map) = self.map.lock() {
+            map.forget();
+        }
+    }
+}
