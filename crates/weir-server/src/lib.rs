@@ -1,1 +1,18 @@
-//! weir-server
+//! The node server: names, extents and storage of one node.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`node`] | the logic, without sockets, threads and clocks |
+//! | [`options`] | what a server is started with |
+//! | [`runtime`] | one server's threads, socket and shared memory |
+//! | [`control`] | asking a running server, for tools |
+#![forbid(unsafe_code)]
+
+pub mod control;
+mod frame;
+pub mod node;
+pub mod options;
+pub mod runtime;
+
+pub use options::{Options, StorageDir};
+pub use runtime::{serve, ServerError};

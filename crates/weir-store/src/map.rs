@@ -150,20 +150,31 @@ impl Mapping {
 
     /// Keeps the memory mapped until the process ends.
     pub fn leak(self) -> Region {
-        let region = Region {
+        let region = self.region();
+        core::mem::forget(self);
+        region
+    }
+
+    /// The `count` records from byte `offset` on; as [`Region::slice`], while this lives.
+    pub fn slice<T: ShmRecord>(&self, offset: usize, count: usize) -> Result<&[T], MapError> {
+        // The reference borrows `self`, so the memory cannot be unmapped under it.
+        self.region().slice(offset, count)
+    }
+
+    fn region(&self) -> Region {
+        Region {
             base: self.base,
             len: self.len,
             access: self.access,
-        };
-        core::mem::forget(self);
-        region
+        }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `map_at` and no reference into it can exist:
-        // only a `Region` hands them out, and making one consumes the `Mapping`.
+        // `slice` lends them for as long as the `Mapping` is borrowed, and whoever is
+        // given a `Region` consumes the `Mapping`.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
         debug_assert!(unmapped.is_ok());
     }

@@ -1,0 +1,219 @@
+//! How far a growing record is in the index.
+//!
+//! A record is harvested again and again while it grows, out of its cell and at last
+//! out of the ring. The index takes every byte once ([`ExtentIndex::grow`]), so the
+//! server remembers of each cell what it took, and here works out what is new.
+//!
+//! A record in the log, its whole pieces and then the live one:
+//!
+//! ```text
+//! pos                                              end
+//! [ length ][ length ] ... (count of them) [ live ]
+//! ```
+
+use weir_core::extent::{ExtentIndex, FreedRange, Run, RunError, Source, MAX_OFFSET};
+use weir_core::node::cell::State;
+use weir_core::node::ring::Record;
+
+/// A record, or what was taken of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Applied {
+    /// Its order; 0: no record.
+    pub stamp: u64,
+    /// The slab.
+    pub slab: u32,
+    /// Where its first byte is in the slab.
+    pub pos: u64,
+    /// The file offset of its first piece.
+    pub offset: u64,
+    /// Bytes of a whole piece; 0 while there is none.
+    pub length: u64,
+    /// From piece to piece; 0 while that is not known.
+    pub stride: u64,
+    /// Whole pieces.
+    pub count: u64,
+    /// Bytes of the piece behind them.
+    pub live: u64,
+}
+
+/// A record that makes no sense: overlapping, beyond the greatest file, or no
+/// continuation of what it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Nonsense;
+
+/// A step of growth: what a part of the record was (`None`: nothing), and what it is.
+type Step = (Option<Run>, Run);
+
+impl Applied {
+    /// What a cell shows.
+    pub fn of_state(state: &State, live: u64) -> Applied {
+        let whole = state.count > 0;
+        Applied {
+            stamp: state.stamp,
+            slab: state.slab,
+            pos: state.pos,
+            offset: state.offset,
+            length: if whole { state.length } else { 0 },
+            stride: if whole { state.stride } else { 0 },
+            count: state.count,
+            live,
+        }
+    }
+
+    /// What a closed record from the ring adds to `self`, of the same cell. A record
+    /// that ends in a shorter piece comes in two parts with one stamp.
+    pub fn extended_by(&self, r: &Record) -> Result<Applied, Nonsense> {
+        let begun = r.stamp == self.stamp && r.slab == self.slab;
+        if begun && r.pos > self.pos {
+            return self.with_tail(r);
+        }
+        let single = r.count == 1;
+        let new = Applied {
+            stamp: r.stamp,
+            slab: r.slab,
+            pos: r.pos,
+            offset: r.offset,
+            length: if single { 0 } else { r.length },
+            stride: if single { 0 } else { r.stride },
+            count: if single { 0 } else { r.count },
+            live: if single { r.length } else { 0 },
+        };
+        if r.count == 0 || r.length == 0 || r.stamp < self.stamp {
+            return Err(Nonsense);
+        }
+        Ok(new)
+    }
+
+    fn with_tail(&self, r: &Record) -> Result<Applied, Nonsense> {
+        let mut new = *self;
+        if self.count == 0 {
+            new.count = 1;
+            new.length = self.live;
+            new.live = 0;
+        }
+        let whole = new.length.checked_mul(new.count).ok_or(Nonsense)?;
+        if r.count != 1 || new.pos.checked_add(whole) != Some(r.pos) {
+            return Err(Nonsense);
+        }
+        if new.count == 1 && new.stride == 0 {
+            new.stride = r.offset.checked_sub(new.offset).ok_or(Nonsense)?;
+        }
+        let offset = new.stride.checked_mul(new.count).ok_or(Nonsense)?;
+        if new.offset.checked_add(offset) != Some(r.offset) {
+            return Err(Nonsense);
+        }
+        new.live = r.length;
+        Ok(new)
+    }
+
+    /// Bytes of the log that it takes, if neither they nor its file range passes the
+    /// greatest offset.
+    pub fn bytes(&self) -> Result<u64, Nonsense> {
+        let whole = self.length.checked_mul(self.count).ok_or(Nonsense)?;
+        let bytes = whole.checked_add(self.live).ok_or(Nonsense)?;
+        let log_end = self.pos.checked_add(bytes).ok_or(Nonsense)?;
+        let pieces = self.count.saturating_add(u64::from(self.live > 0));
+        let last = if self.live > 0 {
+            self.live
+        } else {
+            self.length
+        };
+        let last_at = self
+            .stride
+            .checked_mul(pieces.saturating_sub(1))
+            .ok_or(Nonsense)?;
+        let file_end = last_at
+            .checked_add(self.offset)
+            .and_then(|at| at.checked_add(last))
+            .ok_or(Nonsense)?;
+        let apart = pieces < 2 || self.stride >= self.length;
+        (log_end <= MAX_OFFSET && file_end <= MAX_OFFSET && apart)
+            .then_some(bytes)
+            .ok_or(Nonsense)
+    }
+
+    /// Puts what `new` has more than `self` into `index`. `self` is a record of the
+    /// same stamp or of an earlier one, of which then all is new.
+    pub fn apply(
+        &self,
+        new: &Applied,
+        index: &mut ExtentIndex,
+        freed: &mut dyn FnMut(FreedRange),
+        rank: u16,
+    ) -> Result<(), RunError> {
+        for (before, run) in self.steps(new, rank).into_iter().flatten() {
+            match before {
+                Some(before) => index.grow(&before, run, freed)?,
+                None => index.insert(run, freed)?,
+            };
+        }
+        Ok(())
+    }
+
+    /// Whether `new`, of the same stamp, is this record, perhaps grown.
+    pub fn grows_to(&self, new: &Applied) -> bool {
+        let origin = |a: &Applied| (a.slab, a.pos, a.offset);
+        origin(self) == origin(new)
+            && match (self.count, new.count) {
+                (0, 0) => true,
+                (0, _) => new.length >= self.live,
+                (_, 0) => false,
+                (1, _) if self.stride == 0 => self.length == new.length,
+                _ => self.length == new.length && self.stride == new.stride,
+            }
+    }
+
+    /// Whether `new`, of the same stamp, is an earlier state of this record.
+    pub fn covers(&self, new: &Applied) -> bool {
+        (new.count, new.live) <= (self.count, self.live)
+            || (self.count > 0 && new.count == 0 && new.live <= self.length)
+    }
+
+    fn steps(&self, new: &Applied, rank: u16) -> [Option<Step>; 3] {
+        let same = self.stamp == new.stamp;
+        let old = if same { *self } else { Applied::default() };
+        let mut steps = [None; 3];
+        if new.count > old.count {
+            // The piece that was live is whole now...
+            let begun = (old.live > 0).then(|| new.part(old.count, 1, old.live, rank));
+            let (first, whole) = match begun {
+                Some(_) => (
+                    Some((begun, new.part(old.count, 1, new.length, rank))),
+                    old.count + 1,
+                ),
+                None => (None, old.count),
+            };
+            steps[0] = first;
+            // ...and others are behind it.
+            if new.count > whole {
+                let before = (whole > 0).then(|| new.part(0, whole, new.length, rank));
+                steps[1] = Some((before, new.part(0, new.count, new.length, rank)));
+            }
+            if new.live > 0 {
+                steps[2] = Some((None, new.part(new.count, 1, new.live, rank)));
+            }
+        } else if new.live > old.live {
+            let before = (old.live > 0).then(|| new.part(new.count, 1, old.live, rank));
+            steps[0] = Some((before, new.part(new.count, 1, new.live, rank)));
+        }
+        steps
+    }
+
+    /// Pieces `[first, first + count)`, each of `length` bytes.
+    fn part(&self, first: u64, count: u64, length: u64, rank: u16) -> Run {
+        let many = count > 1;
+        Run {
+            offset: self.offset + first * self.stride,
+            length,
+            stride: if many { self.stride } else { 0 },
+            count,
+            stamp: self.stamp,
+            source: Source::Log {
+                rank,
+                slab: self.slab,
+                pos: self.pos + first * self.length,
+                pos_stride: if many { self.length } else { 0 },
+            },
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The table of clients, and what each was lent.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use weir_core::proto::Lent;
+use weir_core::types::{ClientId, SegmentId};
+
+/// A segment as the server lent it.
+#[derive(Clone, Copy, Debug)]
+pub struct Lease {
+    /// Its number.
+    pub segment: SegmentId,
+    /// Its slab.
+    pub slab: u32,
+    /// Where it begins there.
+    pub pos: u64,
+    /// Behind its last byte.
+    pub end: u64,
+}
+
+/// A client process.
+#[derive(Debug)]
+pub struct Client<M> {
+    /// Its region.
+    pub memory: Arc<M>,
+    /// Its process.
+    pub pid: u32,
+    /// What it may write into, by slab and position.
+    pub leases: Vec<Lease>,
+    /// Its cells.
+    pub cells: BTreeSet<u32>,
+    /// Whether its connection stands. Without it the client may live on, but asks for
+    /// nothing any more.
+    pub connected: bool,
+}
+
+/// All clients, by number.
+#[derive(Debug)]
+pub struct Clients<M> {
+    slots: Vec<Option<Client<M>>>,
+    limit: usize,
+}
+
+impl<M> Client<M> {
+    /// A client that was lent nothing yet.
+    pub fn new(memory: Arc<M>, pid: u32) -> Client<M> {
+        Client {
+            memory,
+            pid,
+            leases: Vec::new(),
+            cells: BTreeSet::new(),
+            connected: true,
+        }
+    }
+
+    /// Records a lent segment.
+    pub fn lease(&mut self, lent: &Lent) {
+        let lease = Lease {
+            segment: lent.segment,
+            slab: lent.slab,
+            pos: lent.pos,
+            end: lent.pos.saturating_add(lent.len),
+        };
+        let at = self
+            .leases
+            .partition_point(|l| (l.slab, l.pos) < (lease.slab, lease.pos));
+        self.leases.insert(at, lease);
+    }
+
+    /// Forgets a lent segment; false if it is not this client's.
+    pub fn end_lease(&mut self, segment: SegmentId) -> bool {
+        let at = self.leases.iter().position(|l| l.segment == segment);
+        if let Some(at) = at {
+            self.leases.remove(at);
+        }
+        at.is_some()
+    }
+
+    /// Whether `[pos, end)` of a slab lies in segments lent to this client; it may
+    /// pass from one into the next.
+    pub fn holds(&self, slab: u32, pos: u64, end: u64) -> bool {
+        let mut at = self
+            .leases
+            .partition_point(|l| (l.slab, l.end) <= (slab, pos));
+        let mut from = pos;
+        while from < end {
+            match self.leases.get(at) {
+                Some(l) if l.slab == slab && l.pos <= from && from < l.end => from = l.end,
+                _ => return false,
+            }
+            at += 1;
+        }
+        true
+    }
+}
+
+impl<M> Clients<M> {
+    /// At most `limit` clients.
+    pub fn new(limit: usize) -> Clients<M> {
+        Clients {
+            slots: Vec::new(),
+            limit,
+        }
+    }
+
+    /// The number that the next client gets.
+    pub fn vacant(&self) -> Option<ClientId> {
+        let free = self.slots.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.slots.len());
+        (index < self.limit).then(|| ClientId(u32::try_from(index).unwrap_or(u32::MAX)))
+    }
+
+    /// Puts a client in.
+    pub fn insert(&mut self, id: ClientId, client: Client<M>) {
+        let index = id.0 as usize;
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, || None);
+        }
+        self.slots[index] = Some(client);
+    }
+
+    /// Takes a client out.
+    pub fn remove(&mut self, id: ClientId) -> Option<Client<M>> {
+        self.slots.get_mut(id.0 as usize)?.take()
+    }
+
+    /// A client.
+    pub fn get(&self, id: ClientId) -> Option<&Client<M>> {
+        self.slots.get(id.0 as usize)?.as_ref()
+    }
+
+    /// A client.
+    pub fn get_mut(&mut self, id: ClientId) -> Option<&mut Client<M>> {
+        self.slots.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// The numbers of all clients.
+    pub fn ids(&self) -> Vec<ClientId> {
+        self.iter().map(|(id, _)| id).collect()
+    }
+
+    /// All clients.
+    pub fn iter(&self) -> impl Iterator<Item = (ClientId, &Client<M>)> {
+        (0u32..)
+            .zip(&self.slots)
+            .filter_map(|(id, client)| Some((ClientId(id), client.as_ref()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::proto::Tier;
+
+    fn lent(segment: u32, slab: u32, pos: u64, len: u64) -> Lent {
+        Lent {
+            segment: SegmentId(segment),
+            slab,
+            tier: Tier::Memory,
+            pos,
+            len,
+            warm: true,
+        }
+    }
+
+    #[test]
+    fn only_what_was_lent_is_held() {
+        let mut client = Client::new(Arc::new(()), 1);
+        client.lease(&lent(3, 2, 100, 50));
+        client.lease(&lent(1, 1, 0, 10));
+        client.lease(&lent(2, 1, 10, 10));
+        for (slab, pos, end, held) in [
+            (1, 0, 20, true),
+            (1, 5, 15, true),
+            (1, 19, 21, false),
+            (1, 20, 20, true),
+            (2, 99, 101, false),
+            (2, 100, 150, true),
+            (2, 149, 151, false),
+            (3, 0, 1, false),
+            (2, 0, u64::MAX, false),
+        ] {
+            assert_eq!(client.holds(slab, pos, end), held, "{slab} {pos} {end}");
+        }
+        assert!(client.end_lease(SegmentId(2)));
+        assert!(!client.end_lease(SegmentId(2)));
+        assert!(!client.holds(1, 5, 15));
+    }
+}

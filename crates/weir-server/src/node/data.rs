@@ -1,0 +1,238 @@
+//! What is asked of a file's bytes: where they are, and which of them are to go.
+
+use std::collections::BTreeSet;
+
+use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
+use weir_core::names::{Attr, SetAttr};
+use weir_core::node::channel::REPLY_BYTES;
+use weir_core::proto::{FsError, Located};
+use weir_core::types::Ino;
+
+use super::dirs::refusal;
+use super::{Node, Platform, Space};
+
+/// The most that a run takes in a reply: five numbers, the source's kind and its four.
+const RUN_BYTES: usize = 5 * 10 + 1 + 3 + 5 + 10 + 10;
+/// Runs in a reply.
+const MAX_RUNS: usize = (REPLY_BYTES - 64) / RUN_BYTES;
+/// The most slabs named in one reply.
+const MAX_SLABS: usize = (REPLY_BYTES - 64) / 5;
+
+impl<P: Platform> Node<'_, P> {
+    /// Where the bytes of a range are, and of as much of the file as fits the reply.
+    pub(super) fn locate_range(
+        &mut self,
+        ino: Ino,
+        offset: u64,
+        length: u64,
+    ) -> Result<Located, FsError> {
+        self.regular(ino)?;
+        if offset > MAX_OFFSET {
+            return Err(FsError::Invalid);
+        }
+        self.harvest(ino);
+        let generation = self.names.attr(ino).map_err(refusal)?.index_generation;
+        let mut located = Located {
+            generation,
+            known_from: 0,
+            known_to: u64::MAX,
+            runs: Vec::new(),
+        };
+        if let Some(index) = self.files.get(ino) {
+            // All of the file if it is little, else from the range on; what lies
+            // before it costs as much again.
+            let from = if index.run_count() <= MAX_RUNS {
+                0
+            } else {
+                offset
+            };
+            let known = index.runs_in(from, MAX_OFFSET, MAX_RUNS, &mut located.runs);
+            located.known_from = known.lo;
+            if known.hi < MAX_OFFSET {
+                located.known_to = known.hi;
+            }
+            debug_assert!(length == 0 || located.known_to > offset);
+            located.runs.retain(|run| run.source != Source::Hole);
+        }
+        Ok(located)
+    }
+
+    /// The next data or hole from `offset` on.
+    pub(super) fn seek_from(
+        &mut self,
+        ino: Ino,
+        offset: u64,
+        hole: bool,
+    ) -> Result<Option<u64>, FsError> {
+        let attr = self.regular(ino)?;
+        self.harvest(ino);
+        let size = self.size_of(&attr);
+        if offset >= size {
+            return Ok(None);
+        }
+        let index = self.files.get(ino);
+        Ok(if hole {
+            Some(
+                index
+                    .map_or(offset, |index| index.next_hole(offset))
+                    .min(size),
+            )
+        } else {
+            index
+                .and_then(|index| index.next_data(offset))
+                .filter(|at| *at < size)
+        })
+    }
+
+    /// Cuts a file, or extends it with zeros.
+    pub(super) fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
+        let attr = self.regular(ino)?;
+        if size > MAX_OFFSET {
+            return Err(FsError::TooBig);
+        }
+        if size < self.size_of(&attr) {
+            let stamp = self
+                .block_of(ino)
+                .map(|block| self.open.blocks[block as usize].truncate(size));
+            self.make_hole(ino, size, MAX_OFFSET, stamp);
+            self.set_own_size(&attr, size, stamp.is_some());
+        } else {
+            self.raise_size(&attr, size);
+        }
+        self.forget_cell_times(ino);
+        self.touch(ino, true)
+    }
+
+    /// Makes a range a hole, or lets the file reach to its end.
+    pub(super) fn allocate_range(
+        &mut self,
+        ino: Ino,
+        offset: u64,
+        length: u64,
+        zero: bool,
+        keep_size: bool,
+    ) -> Result<(), FsError> {
+        let attr = self.regular(ino)?;
+        let end = offset.checked_add(length).ok_or(FsError::TooBig)?;
+        if length == 0 {
+            return Err(FsError::Invalid);
+        }
+        if end > MAX_OFFSET {
+            return Err(FsError::TooBig);
+        }
+        if zero {
+            let stamp = self.block_of(ino).map(|block| {
+                let shared = &self.open.blocks[block as usize];
+                shared.end_claims();
+                shared.stamp()
+            });
+            self.make_hole(ino, offset, end, stamp);
+        }
+        if !keep_size {
+            self.raise_size(&attr, end);
+        }
+        self.touch(ino, zero || !keep_size)
+    }
+
+    /// Lays a hole over `[from, to)`. With a stamp there are writers, and the hole
+    /// stays to order what they wrote before it; without, it need not.
+    fn make_hole(&mut self, ino: Ino, from: u64, to: u64, stamp: Option<u64>) {
+        self.harvest(ino);
+        let holds_nothing = self.files.get(ino).is_none_or(ExtentIndex::is_empty);
+        if holds_nothing && stamp.is_none() {
+            return;
+        }
+        let Ok(hole) = Run::hole(from, to, stamp.unwrap_or(1)) else {
+            return; // of no bytes
+        };
+        self.change(ino, |index, freed, _| {
+            let laid = index.insert(hole, freed);
+            debug_assert!(laid.is_ok(), "the hole was checked");
+            if stamp.is_none() {
+                index.settle();
+            }
+        });
+        self.announce_changes();
+    }
+
+    fn raise_size(&mut self, attr: &Attr, size: u64) {
+        match self.block_of(attr.ino) {
+            Some(block) => self.open.blocks[block as usize].raise(size),
+            None => self.set_own_size(attr, size.max(attr.size), false),
+        }
+    }
+
+    /// Sets the inode's own size, which does not count while there are writers.
+    fn set_own_size(&mut self, attr: &Attr, size: u64, writers: bool) {
+        if !writers && size != attr.size {
+            let set = SetAttr {
+                size: Some(size),
+                ..SetAttr::default()
+            };
+            let _ = self.names.setattr(attr.ino, &set);
+        }
+    }
+
+    /// Dates a change of the attributes, and with `contents` of the bytes, as of now.
+    fn touch(&mut self, ino: Ino, contents: bool) -> Result<(), FsError> {
+        let set = SetAttr {
+            mtime_ns: contents.then_some(self.now_ns),
+            ctime_ns: Some(self.now_ns),
+            ..SetAttr::default()
+        };
+        self.names.setattr(ino, &set).map(drop).map_err(refusal)
+    }
+
+    /// The slabs of storage directories that a file has bytes in.
+    pub(super) fn file_slabs(&mut self, ino: Ino) -> Result<Vec<u32>, FsError> {
+        self.names.attr(ino).map_err(refusal)?;
+        self.harvest(ino);
+        let space = &self.space;
+        let mut slabs = BTreeSet::new();
+        if let Some(index) = self.files.get(ino) {
+            index.for_each_run(&mut |run| {
+                if let Source::Log { slab, .. } = run.source {
+                    if space.is_file(slab) {
+                        slabs.insert(slab);
+                    }
+                }
+            });
+        }
+        if slabs.len() > MAX_SLABS {
+            return Err(FsError::TooBig);
+        }
+        Ok(slabs.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::proto::encode;
+
+    #[test]
+    fn the_largest_reply_fits_the_channel() {
+        let run = Run {
+            offset: u64::MAX,
+            length: u64::MAX,
+            stride: u64::MAX,
+            count: u64::MAX,
+            stamp: u64::MAX,
+            source: Source::Log {
+                rank: u16::MAX,
+                slab: u32::MAX,
+                pos: u64::MAX,
+                pos_stride: u64::MAX,
+            },
+        };
+        let located = Located {
+            generation: u64::MAX,
+            known_from: u64::MAX,
+            known_to: u64::MAX,
+            runs: vec![run; MAX_RUNS],
+        };
+        let mut bytes = Vec::new();
+        encode(&Ok::<_, FsError>(located), &mut bytes);
+        assert!(bytes.len() <= REPLY_BYTES);
+    }
+}

@@ -1,0 +1,46 @@
+//! The end of a client: whatever killed it, what its finished writes wrote stays, and
+//! what it was lent comes back.
+
+use weir_core::types::ClientId;
+
+use super::{ClientMemory, Node, Platform, Space};
+
+impl<P: Platform> Node<'_, P> {
+    /// A client's connection ended. Its process may still live, with our memory mapped
+    /// (it closed all descriptors; or it became another program, and then not), so
+    /// nothing is lent again that it may write into.
+    pub fn hung_up(&mut self, id: ClientId, now_ns: i64) {
+        self.now_ns = now_ns;
+        self.take_notes(id);
+        self.harvest_client(id);
+        if let Some(client) = self.clients.get_mut(id) {
+            client.connected = false;
+        }
+    }
+
+    /// A client's process is gone, or has connected anew: nobody writes as this client
+    /// any more. Afterwards its number may be given to another. The caller removes the
+    /// region.
+    pub fn gone(&mut self, id: ClientId, now_ns: i64) {
+        self.now_ns = now_ns;
+        self.take_notes(id);
+        self.harvest_client(id);
+        let Some(client) = self.clients.get(id) else {
+            return;
+        };
+        for cell in client.cells.clone() {
+            self.detach_cell(cell);
+        }
+        self.end_ofds(id);
+        self.check_ownerless();
+        self.locks.drop_client(id);
+        self.drop_dead_locks();
+        if let Some(client) = self.clients.remove(id) {
+            for lease in &client.leases {
+                self.space.release(lease.segment);
+            }
+            self.stats.fold(client.memory.header());
+        }
+        self.sweep();
+    }
+}

@@ -1,0 +1,229 @@
+//! Operations on names.
+
+use std::ops::ControlFlow;
+
+use weir_core::names::{NamesError, Owner, RenameMode, SetAttr, Unlinked};
+use weir_core::node::channel::REPLY_BYTES;
+use weir_core::proto::{self, Caller, Created, Entry, FsError};
+use weir_core::types::Ino;
+
+use super::{Node, Platform};
+
+/// Bytes that an entry takes beside its name, at most.
+const ENTRY_BYTES: usize = 10 + 10 + 5 + 10 + 10 + 3;
+
+/// What a refusal of the namespace is to a client.
+pub(super) fn refusal(error: NamesError) -> FsError {
+    match error {
+        NamesError::NotFound => FsError::NotFound,
+        NamesError::Exists => FsError::Exists,
+        NamesError::NotADirectory => FsError::NotADirectory,
+        NamesError::IsADirectory => FsError::IsADirectory,
+        NamesError::NotEmpty => FsError::NotEmpty,
+        NamesError::NameTooLong => FsError::NameTooLong,
+        NamesError::InvalidName | NamesError::WrongType => FsError::Invalid,
+        NamesError::NoSpace => FsError::NoSpace,
+        NamesError::TooManyLinks => FsError::TooManyLinks,
+        NamesError::WouldLoop => FsError::WouldLoop,
+        NamesError::LinkToDirectory => FsError::NotPermitted,
+        NamesError::Stale(_) => FsError::Stale,
+        NamesError::Busy(_) => FsError::Busy,
+    }
+}
+
+impl<P: Platform> Node<'_, P> {
+    pub(super) fn create_file(
+        &mut self,
+        from: Caller,
+        op: &proto::Create,
+    ) -> Result<Created, FsError> {
+        let owner = Owner {
+            uid: op.uid,
+            gid: op.gid,
+        };
+        let made = self.with_room(|node| {
+            node.names
+                .create(op.parent, &op.name, op.mode, owner, node.now_ns)
+        });
+        match made {
+            Ok(ino) => {
+                let attached = self.attach_new(from, op, ino)?;
+                Ok(Created {
+                    ino,
+                    new: true,
+                    attached,
+                })
+            }
+            Err(FsError::Exists) if !op.exclusive => {
+                let (ino, _) = self.names.lookup(op.parent, &op.name).map_err(refusal)?;
+                Ok(Created {
+                    ino,
+                    new: false,
+                    attached: None,
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Attaches the creator if it wants; if that fails nothing was created.
+    fn attach_new(
+        &mut self,
+        from: Caller,
+        op: &proto::Create,
+        ino: Ino,
+    ) -> Result<Option<proto::Attached>, FsError> {
+        let Caller::Client(id) = from else {
+            return Ok(None);
+        };
+        if !op.attach {
+            return Ok(None);
+        }
+        let attached = self.attach_client(id, ino);
+        if attached.is_err() {
+            if let Ok(gone) = self.names.unlink(op.parent, &op.name, self.now_ns) {
+                self.unnamed(gone);
+            }
+        }
+        attached.map(Some)
+    }
+
+    pub(super) fn make_dir(&mut self, op: &proto::Mkdir) -> Result<Ino, FsError> {
+        let owner = Owner {
+            uid: op.uid,
+            gid: op.gid,
+        };
+        self.with_room(|node| {
+            node.names
+                .mkdir(op.parent, &op.name, op.mode, owner, node.now_ns)
+        })
+    }
+
+    pub(super) fn make_symlink(&mut self, op: &proto::Symlink) -> Result<Ino, FsError> {
+        let owner = Owner {
+            uid: op.uid,
+            gid: op.gid,
+        };
+        self.with_room(|node| {
+            node.names
+                .symlink(op.parent, &op.name, &op.target, owner, node.now_ns)
+        })
+    }
+
+    pub(super) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
+        self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.now_ns))
+    }
+
+    /// Tries again after what nobody has open any more was swept away, if the tables
+    /// are full.
+    fn with_room<R>(
+        &mut self,
+        mut act: impl FnMut(&mut Self) -> Result<R, NamesError>,
+    ) -> Result<R, FsError> {
+        match act(self) {
+            Err(NamesError::NoSpace) => {
+                self.take_all_notes();
+                self.sweep();
+                act(self).map_err(refusal)
+            }
+            done => done.map_err(refusal),
+        }
+    }
+
+    pub(super) fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+        let gone = self
+            .names
+            .unlink(parent, name, self.now_ns)
+            .map_err(refusal)?;
+        self.unnamed(gone);
+        Ok(())
+    }
+
+    pub(super) fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+        let gone = self
+            .names
+            .rmdir(parent, name, self.now_ns)
+            .map_err(refusal)?;
+        self.unnamed(gone);
+        Ok(())
+    }
+
+    pub(super) fn rename_entry(&mut self, op: &proto::Rename) -> Result<(), FsError> {
+        let mode = match op.flags {
+            0 => RenameMode::Replace,
+            1 => RenameMode::NoReplace,
+            2 => RenameMode::Exchange,
+            _ => return Err(FsError::Invalid),
+        };
+        let done = self.with_room(|node| {
+            let (from, to) = ((op.parent, &op.name[..]), (op.new_parent, &op.new_name[..]));
+            node.names.rename(from, to, mode, node.now_ns)
+        })?;
+        if let Some(gone) = done.replaced {
+            self.unnamed(gone);
+        }
+        Ok(())
+    }
+
+    /// A name was taken from an inode.
+    fn unnamed(&mut self, gone: Unlinked) {
+        if gone.nlink == 0 {
+            self.add_orphan(gone.ino);
+        }
+    }
+
+    pub(super) fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError> {
+        let set = SetAttr {
+            mode: op.mode,
+            uid: op.uid,
+            gid: op.gid,
+            atime_ns: op.atime_ns,
+            mtime_ns: op.mtime_ns,
+            ctime_ns: Some(self.now_ns),
+            ..SetAttr::default()
+        };
+        if op.mtime_ns.is_some() {
+            self.forget_cell_times(op.ino);
+        }
+        self.names.setattr(op.ino, &set).map(drop).map_err(refusal)
+    }
+
+    pub(super) fn list(&self, op: &proto::Readdir) -> Result<Vec<Entry>, FsError> {
+        let most = (op.budget_bytes as usize).min(REPLY_BYTES - 64);
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        let shown = self.names.readdir(op.ino, op.cookie, usize::MAX, |found| {
+            bytes += found.name.len() + ENTRY_BYTES;
+            if bytes > most && !entries.is_empty() {
+                return ControlFlow::Break(());
+            }
+            entries.push((found.ino, found.cookie, found.name.to_vec()));
+            ControlFlow::Continue(())
+        });
+        shown.map_err(refusal)?;
+        entries
+            .into_iter()
+            .map(|(ino, cookie, name)| self.entry(ino, cookie, name))
+            .collect()
+    }
+
+    fn entry(&self, ino: Ino, cookie: u64, name: Vec<u8>) -> Result<Entry, FsError> {
+        let attr = self.names.attr(ino).map_err(refusal)?;
+        Ok(Entry {
+            ino,
+            cookie,
+            mode: attr.mode,
+            size: self.size_of(&attr),
+            mtime_ns: self.mtime_of(&attr),
+            name,
+        })
+    }
+
+    pub(super) fn walk(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {
+        let mut ino = self.names.root();
+        for name in components {
+            (ino, _) = self.names.lookup(ino, name).map_err(refusal)?;
+        }
+        self.entry(ino, 0, components.last().cloned().unwrap_or_default())
+    }
+}

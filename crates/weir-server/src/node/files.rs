@@ -1,0 +1,45 @@
+//! The extent indexes of all files, by inode index.
+//!
+//! Dense, in chunks, so that a million files need neither a hash table nor one long
+//! move when the table grows; a chunk all of whose files are empty costs nothing.
+
+use weir_core::extent::ExtentIndex;
+use weir_core::types::Ino;
+
+const CHUNK: usize = 1024;
+
+/// One [`ExtentIndex`] a file.
+#[derive(Debug, Default)]
+pub struct FileTable {
+    chunks: Vec<Option<Box<[ExtentIndex]>>>,
+}
+
+impl FileTable {
+    /// The index of `ino`; `None` while it never had data.
+    pub fn get(&self, ino: Ino) -> Option<&ExtentIndex> {
+        let at = ino.index() as usize;
+        self.chunks.get(at / CHUNK)?.as_ref()?.get(at % CHUNK)
+    }
+
+    /// The index of `ino`, to be changed.
+    pub fn get_mut(&mut self, ino: Ino) -> &mut ExtentIndex {
+        let at = ino.index() as usize;
+        if self.chunks.len() <= at / CHUNK {
+            self.chunks.resize_with(at / CHUNK + 1, || None);
+        }
+        let chunk = self.chunks[at / CHUNK]
+            .get_or_insert_with(|| (0..CHUNK).map(|_| ExtentIndex::new()).collect());
+        &mut chunk[at % CHUNK]
+    }
+
+    /// All indexes that hold something.
+    pub fn iter(&self) -> impl Iterator<Item = &ExtentIndex> {
+        self.chunks
+            .iter()
+            .flatten()
+            .flat_map(|chunk| chunk.iter())
+            .filter(|index| !index.is_empty())
+    }
+}
+
+const _: () = assert!(size_of::<ExtentIndex>() <= 16);

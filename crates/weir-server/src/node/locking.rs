@@ -1,0 +1,148 @@
+//! The operations on locks: who asks for whom, and who is woken.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use weir_core::proto::{self, Caller, FsError, HeldLock};
+use weir_core::types::{ClientId, Ino};
+
+use super::dirs::refusal;
+use super::locks::{Family, Owner, Wish, READ, UNLOCK, WRITE};
+use super::{ClientMemory, Node, Platform};
+
+impl<P: Platform> Node<'_, P> {
+    pub(super) fn lock_file(&mut self, from: Caller, op: &proto::Flock) -> Result<(), FsError> {
+        let kind = match op.operation {
+            1 => READ,
+            2 => WRITE,
+            8 => UNLOCK,
+            _ => return Err(FsError::Invalid),
+        };
+        let wish = Wish {
+            family: Family::Whole,
+            owner: self.ofd_owner(from, op.ofd, op.ino)?,
+            kind,
+            start: 0,
+            end: u64::MAX,
+        };
+        self.set_lock(from, op.ino, &wish, op.wait)
+    }
+
+    pub(super) fn lock_record(
+        &mut self,
+        from: Caller,
+        op: &proto::RecordLock,
+    ) -> Result<(), FsError> {
+        if op.kind > UNLOCK || op.start >= op.end {
+            return Err(FsError::Invalid);
+        }
+        let wish = Wish {
+            family: Family::Record,
+            owner: self.record_owner(from, op.ofd, op.ino)?,
+            kind: op.kind,
+            start: op.start,
+            end: op.end,
+        };
+        self.set_lock(from, op.ino, &wish, op.wait)
+    }
+
+    pub(super) fn find_lock(
+        &mut self,
+        from: Caller,
+        op: &proto::TestLock,
+    ) -> Result<Option<HeldLock>, FsError> {
+        if op.kind >= UNLOCK || op.start >= op.end {
+            return Err(FsError::Invalid);
+        }
+        let wish = Wish {
+            family: Family::Record,
+            owner: self.record_owner(from, op.ofd, op.ino)?,
+            kind: op.kind,
+            start: op.start,
+            end: op.end,
+        };
+        let mut locks = std::mem::take(&mut self.locks);
+        let found = locks.test(op.ino, &wish, |owner| self.owner_lives(owner));
+        self.locks = locks;
+        Ok(found.map(|(owner, held)| HeldLock {
+            pid: match owner {
+                Owner::Client(id) => self.client_pid(id).unwrap_or(0),
+                Owner::Ofd { .. } => 0,
+            },
+            ..held
+        }))
+    }
+
+    fn set_lock(&mut self, from: Caller, ino: Ino, wish: &Wish, wait: bool) -> Result<(), FsError> {
+        let Caller::Client(id) = from else {
+            return Err(FsError::NotPermitted);
+        };
+        self.names.attr(ino).map_err(refusal)?;
+        let mut locks = std::mem::take(&mut self.locks);
+        let mut done = locks.set(ino, wish, |owner| self.owner_lives(owner));
+        if done == Err(FsError::WouldBlock) && wait {
+            if let Err(deadlock) = locks.wait(ino, id, wish) {
+                done = Err(deadlock);
+            }
+        }
+        self.locks = locks;
+        self.wake_waiters(&done?);
+        Ok(())
+    }
+
+    /// The description `index` as an owner, if the caller has it open on `ino`.
+    fn ofd_owner(&self, from: Caller, index: u32, ino: Ino) -> Result<Owner, FsError> {
+        let Caller::Client(id) = from else {
+            return Err(FsError::NotPermitted);
+        };
+        let ofd = self.open.ofds.get(index as usize).ok_or(FsError::Invalid)?;
+        let his =
+            self.ofds.owner(index) == Some(id) || self.ofds.is_lent(index) && self.is_shared(index);
+        if !his || ofd.ino.load(Ordering::Acquire) != ino.0 {
+            return Err(FsError::Invalid);
+        }
+        Ok(Owner::Ofd {
+            index,
+            generation: ofd.generation.load(Ordering::Acquire),
+        })
+    }
+
+    fn record_owner(&self, from: Caller, ofd: Option<u32>, ino: Ino) -> Result<Owner, FsError> {
+        match (ofd, from) {
+            (Some(index), _) => self.ofd_owner(from, index, ino),
+            (None, Caller::Client(id)) => Ok(Owner::Client(id)),
+            (None, Caller::Control) => Err(FsError::NotPermitted),
+        }
+    }
+
+    fn owner_lives(&self, owner: Owner) -> bool {
+        match owner {
+            Owner::Client(id) => self.clients.get(id).is_some(),
+            Owner::Ofd { index, generation } => {
+                let ofd = &self.open.ofds[index as usize];
+                ofd.ino.load(Ordering::Acquire) != 0
+                    && ofd.generation.load(Ordering::Acquire) == generation
+                    && (!self.is_shared(index) || self.platform.ofd_alive(index))
+            }
+        }
+    }
+
+    /// Drops what dead owners hold, and wakes who waited for it.
+    pub(super) fn drop_dead_locks(&mut self) {
+        if self.locks.is_empty() {
+            return;
+        }
+        let mut locks = std::mem::take(&mut self.locks);
+        let woken = locks.drop_dead(|owner| self.owner_lives(owner));
+        self.locks = locks;
+        self.wake_waiters(&woken);
+    }
+
+    fn wake_waiters(&self, clients: &BTreeSet<ClientId>) {
+        for client in clients.iter().filter_map(|id| self.clients.get(*id)) {
+            let event = &client.memory.channel().event;
+            event.fetch_add(1, Ordering::SeqCst);
+            self.platform.wake(event);
+        }
+    }
+}

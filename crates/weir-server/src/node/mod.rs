@@ -1,0 +1,266 @@
+//! The server's logic: what its operations do to names, extents and space.
+//!
+//! No sockets, threads or clocks: time and messages come in as arguments; what the
+//! kernel must be asked is [`Platform`], where bytes are stored is [`Space`]. One
+//! thread owns a [`Node`] and calls it.
+//!
+//! Invariants:
+//! - What clients wrote (cells, rings, notes, requests) is checked against the private
+//!   tables here before it changes anything; what does not fit is counted, logged and
+//!   dropped, and disturbs nothing else.
+//! - A byte of a slab counts as living exactly while an index refers to it.
+//! - Whoever cached where bytes are sees the inode's index generation change before
+//!   those bytes can be used for something else.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `memory` | the regions shared with clients |
+//! | `clients`, `writers`, `files`, `ofds`, `locks`, `stats` | private tables |
+//! | `applied`, `harvest` | taking what clients wrote into the index |
+//! | `attach`, `data`, `dirs`, `space`, `locking` | operations |
+//! | `orphans`, `notes`, `death` | what ends |
+//! | `ops` | the operations' dispatch |
+
+mod applied;
+mod attach;
+mod clients;
+mod data;
+mod death;
+mod dirs;
+mod files;
+mod harvest;
+mod locking;
+mod locks;
+mod memory;
+mod notes;
+mod ofds;
+mod ops;
+mod orphans;
+mod space;
+mod stats;
+mod writers;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use weir_core::names::Shard;
+use weir_core::node::channel;
+use weir_core::node::ofd::BATCH;
+use weir_core::proto::{self, Caller, FsError, Lent, TierStatus};
+use weir_core::types::{ClientId, Ino, Rank, SegmentId};
+
+use clients::{Client, Clients};
+use files::FileTable;
+use locks::LockTable;
+use ofds::OfdTable;
+use stats::Stats;
+use writers::{OpenFile, Slots, Writer};
+
+pub use memory::{ClientMemory, OpenRegion};
+
+/// What the logic asks of the kernel.
+pub trait Platform {
+    /// A client's region.
+    type Memory: ClientMemory;
+    /// Where bytes are stored.
+    type Space: Space;
+    /// Wakes all that sleep on a word of shared memory.
+    fn wake(&self, word: &AtomicU32);
+    /// Whether any process still has open file description `index`, which was marked
+    /// as shared.
+    fn ofd_alive(&self, index: u32) -> bool;
+}
+
+/// Storage that is lent to clients; `weir-store` implements it.
+pub trait Space {
+    /// Lends a segment; `None`: no room.
+    fn grant(&mut self, client: ClientId, min_bytes: u64, want_bytes: u64) -> Option<Lent>;
+    /// `len` bytes at `pos` of a slab are referred to by a file.
+    fn add_live(&mut self, slab: u32, pos: u64, len: u64);
+    /// They no longer are.
+    fn freed(&mut self, slab: u32, pos: u64, len: u64);
+    /// The client no longer writes into the segment: what of it does not live may be
+    /// lent again.
+    fn release(&mut self, segment: SegmentId);
+    /// Whether a slab is a file of a storage directory.
+    fn is_file(&self, slab: u32) -> bool;
+    /// Space by tier.
+    fn usage(&self) -> Vec<TierStatus>;
+}
+
+/// What a server is told of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    /// Its rank.
+    pub rank: Rank,
+    /// How many servers there are.
+    pub servers: u16,
+    /// Its process.
+    pub pid: u32,
+    /// When it started, ns since 1970.
+    pub started_ns: i64,
+}
+
+/// One server's state.
+pub struct Node<'m, P: Platform> {
+    identity: Identity,
+    open: OpenRegion<'m>,
+    names: Shard<'m>,
+    space: P::Space,
+    platform: P,
+    clients: Clients<P::Memory>,
+    blocks: Slots<OpenFile>,
+    cells: Slots<Writer>,
+    files: FileTable,
+    ofds: OfdTable,
+    locks: LockTable,
+    /// Files and directories without a name, that somebody may still have open.
+    orphans: HashSet<Ino>,
+    /// Files whose index changed in the call at hand.
+    changed: Vec<Ino>,
+    stats: Stats,
+    /// When the call at hand was made, ns since 1970.
+    now_ns: i64,
+    stopping: bool,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+}
+
+impl<'m, P: Platform> Node<'m, P> {
+    /// A server of the namespace `names` with nothing in it but the root.
+    pub fn new(
+        identity: Identity,
+        open: OpenRegion<'m>,
+        names: Shard<'m>,
+        space: P::Space,
+        platform: P,
+        max_clients: usize,
+    ) -> Node<'m, P> {
+        Node {
+            identity,
+            open,
+            names,
+            space,
+            platform,
+            clients: Clients::new(max_clients),
+            blocks: Slots::new(open.blocks.len()),
+            cells: Slots::new(open.cells.len()),
+            files: FileTable::default(),
+            ofds: OfdTable::new(open.ofds.len() / BATCH as usize),
+            locks: LockTable::default(),
+            orphans: HashSet::new(),
+            changed: Vec::new(),
+            stats: Stats::default(),
+            now_ns: identity.started_ns,
+            stopping: false,
+            request: Vec::new(),
+            reply: Vec::new(),
+        }
+    }
+
+    /// The number that the next client gets; `None`: there are too many.
+    pub fn vacant_client(&self) -> Option<ClientId> {
+        self.clients.vacant()
+    }
+
+    /// Takes a client in, with the fresh region of its number.
+    pub fn admit(&mut self, id: ClientId, pid: u32, memory: Arc<P::Memory>) {
+        let header = memory.header();
+        header.id.store(id.0, Ordering::Relaxed);
+        header.pid.store(pid, Ordering::Relaxed);
+        header.records.reset();
+        header.notes.reset();
+        header
+            .magic
+            .store(weir_core::node::region::MAGIC, Ordering::Release);
+        self.stats.clients_ever += 1;
+        self.clients.insert(id, Client::new(memory, pid));
+    }
+
+    /// Does what a client asks for by its channel and its notes. True if there was
+    /// anything.
+    pub fn poll_client(&mut self, id: ClientId, now_ns: i64) -> bool {
+        self.now_ns = now_ns;
+        let noted = self.take_notes(id);
+        let Some(client) = self.clients.get(id) else {
+            return noted;
+        };
+        let memory = Arc::clone(&client.memory);
+        let channel = memory.channel();
+        if channel.state.load(Ordering::Acquire) != channel::REQUEST {
+            return noted;
+        }
+        let (mut request, mut reply) = (
+            std::mem::take(&mut self.request),
+            std::mem::take(&mut self.reply),
+        );
+        request.clear();
+        reply.clear();
+        channel.take_request(&mut request);
+        self.serve(Caller::Client(id), &request, now_ns, &mut reply);
+        if channel.put_reply(&reply).is_err() {
+            // Every reply is bounded below the channel's size; if one is not, say so.
+            tracing::error!(
+                client = id.0,
+                bytes = reply.len(),
+                "a reply does not fit the channel"
+            );
+            reply.clear();
+            proto::encode(&Err::<(), FsError>(FsError::Io), &mut reply);
+            let _ = channel.put_reply(&reply);
+        }
+        channel.state.store(channel::REPLY, Ordering::SeqCst);
+        if channel.client_sleeps.load(Ordering::SeqCst) != 0 {
+            self.platform.wake(&channel.state);
+        }
+        (self.request, self.reply) = (request, reply);
+        true
+    }
+
+    /// Does one encoded request and appends the encoded reply to `out`.
+    pub fn serve(&mut self, from: Caller, request: &[u8], now_ns: i64, out: &mut Vec<u8>) {
+        self.now_ns = now_ns;
+        let name = proto::dispatch(self, from, request, out);
+        self.stats.count_request(name);
+        if name == "malformed" {
+            self.stats
+                .reject("request", || format!("{from:?}: {} bytes", request.len()));
+        }
+    }
+
+    /// What is done when nobody asks for anything: notes that nobody rang for, and
+    /// files that nobody has open any more.
+    pub fn idle(&mut self, now_ns: i64) {
+        self.now_ns = now_ns;
+        self.take_all_notes();
+        self.sweep();
+    }
+
+    /// Whether a `Stop` was asked for.
+    pub fn stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// Refuses everything from now on and wakes whoever waits.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+        self.open.hub.stopped.store(1, Ordering::SeqCst);
+        for (_, client) in self.clients.iter() {
+            let channel = client.memory.channel();
+            channel.event.fetch_add(1, Ordering::SeqCst);
+            self.platform.wake(&channel.state);
+            self.platform.wake(&channel.event);
+        }
+    }
+
+    /// Whether a client's connection stands.
+    pub fn is_connected(&self, id: ClientId) -> bool {
+        self.clients.get(id).is_some_and(|client| client.connected)
+    }
+
+    /// The process of a client.
+    pub fn client_pid(&self, id: ClientId) -> Option<u32> {
+        Some(self.clients.get(id)?.pid)
+    }
+}

@@ -1,0 +1,124 @@
+//! Open file descriptions: which batches are lent to whom, and which still live.
+//!
+//! A client opens and closes entries of its batches by itself. An entry that it shared
+//! with others (fork, exec) may outlive it: then its batch stays without an owner until
+//! the kernel says that nobody has the last such entry any more.
+
+use std::sync::atomic::Ordering;
+
+use weir_core::node::ofd::{Ofd, BATCH};
+use weir_core::proto::FsError;
+use weir_core::types::ClientId;
+
+use super::writers::Slots;
+use super::{Node, Platform};
+
+/// What `owner` says of an entry whose client is gone.
+const NOBODY: u32 = u32::MAX;
+
+/// Lent batches.
+#[derive(Debug)]
+pub struct OfdTable {
+    /// By batch: the owner, if it lives.
+    batches: Slots<Option<ClientId>>,
+}
+
+impl OfdTable {
+    /// A table of so many batches.
+    pub fn new(batches: usize) -> OfdTable {
+        OfdTable {
+            batches: Slots::new(batches),
+        }
+    }
+
+    /// The entries of all lent batches.
+    pub fn entries(&self) -> impl Iterator<Item = u32> + '_ {
+        self.batches
+            .iter()
+            .flat_map(|(batch, _)| batch * BATCH..(batch + 1) * BATCH)
+    }
+
+    /// Whether entry `index` is in a lent batch.
+    pub fn is_lent(&self, index: u32) -> bool {
+        self.batches.get(index / BATCH).is_some()
+    }
+
+    /// The owner of an entry, if it lives.
+    pub fn owner(&self, index: u32) -> Option<ClientId> {
+        *self.batches.get(index / BATCH)?
+    }
+
+    fn of(&self, owner: Option<ClientId>) -> Vec<u32> {
+        self.batches
+            .iter()
+            .filter(|(_, of)| **of == owner)
+            .map(|(batch, _)| batch)
+            .collect()
+    }
+}
+
+impl<P: Platform> Node<'_, P> {
+    /// Lends a batch.
+    pub(super) fn lend_ofds(&mut self, id: ClientId) -> Result<u32, FsError> {
+        if !self.ofds.batches.has_room() {
+            self.check_ownerless();
+        }
+        let batch = self.ofds.batches.insert(Some(id)).ok_or(FsError::NoSpace)?;
+        for index in batch * BATCH..(batch + 1) * BATCH {
+            let ofd = &self.open.ofds[index as usize];
+            if ofd.ino.load(Ordering::Relaxed) != 0 {
+                ofd.close();
+            }
+            ofd.owner.store(id.0, Ordering::Relaxed);
+        }
+        Ok(batch * BATCH)
+    }
+
+    /// Whether other processes than its owner may have the description.
+    pub(super) fn is_shared(&self, index: u32) -> bool {
+        const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
+        let state = self.open.ofds[index as usize].state.load(Ordering::Acquire);
+        state & BOTH == BOTH
+    }
+
+    pub(super) fn close_ofd(&mut self, index: u32) {
+        self.open.ofds[index as usize].close();
+    }
+
+    /// Frees a gone client's descriptions but those that others still have.
+    pub(super) fn end_ofds(&mut self, id: ClientId) {
+        for batch in self.ofds.of(Some(id)) {
+            self.end_batch(batch);
+        }
+    }
+
+    /// Looks again at the batches whose owner is gone.
+    pub(super) fn check_ownerless(&mut self) {
+        for batch in self.ofds.of(None) {
+            self.end_batch(batch);
+        }
+    }
+
+    fn end_batch(&mut self, batch: u32) {
+        let mut living = false;
+        for index in batch * BATCH..(batch + 1) * BATCH {
+            let ofd = &self.open.ofds[index as usize];
+            if ofd.ino.load(Ordering::Acquire) == 0 {
+                continue;
+            }
+            if self.is_shared(index) && self.platform.ofd_alive(index) {
+                ofd.owner.store(NOBODY, Ordering::Relaxed);
+                living = true;
+            } else {
+                self.close_ofd(index);
+            }
+        }
+        if living {
+            if let Some(owner) = self.ofds.batches.get_mut(batch) {
+                *owner = None;
+            }
+        } else {
+            self.ofds.batches.remove(batch);
+        }
+    }
+}

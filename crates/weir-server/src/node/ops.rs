@@ -1,0 +1,163 @@
+//! The operations, each handed to where it is done.
+
+use weir_core::extent::ExtentIndex;
+use weir_core::proto::{
+    Allocate, Attach, Attached, Caller, Create, Created, Entry, Flock, FsError, FsStat, HeldLock,
+    Lent, Link, Locate, Located, Lookup, Mkdir, OfdBatch, Operations, Ping, Publish, Readdir,
+    RecordLock, Rename, Rmdir, Seek, Segment, ServerStatus, SetAttr, Statfs, Status, Stop, Symlink,
+    Sync, TestLock, Truncate, Unlink,
+};
+use weir_core::types::{ClientId, Ino};
+
+use super::{ClientMemory, Node, Platform, Space};
+
+/// What only clients may ask for.
+fn client(from: Caller) -> Result<ClientId, FsError> {
+    match from {
+        Caller::Client(id) => Ok(id),
+        Caller::Control => Err(FsError::NotPermitted),
+    }
+}
+
+impl<P: Platform> Operations for Node<'_, P> {
+    fn ping(&mut self, _: Caller, _: Ping) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    fn create(&mut self, from: Caller, op: Create) -> Result<Created, FsError> {
+        self.create_file(from, &op)
+    }
+
+    fn mkdir(&mut self, _: Caller, op: Mkdir) -> Result<Ino, FsError> {
+        self.make_dir(&op)
+    }
+
+    fn symlink(&mut self, _: Caller, op: Symlink) -> Result<Ino, FsError> {
+        self.make_symlink(&op)
+    }
+
+    fn link(&mut self, _: Caller, op: Link) -> Result<(), FsError> {
+        self.make_link(&op)
+    }
+
+    fn unlink(&mut self, _: Caller, op: Unlink) -> Result<(), FsError> {
+        self.remove_name(op.parent, &op.name)
+    }
+
+    fn rmdir(&mut self, _: Caller, op: Rmdir) -> Result<(), FsError> {
+        self.remove_dir(op.parent, &op.name)
+    }
+
+    fn rename(&mut self, _: Caller, op: Rename) -> Result<(), FsError> {
+        self.rename_entry(&op)
+    }
+
+    fn set_attr(&mut self, _: Caller, op: SetAttr) -> Result<(), FsError> {
+        self.set_attributes(&op)
+    }
+
+    fn truncate(&mut self, _: Caller, op: Truncate) -> Result<(), FsError> {
+        self.set_size(op.ino, op.size)
+    }
+
+    fn allocate(&mut self, _: Caller, op: Allocate) -> Result<(), FsError> {
+        self.allocate_range(op.ino, op.offset, op.length, op.zero, op.keep_size)
+    }
+
+    fn readdir(&mut self, _: Caller, op: Readdir) -> Result<Vec<Entry>, FsError> {
+        self.list(&op)
+    }
+
+    fn attach(&mut self, from: Caller, op: Attach) -> Result<Attached, FsError> {
+        self.attach_client(client(from)?, op.ino)
+    }
+
+    fn segment(&mut self, from: Caller, op: Segment) -> Result<Lent, FsError> {
+        self.lend_segment(client(from)?, op.min_bytes, op.want_bytes)
+    }
+
+    fn locate(&mut self, _: Caller, op: Locate) -> Result<Located, FsError> {
+        self.locate_range(op.ino, op.offset, op.length)
+    }
+
+    fn seek(&mut self, _: Caller, op: Seek) -> Result<Option<u64>, FsError> {
+        self.seek_from(op.ino, op.offset, op.hole)
+    }
+
+    fn publish(&mut self, from: Caller, _: Publish) -> Result<(), FsError> {
+        self.drain(client(from)?);
+        self.announce_changes();
+        Ok(())
+    }
+
+    fn sync(&mut self, _: Caller, op: Sync) -> Result<Vec<u32>, FsError> {
+        self.file_slabs(op.ino)
+    }
+
+    fn ofd_batch(&mut self, from: Caller, _: OfdBatch) -> Result<u32, FsError> {
+        self.lend_ofds(client(from)?)
+    }
+
+    fn flock(&mut self, from: Caller, op: Flock) -> Result<(), FsError> {
+        self.lock_file(from, &op)
+    }
+
+    fn record_lock(&mut self, from: Caller, op: RecordLock) -> Result<(), FsError> {
+        self.lock_record(from, &op)
+    }
+
+    fn test_lock(&mut self, from: Caller, op: TestLock) -> Result<Option<HeldLock>, FsError> {
+        self.find_lock(from, &op)
+    }
+
+    fn statfs(&mut self, _: Caller, _: Statfs) -> Result<FsStat, FsError> {
+        Ok(self.room())
+    }
+
+    fn status(&mut self, _: Caller, _: Status) -> Result<ServerStatus, FsError> {
+        Ok(self.report())
+    }
+
+    fn lookup(&mut self, _: Caller, op: Lookup) -> Result<Entry, FsError> {
+        self.walk(&op.components)
+    }
+
+    fn stop(&mut self, from: Caller, _: Stop) -> Result<ServerStatus, FsError> {
+        if from != Caller::Control {
+            return Err(FsError::NotPermitted);
+        }
+        self.stopping = true;
+        Ok(self.report())
+    }
+}
+
+impl<P: Platform> Node<'_, P> {
+    /// The state of the server, with all that was written taken in.
+    pub fn report(&mut self) -> ServerStatus {
+        self.take_all_notes();
+        self.harvest_all();
+        self.sweep();
+        let counts = self.names.counts();
+        let mut folded = self.stats.folded();
+        for (_, client) in self.clients.iter() {
+            folded.add(client.memory.header());
+        }
+        let runs: usize = self.files.iter().map(ExtentIndex::run_count).sum();
+        ServerStatus {
+            pid: self.identity.pid,
+            rank: self.identity.rank.0,
+            servers: self.identity.servers,
+            started_ns: self.identity.started_ns,
+            clients: u32::try_from(self.clients.iter().count()).unwrap_or(u32::MAX),
+            clients_ever: self.stats.clients_ever,
+            files: counts.files + counts.symlinks,
+            directories: counts.dirs.saturating_sub(1),
+            runs: runs as u64,
+            tiers: self.space.usage(),
+            counters: folded.counters(),
+            refused: folded.refused(),
+            requests: self.stats.requests(),
+            rejected: self.stats.rejected(),
+        }
+    }
+}

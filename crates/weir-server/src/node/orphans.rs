@@ -1,0 +1,64 @@
+//! Files without a name, which live as long as somebody has them open.
+//!
+//! A client opens a file by writing its inode into a description and then looking
+//! whether the inode still has a name; the server takes the name and then looks at the
+//! descriptions. So one of the two sees the other. No message says that a file was
+//! closed: the descriptions are looked through when there is time, when there are
+//! many orphans, and when room is needed.
+
+use std::collections::HashSet;
+use std::sync::atomic::{fence, Ordering};
+
+use weir_core::types::Ino;
+
+use super::{Node, Platform};
+
+/// With so many orphans a sweep is due.
+const MANY: usize = 1024;
+
+impl<P: Platform> Node<'_, P> {
+    /// An inode lost its last name.
+    pub(super) fn add_orphan(&mut self, ino: Ino) {
+        self.orphans.insert(ino);
+        // Doubling, so that many that are open do not cost a sweep each.
+        if self.orphans.len() >= MANY && self.orphans.len().is_power_of_two() {
+            self.sweep();
+        }
+    }
+
+    /// Frees the orphans that nobody has open.
+    pub(super) fn sweep(&mut self) {
+        if self.orphans.is_empty() {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        let held: HashSet<Ino> = self
+            .ofds
+            .entries()
+            .filter_map(|index| self.open.ofds.get(index as usize))
+            .map(|ofd| Ino(ofd.ino.load(Ordering::SeqCst)))
+            .filter(|ino| self.orphans.contains(ino))
+            .collect();
+        let gone: Vec<Ino> = self
+            .orphans
+            .iter()
+            .copied()
+            .filter(|ino| !held.contains(ino) && self.block_of(*ino).is_none())
+            .collect();
+        for ino in gone {
+            self.free_inode(ino);
+        }
+    }
+
+    fn free_inode(&mut self, ino: Ino) {
+        self.orphans.remove(&ino);
+        self.locks.forget_file(ino);
+        if self.files.get(ino).is_some_and(|index| !index.is_empty()) {
+            self.change(ino, |index, freed, _| index.clear(freed));
+            self.announce_changes();
+        }
+        if let Err(error) = self.names.release(ino) {
+            tracing::error!(?ino, %error, "an unnamed file cannot be freed");
+        }
+    }
+}

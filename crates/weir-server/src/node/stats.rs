@@ -1,0 +1,117 @@
+//! What the server counts, for `weir status` and the report.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use weir_core::node::region::{ClientHeader, COUNTERS, REFUSAL_NAMES};
+
+/// The names of [`weir_core::node::region::Counter`]s, in their order.
+const COUNTER_NAMES: [&str; 6] = [
+    "bytes_written",
+    "bytes_read",
+    "opens",
+    "requests",
+    "records",
+    "conflicts",
+];
+
+/// Counters.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Clients there ever were.
+    pub clients_ever: u64,
+    requests: BTreeMap<&'static str, u64>,
+    rejected: BTreeMap<&'static str, u64>,
+    folded: Folded,
+}
+
+/// Sums over clients.
+#[derive(Clone, Debug)]
+pub struct Folded {
+    counters: [u64; COUNTERS],
+    refused: [u64; 64],
+}
+
+impl Default for Folded {
+    fn default() -> Self {
+        Folded {
+            counters: [0; COUNTERS],
+            refused: [0; 64],
+        }
+    }
+}
+
+impl Stats {
+    /// A request was done.
+    pub fn count_request(&mut self, name: &'static str) {
+        *self.requests.entry(name).or_default() += 1;
+    }
+
+    /// Something from outside was refused. Logged at the first, second, fourth... of
+    /// its kind, so that a client gone mad does not fill the log.
+    pub fn reject(&mut self, what: &'static str, why: impl FnOnce() -> String) {
+        let count = self.rejected.entry(what).or_default();
+        *count += 1;
+        if count.is_power_of_two() {
+            tracing::warn!(what, count, "refused: {}", why());
+        }
+    }
+
+    /// Adds the counters of a client that is gone.
+    pub fn fold(&mut self, header: &ClientHeader) {
+        self.folded.add(header);
+    }
+
+    /// The sums over clients that are gone.
+    pub fn folded(&self) -> Folded {
+        self.folded.clone()
+    }
+
+    /// Requests done, by operation.
+    pub fn requests(&self) -> Vec<(String, u64)> {
+        named(&self.requests)
+    }
+
+    /// Input refused, by kind.
+    pub fn rejected(&self) -> Vec<(String, u64)> {
+        named(&self.rejected)
+    }
+}
+
+fn named(counts: &BTreeMap<&'static str, u64>) -> Vec<(String, u64)> {
+    counts
+        .iter()
+        .map(|(name, n)| ((*name).to_owned(), *n))
+        .collect()
+}
+
+impl Folded {
+    /// Adds a client's counters.
+    pub fn add(&mut self, header: &ClientHeader) {
+        for (sum, word) in self.counters.iter_mut().zip(&header.counters) {
+            *sum = sum.saturating_add(word.load(Ordering::Relaxed));
+        }
+        for (sum, word) in self.refused.iter_mut().zip(&header.refused) {
+            *sum = sum.saturating_add(word.load(Ordering::Relaxed));
+        }
+    }
+
+    /// What clients counted, by name.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        COUNTER_NAMES
+            .iter()
+            .zip(self.counters)
+            .map(|(name, n)| ((*name).to_owned(), n))
+            .collect()
+    }
+
+    /// Calls that clients refused, by name.
+    pub fn refused(&self) -> Vec<(String, u64)> {
+        REFUSAL_NAMES
+            .iter()
+            .zip(self.refused)
+            .filter(|(_, n)| *n > 0)
+            .map(|(name, n)| ((*name).to_owned(), n))
+            .collect()
+    }
+}

@@ -1,0 +1,109 @@
+//! Who writes what: the server's own tables of lent blocks and cells.
+//!
+//! The links in shared memory are for the clients; the server goes by these.
+
+use weir_core::types::{ClientId, Ino};
+
+use super::applied::Applied;
+
+/// A lent cell.
+#[derive(Clone, Copy, Debug)]
+pub struct Writer {
+    /// Whose it is.
+    pub client: ClientId,
+    /// The block of its file.
+    pub block: u32,
+    /// What the index has of its record.
+    pub applied: Applied,
+}
+
+/// A lent block: a file that is open for writing.
+#[derive(Clone, Debug)]
+pub struct OpenFile {
+    /// The file.
+    pub ino: Ino,
+    /// Its cells, in no order.
+    pub cells: Vec<u32>,
+}
+
+/// Slots of which some are lent; low ones first, so that little of a sparse region is
+/// touched.
+#[derive(Debug)]
+pub struct Slots<T> {
+    used: Vec<Option<T>>,
+    free: Vec<u32>,
+    limit: usize,
+}
+
+impl<T> Slots<T> {
+    /// At most `limit` slots, none used.
+    pub fn new(limit: usize) -> Slots<T> {
+        Slots {
+            used: Vec::new(),
+            free: Vec::new(),
+            limit,
+        }
+    }
+
+    /// Whether there is a free one.
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.used.len() < self.limit
+    }
+
+    /// Uses a free slot.
+    pub fn insert(&mut self, value: T) -> Option<u32> {
+        if let Some(index) = self.free.pop() {
+            self.used[index as usize] = Some(value);
+            return Some(index);
+        }
+        if self.used.len() >= self.limit {
+            return None;
+        }
+        self.used.push(Some(value));
+        u32::try_from(self.used.len() - 1).ok()
+    }
+
+    /// Frees a slot.
+    pub fn remove(&mut self, index: u32) -> Option<T> {
+        let value = self.used.get_mut(index as usize)?.take()?;
+        self.free.push(index);
+        Some(value)
+    }
+
+    /// What is in a slot.
+    pub fn get(&self, index: u32) -> Option<&T> {
+        self.used.get(index as usize)?.as_ref()
+    }
+
+    /// What is in a slot.
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.used.get_mut(index as usize)?.as_mut()
+    }
+
+    /// All used slots, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.used
+            .iter()
+            .enumerate()
+            .filter_map(|(index, value)| Some((u32::try_from(index).ok()?, value.as_ref()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_used_again_and_their_number_is_bounded() {
+        let mut slots = Slots::new(2);
+        assert_eq!(
+            (slots.insert('a'), slots.insert('b'), slots.insert('c')),
+            (Some(0), Some(1), None)
+        );
+        assert!(!slots.has_room());
+        assert_eq!(slots.remove(0), Some('a'));
+        assert_eq!(slots.remove(0), None);
+        assert_eq!(slots.insert('d'), Some(0));
+        assert_eq!(slots.iter().collect::<Vec<_>>(), [(0, &'d'), (1, &'b')]);
+    }
+}

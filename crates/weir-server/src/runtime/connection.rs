@@ -1,0 +1,152 @@
+//! One connection to the server's socket: frames in, frames out, never blocking.
+
+use rustix::event::PollFlags;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{recv, send, RecvFlags, SendFlags};
+use weir_core::proto::{Hello, Role, VERSION};
+
+use crate::frame::{self, MAX_REQUEST};
+
+/// What a connection may have to send at most: a tool that reads nothing is cut off.
+const MAX_PENDING: usize = 4 << 20;
+
+/// What the other side is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Peer {
+    /// It has not said yet.
+    Unknown,
+    /// A client process: says nothing more.
+    Client,
+    /// A tool.
+    Tool,
+}
+
+/// What was received.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It is a client.
+    Client,
+    /// It is a tool.
+    Tool,
+    /// A tool's request.
+    Request(Vec<u8>),
+    /// It speaks another version; say so and close.
+    OtherVersion,
+}
+
+/// The other side has gone, or talks nonsense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Closed, or broken.
+    Gone,
+    /// A message that is none.
+    Garbled,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    /// What the other side is.
+    pub peer: Peer,
+    /// Its process.
+    pub pid: u32,
+    received: Vec<u8>,
+    pending: Vec<u8>,
+    /// Close once all is sent.
+    pub closing: bool,
+}
+
+impl Connection {
+    /// A connection of process `pid`; the socket does not block.
+    pub fn new(socket: OwnedFd, pid: u32) -> Connection {
+        Connection {
+            socket,
+            peer: Peer::Unknown,
+            pid,
+            received: Vec::new(),
+            pending: Vec::new(),
+            closing: false,
+        }
+    }
+
+    /// The socket, and what to wait for.
+    pub fn interest(&self) -> (&OwnedFd, PollFlags) {
+        let write = if self.pending.is_empty() {
+            PollFlags::empty()
+        } else {
+            PollFlags::OUT
+        };
+        (&self.socket, PollFlags::IN | write)
+    }
+
+    /// Whether something is still to be sent.
+    pub fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Reads what is there; returns the whole messages among it.
+    pub fn receive(&mut self) -> Result<Vec<Heard>, End> {
+        let mut buffer = [0; 4096];
+        let mut heard = Vec::new();
+        loop {
+            match recv(self.socket.as_fd(), &mut buffer, RecvFlags::empty()) {
+                Ok((0, _)) => return Err(End::Gone),
+                Ok((n, _)) => self.received.extend_from_slice(&buffer[..n]),
+                Err(Errno::AGAIN) => return Ok(heard),
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(End::Gone),
+            }
+            while let Some(message) =
+                frame::take(&mut self.received, MAX_REQUEST).map_err(|_| End::Garbled)?
+            {
+                heard.push(self.understand(message)?);
+            }
+        }
+    }
+
+    fn understand(&mut self, message: Vec<u8>) -> Result<Heard, End> {
+        match self.peer {
+            Peer::Tool => return Ok(Heard::Request(message)),
+            Peer::Client => return Err(End::Garbled),
+            Peer::Unknown => {}
+        }
+        let hello: Hello = postcard::from_bytes(&message).map_err(|_| End::Garbled)?;
+        if hello.version != VERSION {
+            return Ok(Heard::OtherVersion);
+        }
+        match hello.role {
+            Role::Client => {
+                self.peer = Peer::Client;
+                Ok(Heard::Client)
+            }
+            Role::Control => {
+                self.peer = Peer::Tool;
+                Ok(Heard::Tool)
+            }
+        }
+    }
+
+    /// Sends a message, now or when the other side has room.
+    pub fn send(&mut self, message: &[u8]) -> Result<(), End> {
+        if self.pending.len() + message.len() > MAX_PENDING {
+            return Err(End::Gone);
+        }
+        self.pending.extend(frame::frame(message));
+        self.flush()
+    }
+
+    /// Sends what the other side has room for.
+    pub fn flush(&mut self) -> Result<(), End> {
+        while !self.pending.is_empty() {
+            match send(self.socket.as_fd(), &self.pending, SendFlags::NOSIGNAL) {
+                Ok(n) => drop(self.pending.drain(..n)),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(End::Gone),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! What the logic asks of the kernel: futexes, locks of placeholders, time.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::AtomicU32;
+
+use nix::fcntl::{fcntl, FcntlArg};
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use rustix::thread::futex;
+use rustix::time::{clock_gettime, ClockId};
+use weir_core::node::ofd::lock_byte;
+
+use super::regions::{ClientRegion, PLACEHOLDER};
+use super::storage::Storage;
+use super::ServerError;
+use crate::node::Platform;
+
+/// The kernel of this node.
+#[derive(Debug)]
+pub struct Kernel {
+    /// The directory that all virtual descriptors are.
+    placeholder: File,
+}
+
+impl Kernel {
+    /// Opens the placeholder of `shm_dir`.
+    pub fn new(shm_dir: &Path) -> Result<Kernel, ServerError> {
+        let path = shm_dir.join(PLACEHOLDER);
+        let placeholder = File::open(&path).map_err(|error| ServerError::path(&path, &error))?;
+        Ok(Kernel { placeholder })
+    }
+}
+
+impl Platform for Kernel {
+    type Memory = ClientRegion;
+    type Space = Storage;
+
+    fn wake(&self, word: &AtomicU32) {
+        wake(word);
+    }
+
+    fn ofd_alive(&self, index: u32) -> bool {
+        let mut lock = nix::libc::flock {
+            l_type: 1,   // F_WRLCK: anybody's lock is in its way
+            l_whence: 0, // SEEK_SET
+            l_start: i64::try_from(lock_byte(index)).unwrap_or(i64::MAX),
+            l_len: 1,
+            l_pid: 0,
+        };
+        let asked = fcntl(&self.placeholder, FcntlArg::F_OFD_GETLK(&mut lock));
+        // What cannot be asked is taken to live: nothing is taken away then.
+        asked.is_err() || i32::from(lock.l_type) != nix::libc::F_UNLCK
+    }
+}
+
+/// Wakes all that sleep on a word, in whatever process.
+pub fn wake(word: &AtomicU32) {
+    // Fails only for addresses that are none.
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+}
+
+/// Nanoseconds since 1970.
+pub fn now_ns() -> i64 {
+    let now = clock_gettime(ClockId::Realtime);
+    now.tv_sec
+        .saturating_mul(1_000_000_000)
+        .saturating_add(now.tv_nsec)
+}
+
+/// A connection and a process descriptor a client: as many descriptors as may be.
+pub fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(errno) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%errno, "the limit of open files stays as it is");
+    }
+}

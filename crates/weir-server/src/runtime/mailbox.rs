@@ -1,0 +1,131 @@
+//! The queues between the service thread and the poller.
+//!
+//! The service thread sleeps on the futex that clients ring, the poller in poll(2), so
+//! each is woken in its own way.
+
+use std::sync::atomic::{fence, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Arc;
+
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::fd::OwnedFd;
+use rustix::io::{read, write, Errno};
+use weir_core::node::region::Hub;
+
+use super::kernel::wake;
+
+/// A connection's number; never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Serial(pub u64);
+
+/// What the poller heard.
+#[derive(Debug)]
+pub enum Event {
+    /// A process wants to be a client.
+    Client {
+        /// Its connection.
+        serial: Serial,
+        /// The process.
+        pid: u32,
+    },
+    /// A tool connected.
+    Tool(Serial),
+    /// A tool asks something.
+    Request(Serial, Vec<u8>),
+    /// A client's connection ended; its process may live.
+    HungUp(Serial),
+    /// A client's process is gone, and its connection with it.
+    Exited(Serial),
+    /// The watched process ended.
+    Stop,
+}
+
+/// What the service thread wants of the poller.
+#[derive(Debug)]
+pub enum Answer {
+    /// Send this message.
+    Send(Serial, Vec<u8>),
+    /// Close the connection, and no longer watch the process.
+    Close(Serial),
+    /// Send what is still to be sent, and end.
+    End,
+}
+
+/// The service thread's side.
+#[derive(Debug)]
+pub struct ServiceBox {
+    events: Receiver<Event>,
+    answers: Sender<Answer>,
+    bell: Arc<OwnedFd>,
+}
+
+/// The poller's side.
+#[derive(Debug)]
+pub struct PollerBox {
+    events: Sender<Event>,
+    answers: Receiver<Answer>,
+    bell: Arc<OwnedFd>,
+    hub: &'static Hub,
+}
+
+/// The two ends.
+pub fn mailboxes(hub: &'static Hub) -> Result<(ServiceBox, PollerBox), Errno> {
+    let (to_service, events) = channel();
+    let (to_poller, answers) = channel();
+    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let service = ServiceBox {
+        events,
+        answers: to_poller,
+        bell: Arc::clone(&bell),
+    };
+    let poller = PollerBox {
+        events: to_service,
+        answers,
+        bell,
+        hub,
+    };
+    Ok((service, poller))
+}
+
+impl ServiceBox {
+    /// The next event, if there is one.
+    pub fn next(&self) -> Option<Event> {
+        self.events.try_recv().ok()
+    }
+
+    /// Tells the poller; it hears nothing more once it has ended.
+    pub fn tell(&self, answer: Answer) {
+        if self.answers.send(answer).is_ok() {
+            let _ = write(&*self.bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl PollerBox {
+    /// Tells the service thread.
+    pub fn tell(&self, event: Event) {
+        if self.events.send(event).is_err() {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        if self.hub.server_sleeps.swap(0, Ordering::SeqCst) != 0 {
+            wake(&self.hub.server_sleeps);
+        }
+    }
+
+    /// The next answer, if there is one.
+    pub fn next(&self) -> Option<Answer> {
+        self.answers.try_recv().ok()
+    }
+
+    /// Readable when there are answers.
+    pub fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    /// Makes the bell silent; answers told afterwards ring it again.
+    pub fn silence(&self) {
+        let mut count = [0; 8];
+        let _ = read(&*self.bell, &mut count);
+    }
+}

@@ -1,0 +1,177 @@
+//! One server's threads, socket and shared memory.
+//!
+//! The calling thread of [`serve`] becomes the *service thread*: it owns the
+//! [`Node`](crate::node::Node), answers clients' channels, and sleeps on one futex
+//! while nobody asks. The *poller* thread waits for connections, hangups and the ends
+//! of processes; it passes what it hears over a queue and wakes the service thread.
+//! Warmers (`weir-store`) make memory warm; they start only once clients may come.
+//!
+//! Signals are the caller's affair: it sends `Stop` over a [`crate::control::Control`]
+//! connection.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `regions` | making, mapping and removing shared memory |
+//! | `kernel` | what the logic asks of the kernel |
+//! | `storage` | `weir-store`'s tiers as the logic's space |
+//! | `mailbox` | the queues between the two threads |
+//! | `poller`, `connection` | the socket's thread |
+//! | `service` | the service thread |
+
+mod connection;
+mod kernel;
+mod mailbox;
+mod poller;
+mod regions;
+mod service;
+mod storage;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use weir_core::node::region::MAX_CLIENTS;
+use weir_core::proto::{ServerStatus, Welcome, VERSION};
+use weir_core::types::{ClientId, Rank};
+use weir_store::map::MapError;
+use weir_store::pool::WarmPool;
+
+use crate::node::{Identity, Node};
+use crate::options::Options;
+use kernel::{now_ns, Kernel};
+use mailbox::mailboxes;
+use regions::Instance;
+use service::Service;
+
+/// Why a server could not start, or ended badly.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// A directory or file could not be made.
+    #[error("{path}: {error}")]
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A region of shared memory could not be made or mapped.
+    #[error("shared memory {path}: {error}")]
+    Map {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        error: MapError,
+    },
+    /// The tables of names do not fit their region: a bug.
+    #[error("the namespace's tables: {0}")]
+    Tables(String),
+    /// The socket could not be made.
+    #[error("socket {path}: {errno}")]
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        errno: Errno,
+    },
+    /// The threads cannot be joined to each other.
+    #[error("an event descriptor: {0}")]
+    Event(Errno),
+    /// A thread could not be started.
+    #[error("starting a thread: {0}")]
+    Thread(std::io::Error),
+    /// The process to watch is not there.
+    #[error("process {pid}, with which the server should end: {errno}")]
+    Watched {
+        /// The process.
+        pid: u32,
+        /// Why.
+        errno: Errno,
+    },
+    /// A setting that cannot be.
+    #[error("{0}")]
+    Setting(String),
+}
+
+impl ServerError {
+    fn path(path: &std::path::Path, error: &std::io::Error) -> ServerError {
+        ServerError::Path {
+            path: path.to_owned(),
+            error: error
+                .raw_os_error()
+                .map_or_else(|| error.kind().into(), std::io::Error::from_raw_os_error),
+        }
+    }
+}
+
+/// Serves until somebody asks it to stop, or the watched process ends; calls `ready`
+/// once clients may connect. Returns the status at the end. Leaves nothing of its own
+/// behind in its directories, and removes those that it made.
+pub fn serve(options: &Options, ready: impl FnOnce()) -> Result<ServerStatus, ServerError> {
+    let max_clients = options.max_clients;
+    if max_clients == 0 || max_clients > MAX_CLIENTS {
+        let why = format!("max_clients must be 1 to {MAX_CLIENTS}, not {max_clients}");
+        return Err(ServerError::Setting(why));
+    }
+    kernel::raise_descriptor_limit();
+    let instance = Instance::create(options)?;
+    let served = serve_in(&instance, options, ready);
+    instance.remove();
+    served
+}
+
+fn serve_in(
+    instance: &Instance,
+    options: &Options,
+    ready: impl FnOnce(),
+) -> Result<ServerStatus, ServerError> {
+    let rank = Rank(0);
+    let space = storage::open(instance, options)?;
+    let board = Arc::clone(space.board());
+    let open = instance.open_region()?;
+    let names = instance.names(rank)?;
+    let identity = Identity {
+        rank,
+        servers: 1,
+        pid: std::process::id(),
+        started_ns: now_ns(),
+    };
+    let platform = Kernel::new(instance.shm_dir())?;
+    let node = Node::new(identity, open, names, space, platform, options.max_clients);
+    let (service_box, poller_box) = mailboxes(open.hub).map_err(ServerError::Event)?;
+    let listener = instance.listen()?;
+    let poller = poller::start(listener, poller_box, options)?;
+    let welcome = Welcome {
+        version: VERSION,
+        client: ClientId(0),
+        rank: rank.0,
+        servers: 1,
+        shm_dir: regions::text(instance.shm_dir())?,
+        storage_dirs: options
+            .storage
+            .iter()
+            .map(|dir| regions::text(&dir.path))
+            .collect::<Result<_, _>>()?,
+        prefix: options.prefix.clone(),
+        spin_us: options.spin_us,
+    };
+    let mut service = Service::new(
+        node,
+        open.hub,
+        service_box,
+        instance,
+        welcome,
+        options.spin_us,
+    );
+    ready();
+    let warmers =
+        WarmPool::start(instance.shm_dir(), board, options.warmers).map_err(ServerError::Thread);
+    let status = warmers.map(|warmers| {
+        let status = service.run();
+        warmers.stop();
+        status
+    });
+    service.end();
+    // A poller that panicked has said so; nothing more depends on it.
+    let _ = poller.join();
+    status
+}

@@ -1,0 +1,386 @@
+//! The thread that waits for connections, hangups and the ends of processes.
+//!
+//! A client is gone when its process is: a killed process's socket may close a moment
+//! before its other descriptors, and a program may close all descriptors and live on.
+//! So each client has a process descriptor (pidfd) beside its connection; where the
+//! kernel has none (before 5.3), /proc is looked at after the hangup.
+//!
+//! Within one round hangups are told before greetings: a program that became another
+//! one (exec) hung up before it greeted anew.
+
+use std::collections::BTreeMap;
+use std::thread::JoinHandle;
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{accept_with, SocketFlags};
+use rustix::process::{getuid, pidfd_open, Pid, PidfdFlags};
+use weir_core::proto::{encode, Welcome, VERSION};
+use weir_core::types::ClientId;
+
+use super::connection::{Connection, End, Heard, Peer};
+use super::mailbox::{Answer, Event, PollerBox, Serial};
+use super::ServerError;
+use crate::options::Options;
+
+/// How often to look for what cannot be waited for.
+const LOOK_AGAIN: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+
+/// How to learn that a process has ended.
+#[derive(Debug)]
+enum Life {
+    /// Readable then.
+    Pidfd(OwnedFd),
+    /// Look at /proc, once it has hung up.
+    Proc(u32),
+    /// It cannot be known (another pid namespace): its hangup must do.
+    Unknown,
+}
+
+struct Poller {
+    listener: OwnedFd,
+    mailbox: PollerBox,
+    connections: BTreeMap<Serial, Connection>,
+    /// Of clients, also of those that hung up.
+    lives: BTreeMap<Serial, Life>,
+    watched: Option<OwnedFd>,
+    next: u64,
+    most: usize,
+    /// No descriptors left: accept later.
+    exhausted: bool,
+    refused: u64,
+}
+
+/// Starts the thread.
+pub fn start(
+    listener: OwnedFd,
+    mailbox: PollerBox,
+    options: &Options,
+) -> Result<JoinHandle<()>, ServerError> {
+    let watched = options
+        .watch_pid
+        .map(|pid| open_pidfd(pid).map_err(|errno| ServerError::Watched { pid, errno }));
+    let mut poller = Poller {
+        listener,
+        mailbox,
+        connections: BTreeMap::new(),
+        lives: BTreeMap::new(),
+        watched: watched.transpose()?,
+        next: 0,
+        most: 2 * options.max_clients + 64,
+        exhausted: false,
+        refused: 0,
+    };
+    std::thread::Builder::new()
+        .name("weir-poller".into())
+        .stack_size(256 << 10)
+        .spawn(move || poller.run())
+        .map_err(ServerError::Thread)
+}
+
+fn open_pidfd(pid: u32) -> Result<OwnedFd, Errno> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())
+}
+
+/// What was ready.
+#[derive(Default)]
+struct Ready {
+    accept: bool,
+    watched: bool,
+    bell: bool,
+    sockets: Vec<(Serial, PollFlags)>,
+    exited: Vec<Serial>,
+}
+
+impl Poller {
+    fn run(&mut self) {
+        loop {
+            let ready = match self.wait() {
+                Ok(ready) => ready,
+                Err(errno) => {
+                    tracing::error!(%errno, "poll failed: the server stops");
+                    self.mailbox.tell(Event::Stop);
+                    return;
+                }
+            };
+            if ready.bell {
+                self.mailbox.silence();
+                while let Some(answer) = self.mailbox.next() {
+                    if matches!(answer, Answer::End) {
+                        return self.farewell();
+                    }
+                    self.answer(answer);
+                }
+            }
+            if ready.watched {
+                self.watched = None;
+                self.mailbox.tell(Event::Stop);
+            }
+            self.hear(&ready.sockets);
+            for serial in ready.exited {
+                self.lives.remove(&serial);
+                self.connections.remove(&serial);
+                self.mailbox.tell(Event::Exited(serial));
+            }
+            if ready.accept {
+                self.accept();
+            }
+        }
+    }
+
+    fn wait(&mut self) -> Result<Ready, Errno> {
+        let mut fds = vec![PollFd::new(self.mailbox.bell(), PollFlags::IN)];
+        if !self.exhausted {
+            fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        if let Some(watched) = &self.watched {
+            fds.push(PollFd::new(watched, PollFlags::IN));
+        }
+        let first = fds.len();
+        for connection in self.connections.values() {
+            let (socket, flags) = connection.interest();
+            fds.push(PollFd::from_borrowed_fd(socket.as_fd(), flags));
+        }
+        let pidfds = |life: (&Serial, &'_ Life)| matches!(life.1, Life::Pidfd(_));
+        for (_, life) in &self.lives {
+            if let Life::Pidfd(fd) = life {
+                fds.push(PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
+            }
+        }
+        let look = self.exhausted || !self.ended_by_proc().0;
+        loop {
+            match poll(&mut fds, look.then_some(&LOOK_AGAIN)) {
+                Err(Errno::INTR) => {}
+                other => break other,
+            }
+        }?;
+        let events: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
+        drop(fds);
+        let is_ready = |at: usize| events.get(at).is_some_and(|flags| !flags.is_empty());
+        let mut ready = Ready {
+            bell: is_ready(0),
+            accept: !self.exhausted && is_ready(1),
+            watched: self.watched.is_some() && is_ready(first - 1),
+            ..Ready::default()
+        };
+        self.exhausted = false;
+        let sockets = self.connections.keys().zip(&events[first..]);
+        ready.sockets.extend(
+            sockets
+                .filter(|(_, flags)| !flags.is_empty())
+                .map(|(s, f)| (*s, *f)),
+        );
+        let processes = self.lives.iter().filter(|life| pidfds(*life));
+        let processes = processes.zip(&events[first + self.connections.len()..]);
+        ready.exited.extend(
+            processes
+                .filter(|(_, flags)| !flags.is_empty())
+                .map(|((s, _), _)| *s),
+        );
+        ready.exited.extend(self.ended_by_proc().1);
+        Ok(ready)
+    }
+
+    /// Of the clients that hung up and have no process descriptor: whether there are
+    /// none, and those that have ended.
+    fn ended_by_proc(&self) -> (bool, Vec<Serial>) {
+        let mut none = true;
+        let mut ended = Vec::new();
+        for (serial, life) in &self.lives {
+            if self.connections.contains_key(serial) {
+                continue;
+            }
+            match life {
+                Life::Pidfd(_) => {}
+                Life::Proc(pid) if std::path::Path::new(&format!("/proc/{pid}")).exists() => {
+                    none = false
+                }
+                Life::Proc(_) | Life::Unknown => {
+                    none = false;
+                    ended.push(*serial);
+                }
+            }
+        }
+        (none, ended)
+    }
+
+    /// Reads from the sockets that are ready: hangups first.
+    fn hear(&mut self, ready: &[(Serial, PollFlags)]) {
+        let mut messages = Vec::new();
+        for (serial, flags) in ready {
+            let Some(connection) = self.connections.get_mut(serial) else {
+                continue;
+            };
+            if flags.contains(PollFlags::OUT) && connection.flush().is_err() {
+                self.hung_up(*serial);
+                continue;
+            }
+            match connection.receive() {
+                Ok(heard) => messages.extend(heard.into_iter().map(|heard| (*serial, heard))),
+                Err(end) => {
+                    if end == End::Garbled {
+                        tracing::warn!(pid = connection.pid, "nonsense on the socket: closed");
+                    }
+                    self.hung_up(*serial);
+                }
+            }
+        }
+        for (serial, heard) in messages {
+            self.understand(serial, heard);
+        }
+    }
+
+    fn understand(&mut self, serial: Serial, heard: Heard) {
+        let Some(connection) = self.connections.get_mut(&serial) else {
+            return;
+        };
+        let pid = connection.pid;
+        match heard {
+            Heard::Request(bytes) => self.mailbox.tell(Event::Request(serial, bytes)),
+            Heard::Tool => self.mailbox.tell(Event::Tool(serial)),
+            Heard::OtherVersion => {
+                connection.closing = true;
+                self.say(serial, &version_only());
+            }
+            Heard::Client => {
+                let life = match open_pidfd(pid) {
+                    _ if pid == 0 => Life::Unknown,
+                    Ok(fd) => Life::Pidfd(fd),
+                    Err(Errno::SRCH) => return drop(self.connections.remove(&serial)),
+                    Err(_) => Life::Proc(pid),
+                };
+                self.lives.insert(serial, life);
+                self.mailbox.tell(Event::Client { serial, pid });
+            }
+        }
+    }
+
+    fn hung_up(&mut self, serial: Serial) {
+        let Some(connection) = self.connections.remove(&serial) else {
+            return;
+        };
+        if connection.peer == Peer::Client {
+            self.mailbox.tell(Event::HungUp(serial));
+        }
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        match answer {
+            Answer::Send(serial, message) => self.say(serial, &message),
+            Answer::Close(serial) => {
+                self.lives.remove(&serial);
+                if let Some(connection) = self.connections.get_mut(&serial) {
+                    connection.closing = true;
+                    // Nothing more is heard from it.
+                    connection.peer = Peer::Unknown;
+                    self.close_if_done(serial);
+                }
+            }
+            Answer::End => {}
+        }
+    }
+
+    fn say(&mut self, serial: Serial, message: &[u8]) {
+        let Some(connection) = self.connections.get_mut(&serial) else {
+            return;
+        };
+        if connection.send(message).is_err() {
+            self.hung_up(serial);
+        } else {
+            self.close_if_done(serial);
+        }
+    }
+
+    fn close_if_done(&mut self, serial: Serial) {
+        let done = |connection: &Connection| connection.closing && !connection.is_pending();
+        if self.connections.get(&serial).is_some_and(done) {
+            self.connections.remove(&serial);
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match accept_with(&self.listener, flags) {
+                Ok(socket) => self.welcome(socket),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(errno) => {
+                    tracing::warn!(%errno, "connections wait");
+                    self.exhausted = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, socket: OwnedFd) {
+        let Ok(peer) = socket_peercred(&socket) else {
+            return;
+        };
+        if peer.uid != getuid() || self.connections.len() >= self.most {
+            self.refused += 1;
+            if self.refused.is_power_of_two() {
+                let (uid, count) = (peer.uid.as_raw(), self.refused);
+                tracing::warn!(uid, count, "a connection was refused");
+            }
+            return;
+        }
+        let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
+        let serial = Serial(self.next);
+        self.next += 1;
+        self.connections
+            .insert(serial, Connection::new(socket, pid));
+    }
+
+    /// Sends what is still to be sent, for as long as a reader makes progress.
+    fn farewell(&mut self) {
+        while let Some(answer) = self.mailbox.next() {
+            self.answer(answer);
+        }
+        self.connections
+            .retain(|_, connection| connection.is_pending());
+        while !self.connections.is_empty() {
+            let mut fds: Vec<PollFd<'_>> = Vec::new();
+            for connection in self.connections.values() {
+                fds.push(PollFd::from_borrowed_fd(
+                    connection.interest().0.as_fd(),
+                    PollFlags::OUT,
+                ));
+            }
+            let patience = Timespec {
+                tv_sec: 1,
+                tv_nsec: 0,
+            };
+            if !poll(&mut fds, Some(&patience)).is_ok_and(|ready| ready > 0) {
+                return;
+            }
+            drop(fds);
+            self.connections
+                .retain(|_, connection| connection.flush().is_ok() && connection.is_pending());
+        }
+    }
+}
+
+/// A welcome of which only the version counts.
+fn version_only() -> Vec<u8> {
+    let welcome = Welcome {
+        version: VERSION,
+        client: ClientId(u32::MAX),
+        rank: 0,
+        servers: 0,
+        shm_dir: String::new(),
+        storage_dirs: Vec::new(),
+        prefix: String::new(),
+        spin_us: 0,
+    };
+    let mut bytes = Vec::new();
+    encode(&welcome, &mut bytes);
+    bytes
+}

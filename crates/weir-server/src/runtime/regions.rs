@@ -1,0 +1,333 @@
+//! The instance's files: made at the start, mapped, and removed at the end.
+//!
+//! ```text
+//! SHM_DIR/open names        shared by all        SHM_DIR/ph      placeholder of descriptors
+//!         client-<id>       one a client         SHM_DIR/cwd/    working directories
+//!         slab-<n>          the memory tier      STORAGE/slab-<n>  the file tier
+//! RUN_DIR/server.sock
+//! ```
+
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{chmod, Mode, CWD};
+use rustix::net::{
+    bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
+};
+use weir_core::names::{layout, Owner, Section, Shard, Tables};
+use weir_core::node::block::FileBlock;
+use weir_core::node::cell::Cell;
+use weir_core::node::channel::Channel;
+use weir_core::node::ofd::{Ofd, BATCH};
+use weir_core::node::region::{
+    client_layout, open_layout, ClientHeader, Hub, MAGIC, NOTE_SLOTS, RECORD_SLOTS,
+};
+use weir_core::node::ring::{NoteSlot, RecordSlot};
+use weir_core::types::{ClientId, Rank};
+use weir_store::map::{create_sparse, Access, MapError, Mapping, Region};
+
+use super::kernel::now_ns;
+use super::ServerError;
+use crate::frame::SOCKET;
+use crate::node::{ClientMemory, OpenRegion};
+use crate::options::Options;
+
+/// The directory that all virtual descriptors are.
+pub const PLACEHOLDER: &str = "ph";
+const WORKING_DIRS: &str = "cwd";
+const OPEN: &str = "open";
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// Open file descriptions, files open for writing, and writers that a node may have;
+/// their tables are sparse.
+const OFDS: usize = 1 << 20;
+const BLOCKS: usize = 1 << 18;
+const CELLS: usize = 1 << 19;
+const _: () = assert!(OFDS % BATCH as usize == 0);
+
+/// The directories of one instance.
+#[derive(Debug)]
+pub struct Instance {
+    run_dir: PathBuf,
+    shm_dir: PathBuf,
+    storage: Vec<PathBuf>,
+    max_files: u32,
+    /// Directories that were not there before.
+    made: Vec<PathBuf>,
+    /// The `open` region, whose file also says that the place is taken.
+    claim: Option<Region>,
+}
+
+/// A client's region as it is mapped here.
+#[derive(Debug)]
+pub struct ClientRegion(Mapping);
+
+impl ClientRegion {
+    fn part<T: weir_store::shm::ShmRecord>(&self, offset: usize, count: usize) -> &[T] {
+        // Offsets and counts are of the layout that the region was made with.
+        self.0
+            .slice(offset, count)
+            .expect("the layout fits the region")
+    }
+}
+
+impl ClientMemory for ClientRegion {
+    fn header(&self) -> &ClientHeader {
+        &self.part(0, 1)[0]
+    }
+
+    fn record_slots(&self) -> &[RecordSlot] {
+        self.part(client_layout().records, RECORD_SLOTS)
+    }
+
+    fn note_slots(&self) -> &[NoteSlot] {
+        self.part(client_layout().notes, NOTE_SLOTS)
+    }
+
+    fn channel(&self) -> &Channel {
+        &self.part(client_layout().channel, 1)[0]
+    }
+}
+
+impl Instance {
+    /// Makes the directories.
+    pub fn create(options: &Options) -> Result<Instance, ServerError> {
+        let mut instance = Instance {
+            run_dir: options.run_dir.clone(),
+            shm_dir: options.shm_dir.clone(),
+            storage: options.storage.iter().map(|dir| dir.path.clone()).collect(),
+            max_files: options.max_files,
+            made: Vec::new(),
+            claim: None,
+        };
+        let made = instance.make_dirs();
+        if made.is_err() {
+            instance.remove();
+        }
+        made.map(|()| instance)
+    }
+
+    fn make_dirs(&mut self) -> Result<(), ServerError> {
+        let tops = [&self.run_dir, &self.shm_dir]
+            .into_iter()
+            .chain(&self.storage);
+        for dir in tops.cloned().collect::<Vec<_>>() {
+            if private_dir(&dir)? {
+                self.made.push(dir);
+            }
+        }
+        let bytes = open_layout(OFDS, BLOCKS, CELLS).bytes as u64;
+        self.claim = Some(self.map_new(OPEN, bytes)?.leak());
+        for name in [PLACEHOLDER, WORKING_DIRS] {
+            private_dir(&self.shm_dir.join(name))?;
+        }
+        Ok(())
+    }
+
+    /// Where shared memory is.
+    pub fn shm_dir(&self) -> &Path {
+        &self.shm_dir
+    }
+
+    /// Where file-tier slabs are.
+    pub fn storage_dirs(&self) -> &[PathBuf] {
+        &self.storage
+    }
+
+    fn map_new(&self, name: &str, bytes: u64) -> Result<Mapping, ServerError> {
+        let path = self.shm_dir.join(name);
+        let failed = |error| ServerError::Map {
+            path: path.clone(),
+            error,
+        };
+        let file = create_sparse(CWD, path.as_os_str().as_bytes(), bytes).map_err(failed)?;
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Mapping::new(&file, len, Access::ReadWrite).map_err(failed)
+    }
+
+    fn leak_new(&self, name: &str, bytes: u64) -> Result<Parts, ServerError> {
+        Ok(Parts {
+            region: self.map_new(name, bytes)?.leak(),
+            path: self.shm_dir.join(name),
+        })
+    }
+
+    /// The `open` region, with its head written.
+    pub fn open_region(&self) -> Result<OpenRegion<'static>, ServerError> {
+        let layout = open_layout(OFDS, BLOCKS, CELLS);
+        let path = self.shm_dir.join(OPEN);
+        let region = self
+            .claim
+            .ok_or_else(|| ServerError::Setting("not claimed".into()))?;
+        let parts = Parts { region, path };
+        let hub: &Hub = &parts.slice(0, 1)?[0];
+        let open = OpenRegion {
+            hub,
+            ofds: parts.slice::<Ofd>(layout.ofds, OFDS)?,
+            blocks: parts.slice::<FileBlock>(layout.blocks, BLOCKS)?,
+            cells: parts.slice::<Cell>(layout.cells, CELLS)?,
+        };
+        let counts = [
+            (&hub.ofds, OFDS),
+            (&hub.blocks, BLOCKS),
+            (&hub.cells, CELLS),
+        ];
+        for (word, count) in counts {
+            word.store(u32::try_from(count).unwrap_or(0), Ordering::Relaxed);
+        }
+        hub.incarnation
+            .store(now_ns().cast_unsigned(), Ordering::Relaxed);
+        hub.magic.store(MAGIC, Ordering::Release);
+        Ok(open)
+    }
+
+    /// Makes the namespace, with nothing in it.
+    pub fn names(&self, rank: Rank) -> Result<Shard<'static>, ServerError> {
+        let layout = layout(self.max_files);
+        let parts = self.leak_new("names", layout.file_bytes)?;
+        let broken = |error: &dyn std::fmt::Display| ServerError::Tables(error.to_string());
+        let tables = Tables::format(
+            &parts.section(layout.header)?[0],
+            parts.section(layout.inodes)?,
+            parts.section(layout.arena)?,
+            parts.section(layout.buckets)?,
+            rank,
+        )
+        .map_err(|error| broken(&error))?;
+        let owner = Owner {
+            uid: rustix::process::getuid().as_raw(),
+            gid: rustix::process::getgid().as_raw(),
+        };
+        Shard::new(tables, 0o755, owner, now_ns()).map_err(|error| broken(&error))
+    }
+
+    /// Makes a client's region.
+    pub fn client_region(&self, id: ClientId) -> Result<ClientRegion, ServerError> {
+        let bytes = client_layout().bytes as u64;
+        Ok(ClientRegion(self.map_new(&client_file(id), bytes)?))
+    }
+
+    /// Removes a client's region.
+    pub fn remove_client(&self, id: ClientId) {
+        let path = self.shm_dir.join(client_file(id));
+        if let Err(error) = std::fs::remove_file(&path) {
+            tracing::warn!(path = %path.display(), %error, "cannot be removed");
+        }
+    }
+
+    /// The socket that clients and tools connect to; it does not block.
+    pub fn listen(&self) -> Result<OwnedFd, ServerError> {
+        let path = self.run_dir.join(SOCKET);
+        let open = || {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            bind(&socket, &SocketAddrUnix::new(path.as_os_str().as_bytes())?)?;
+            chmod(path.as_os_str().as_bytes(), Mode::RUSR | Mode::WUSR)?;
+            listen(&socket, BACKLOG)?;
+            Ok(socket)
+        };
+        open().map_err(|errno| ServerError::Socket {
+            path: path.clone(),
+            errno,
+        })
+    }
+
+    /// Removes what is the instance's: its files, and the directories that it made.
+    /// What is not its own stays.
+    pub fn remove(&self) {
+        if self.claim.is_some() {
+            self.remove_files();
+        }
+        for dir in self.made.iter().rev() {
+            if let Err(error) = std::fs::remove_dir(dir) {
+                tracing::warn!(dir = %dir.display(), %error, "cannot be removed");
+            }
+        }
+    }
+}
+
+impl Instance {
+    fn remove_files(&self) {
+        let _ = std::fs::remove_file(self.run_dir.join(SOCKET));
+        remove_files(&self.shm_dir, &[OPEN, "names"], &["client-", "slab-"]);
+        for dir in &self.storage {
+            remove_files(dir, &[], &["slab-"]);
+        }
+        for name in [PLACEHOLDER, WORKING_DIRS] {
+            let _ = std::fs::remove_dir_all(self.shm_dir.join(name));
+        }
+    }
+}
+
+/// A mapped file with its name, for errors.
+struct Parts {
+    region: Region,
+    path: PathBuf,
+}
+
+impl Parts {
+    fn slice<T: weir_store::shm::ShmRecord>(
+        &self,
+        offset: usize,
+        count: usize,
+    ) -> Result<&'static [T], ServerError> {
+        self.region
+            .slice(offset, count)
+            .map_err(|error: MapError| ServerError::Map {
+                path: self.path.clone(),
+                error,
+            })
+    }
+
+    fn section<T: weir_store::shm::ShmRecord>(
+        &self,
+        section: Section,
+    ) -> Result<&'static [T], ServerError> {
+        self.slice(
+            usize::try_from(section.offset_bytes).unwrap_or(usize::MAX),
+            section.len,
+        )
+    }
+}
+
+/// Makes a directory for this user alone; false if it was there.
+fn private_dir(path: &Path) -> Result<bool, ServerError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(false),
+        Err(error) => Err(ServerError::path(path, &error)),
+    }
+}
+
+fn remove_files(dir: &Path, names: &[&str], prefixes: &[&str]) {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let numbered = |prefix: &&str| {
+            name.strip_prefix(prefix)
+                .is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        if names.contains(&name) || prefixes.iter().any(numbered) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn client_file(id: ClientId) -> String {
+    format!("client-{}", id.0)
+}
+
+/// A path as it can be told in a message.
+pub fn text(path: &Path) -> Result<String, ServerError> {
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| ServerError::Setting(format!("{}: not UTF-8", path.display())))
+}

@@ -1,0 +1,221 @@
+//! The service thread: answers clients' channels and what the poller heard, and sleeps.
+//!
+//! Going to sleep: say so (`server_sleeps` = 1), fence, look once more at all that may
+//! wake it, and only then sleep on that word. Whoever rings sets its bell first and
+//! then looks whether the server sleeps. So one of the two sees the other.
+
+use std::collections::HashMap;
+use std::sync::atomic::{fence, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{futex, sched_getcpu};
+use weir_core::node::region::Hub;
+use weir_core::proto::{encode, Caller, ServerStatus, Welcome};
+use weir_core::types::ClientId;
+
+use super::kernel::{now_ns, Kernel};
+use super::mailbox::{Answer, Event, Serial, ServiceBox};
+use super::regions::Instance;
+use crate::node::Node;
+
+/// Looks at the bells between two looks at the clock.
+const LOOKS: u32 = 32;
+
+/// The service thread's state.
+pub struct Service<'a> {
+    node: Node<'static, Kernel>,
+    hub: &'static Hub,
+    mailbox: ServiceBox,
+    instance: &'a Instance,
+    welcome: Welcome,
+    spin: Duration,
+    /// Connections of clients.
+    clients: HashMap<Serial, ClientId>,
+    /// Bell words in use.
+    bells: usize,
+    stop: bool,
+}
+
+impl<'a> Service<'a> {
+    /// A service thread for `node`.
+    pub fn new(
+        node: Node<'static, Kernel>,
+        hub: &'static Hub,
+        mailbox: ServiceBox,
+        instance: &'a Instance,
+        welcome: Welcome,
+        spin_us: u32,
+    ) -> Service<'a> {
+        Service {
+            node,
+            hub,
+            mailbox,
+            instance,
+            welcome,
+            spin: Duration::from_micros(spin_us.into()),
+            clients: HashMap::new(),
+            bells: 1,
+            stop: false,
+        }
+    }
+
+    /// Serves until it is to stop; the status at the end.
+    pub fn run(&mut self) -> ServerStatus {
+        while !self.stop {
+            if self.work() {
+                self.watch();
+            } else {
+                self.node.idle(now_ns());
+                self.sleep();
+            }
+        }
+        self.node.report()
+    }
+
+    /// Refuses whatever comes, and lets the poller end.
+    pub fn end(&mut self) {
+        self.node.stop();
+        self.mailbox.tell(Answer::End);
+    }
+
+    /// Does all that was asked for; false if nothing was.
+    fn work(&mut self) -> bool {
+        let mut worked = false;
+        while let Some(event) = self.mailbox.next() {
+            worked = true;
+            self.take(event);
+        }
+        for word in 0..self.bells {
+            if self.hub.doorbells[word].load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut rung = self.hub.doorbells[word].swap(0, Ordering::SeqCst);
+            worked = true;
+            while rung != 0 {
+                let id = word as u32 * 64 + rung.trailing_zeros();
+                rung &= rung - 1;
+                self.node.poll_client(ClientId(id), now_ns());
+            }
+        }
+        self.stop |= self.node.stopping();
+        worked
+    }
+
+    fn is_rung(&self) -> bool {
+        let bells = &self.hub.doorbells[..self.bells];
+        bells.iter().any(|word| word.load(Ordering::SeqCst) != 0)
+    }
+
+    /// Waits a little without sleeping: who asked once often asks again.
+    fn watch(&self) {
+        if self.spin.is_zero() {
+            return;
+        }
+        let cpu = u32::try_from(sched_getcpu()).unwrap_or(u32::MAX);
+        self.hub.server_cpu.store(cpu, Ordering::Relaxed);
+        let begin = Instant::now();
+        loop {
+            for _ in 0..LOOKS {
+                if self.is_rung() {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+            if begin.elapsed() >= self.spin {
+                return;
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        let sleeps = &self.hub.server_sleeps;
+        sleeps.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if let Some(event) = self.mailbox.next() {
+            sleeps.store(0, Ordering::SeqCst);
+            self.take(event);
+            return;
+        }
+        // A client may have set the word to 0 by any store: the bell is what counts.
+        while !self.is_rung() && sleeps.load(Ordering::SeqCst) == 1 {
+            let _ = futex::wait(sleeps, futex::Flags::empty(), 1, None);
+        }
+        sleeps.store(0, Ordering::SeqCst);
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Client { serial, pid } => self.admit(serial, pid),
+            Event::Tool(serial) => self.say(serial, &self.welcome),
+            Event::Request(serial, bytes) => {
+                let mut reply = Vec::new();
+                self.node
+                    .serve(Caller::Control, &bytes, now_ns(), &mut reply);
+                self.mailbox.tell(Answer::Send(serial, reply));
+            }
+            Event::HungUp(serial) => {
+                if let Some(id) = self.clients.get(&serial) {
+                    self.node.hung_up(*id, now_ns());
+                }
+            }
+            Event::Exited(serial) => self.bury(serial),
+            Event::Stop => self.stop = true,
+        }
+    }
+
+    fn say(&self, serial: Serial, welcome: &Welcome) {
+        let mut bytes = Vec::new();
+        encode(welcome, &mut bytes);
+        self.mailbox.tell(Answer::Send(serial, bytes));
+    }
+
+    fn admit(&mut self, serial: Serial, pid: u32) {
+        self.bury_predecessors(pid);
+        let Some(id) = self.node.vacant_client() else {
+            tracing::warn!(pid, "refused: as many clients as there may be");
+            return self.mailbox.tell(Answer::Close(serial));
+        };
+        match self.instance.client_region(id) {
+            Ok(region) => {
+                self.node.admit(id, pid, Arc::new(region));
+                self.clients.insert(serial, id);
+                self.bells = self.bells.max(id.0 as usize / 64 + 1);
+                let welcome = Welcome {
+                    client: id,
+                    ..self.welcome.clone()
+                };
+                self.say(serial, &welcome);
+            }
+            Err(error) => {
+                tracing::error!(pid, %error, "a client cannot be taken in");
+                self.instance.remove_client(id);
+                self.mailbox.tell(Answer::Close(serial));
+            }
+        }
+    }
+
+    /// A process that connects anew after it hung up has become another program: what
+    /// it was before writes no more.
+    fn bury_predecessors(&mut self, pid: u32) {
+        let earlier: Vec<Serial> = self
+            .clients
+            .iter()
+            .filter(|(_, id)| {
+                self.node.client_pid(**id) == Some(pid) && !self.node.is_connected(**id)
+            })
+            .map(|(serial, _)| *serial)
+            .collect();
+        for serial in earlier {
+            self.bury(serial);
+            self.mailbox.tell(Answer::Close(serial));
+        }
+    }
+
+    fn bury(&mut self, serial: Serial) {
+        if let Some(id) = self.clients.remove(&serial) {
+            self.node.gone(id, now_ns());
+            self.instance.remove_client(id);
+        }
+    }
+}

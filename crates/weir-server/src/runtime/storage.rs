@@ -1,0 +1,136 @@
+//! `weir-store`'s tiers as the space of the logic.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use weir_core::proto::{Lent, Tier, TierStatus};
+use weir_core::types::{ClientId, SegmentId};
+use weir_store::backing::DirBacking;
+use weir_store::board::WarmBoard;
+use weir_store::slab::{self, SlabId, SLAB_BYTES};
+use weir_store::tier::{StoreError, TierConfig, Tiers};
+
+use super::regions::Instance;
+use super::ServerError;
+use crate::node::Space;
+use crate::options::Options;
+
+/// The node's storage.
+#[derive(Debug)]
+pub struct Storage {
+    tiers: Tiers<DirBacking>,
+    names: Vec<String>,
+}
+
+/// Opens the storage of an instance.
+pub fn open(instance: &Instance, options: &Options) -> Result<Storage, ServerError> {
+    let dirs: Vec<&Path> = instance
+        .storage_dirs()
+        .iter()
+        .map(std::path::PathBuf::as_path)
+        .collect();
+    let backing = DirBacking::open(instance.shm_dir(), &dirs).map_err(|(position, errno)| {
+        let dir = position
+            .checked_sub(1)
+            .map_or(instance.shm_dir(), |at| dirs[at]);
+        ServerError::path(
+            dir,
+            &std::io::Error::from_raw_os_error(errno.raw_os_error()),
+        )
+    })?;
+    if dirs.len() >= slab::MAX_PLACES {
+        let why = format!("at most {} storage directories", slab::MAX_PLACES - 1);
+        return Err(ServerError::Setting(why));
+    }
+    let config = TierConfig {
+        memory_budget_bytes: options.memory_budget_bytes,
+        warm_bytes: options.warm_bytes,
+        storage_budgets_bytes: options.storage.iter().map(|dir| dir.budget_bytes).collect(),
+    };
+    let names = std::iter::once("memory".to_owned())
+        .chain(dirs.iter().map(|dir| dir.display().to_string()))
+        .collect();
+    Ok(Storage {
+        tiers: Tiers::new(&config, backing),
+        names,
+    })
+}
+
+impl Storage {
+    /// What the warmers work from.
+    pub fn board(&self) -> &Arc<WarmBoard> {
+        self.tiers.board()
+    }
+
+    fn account(
+        &mut self,
+        slab: u32,
+        change: impl FnOnce(&mut Tiers<DirBacking>, SlabId) -> Result<(), StoreError>,
+    ) {
+        let Some(id) = SlabId::from_raw(slab) else {
+            return;
+        };
+        if let Err(error) = change(&mut self.tiers, id) {
+            // Two records of one client that claim the same bytes: its space alone.
+            tracing::warn!(%error, "an account of storage does not agree");
+        }
+    }
+}
+
+impl Space for Storage {
+    fn grant(&mut self, client: ClientId, min_bytes: u64, want_bytes: u64) -> Option<Lent> {
+        if min_bytes > SLAB_BYTES {
+            return None;
+        }
+        match self.tiers.grant(min_bytes, want_bytes, client) {
+            Ok(grant) => Some(Lent {
+                segment: grant.segment,
+                slab: grant.slab.raw(),
+                tier: if self.is_file(grant.slab.raw()) {
+                    Tier::File
+                } else {
+                    Tier::Memory
+                },
+                pos: grant.pos,
+                len: grant.len,
+                warm: grant.warm,
+            }),
+            Err(error) => {
+                tracing::debug!(%error, "a segment cannot be lent");
+                None
+            }
+        }
+    }
+
+    fn add_live(&mut self, slab: u32, pos: u64, len: u64) {
+        self.account(slab, |tiers, id| tiers.add_live(id, pos, len));
+    }
+
+    fn freed(&mut self, slab: u32, pos: u64, len: u64) {
+        self.account(slab, |tiers, id| tiers.freed(id, pos, len));
+    }
+
+    fn release(&mut self, segment: SegmentId) {
+        if let Err(error) = self.tiers.release(segment) {
+            tracing::warn!(%error, "a segment cannot be taken back");
+        }
+    }
+
+    fn is_file(&self, slab: u32) -> bool {
+        SlabId::from_raw(slab).is_some_and(|id| id.tier() == slab::Tier::File)
+    }
+
+    fn usage(&self) -> Vec<TierStatus> {
+        let usage = self.tiers.usage();
+        let named = usage.into_iter().zip(&self.names);
+        named
+            .map(|(usage, name)| TierStatus {
+                name: name.clone(),
+                budget_bytes: usage.capacity_bytes,
+                lent_bytes: usage.capacity_bytes.saturating_sub(usage.free_bytes),
+                live_bytes: usage.live_bytes,
+                warm_bytes: usage.warm_bytes,
+            })
+            .collect()
+    }
+}
