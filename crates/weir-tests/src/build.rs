@@ -45,11 +45,18 @@ impl Compiler {
             Self::C => &["gcc", "-O2", "-D_FORTIFY_SOURCE=2", "-pthread"],
             Self::Cxx => &["g++", "-O2", "-std=c++17"],
             Self::Fortran => &["gfortran", "-O2"],
-            Self::Mpich => &["mpicc.mpich", "-O2"],
+            // MPI_STATUSES_IGNORE is an array of no elements there, which gcc takes for a mistake.
+            Self::Mpich => &["mpicc.mpich", "-O2", "-Wno-stringop-overflow"],
             Self::OpenMpi | Self::Pnetcdf => &["mpicc.openmpi", "-O2"],
             Self::Hdf5Mpich => &["h5pcc.mpich", "-O2"],
             Self::Hdf5OpenMpi => &["h5pcc.openmpi", "-O2"],
-            Self::NetcdfMpi => &["mpicc.openmpi", "-O2", "-I/usr/include/hdf5/openmpi"],
+            Self::NetcdfMpi => &[
+                "mpicc.openmpi",
+                "-O2",
+                "-I/usr/include/hdf5/openmpi",
+                "-I/usr/lib/x86_64-linux-gnu/netcdf/mpi/include",
+                "-I/usr/lib/aarch64-linux-gnu/netcdf/mpi/include",
+            ],
         }
     }
 

@@ -59,7 +59,7 @@ needs! {
     /// ncvalidator and its like.
     PNETCDF_TOOLS: "ncvalidator" from "pnetcdf-bin";
     /// Parallel `NetCDF-4` (Open MPI's).
-    NETCDF_MPI: "/usr/include/netcdf_par.h" from "libnetcdf-mpi-dev";
+    NETCDF_MPI: "/usr/share/doc/libnetcdf-mpi-dev" from "libnetcdf-mpi-dev";
     /// ncdump and nccopy.
     NETCDF_TOOLS: "ncdump" from "netcdf-bin";
     /// tar.

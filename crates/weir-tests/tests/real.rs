@@ -60,6 +60,9 @@ const C: &[Need] = &[needs::CC];
 const SHELL: &[Need] = &[needs::TAR, needs::XZ, needs::RSYNC, needs::PATCH];
 const MPICH: &[Need] = &[needs::MPICH_RUN, needs::MPICH_CC];
 const OPENMPI: &[Need] = &[needs::OPENMPI_RUN, needs::OPENMPI_CC];
+const MPIIO: &str = "mpi/mpiio.c";
+const ORDER: &str = "mpi/order_mpi.c";
+const PHDF5: &str = "mpi/phdf5.c";
 
 const fn c(name: &'static str, source: &'static str) -> Check {
     check(name, What::Program(source, Compiler::C), C)
@@ -143,10 +146,87 @@ const CHECKS: &[Check] = &[
         "processes::dup_fork_exec_inheritance_and_appends",
         "c/processes.c",
     ),
+    // MPI-IO, parallel HDF5, PnetCDF, parallel NetCDF-4
+    check(
+        "mpi::mpiio_mpich",
+        What::Mpi("mpiio", "mpich", &[(MPIIO, Compiler::Mpich)]),
+        MPICH,
+    ),
+    check(
+        "mpi::mpiio_openmpi",
+        What::Mpi("mpiio", "openmpi", &[(MPIIO, Compiler::OpenMpi)]),
+        OPENMPI,
+    ),
+    check(
+        "mpi::mpiio_openmpi_romio",
+        What::Mpi("mpiio", "openmpi-romio", &[(MPIIO, Compiler::OpenMpi)]),
+        OPENMPI,
+    ),
+    check(
+        "mpi::parallel_hdf5_mpich_and_h5dump",
+        What::Mpi("phdf5", "mpich", &[(PHDF5, Compiler::Hdf5Mpich)]),
+        &[needs::MPICH_RUN, needs::HDF5_MPICH, needs::HDF5_TOOLS],
+    ),
+    check(
+        "mpi::parallel_hdf5_openmpi_and_h5dump",
+        What::Mpi("phdf5", "openmpi", &[(PHDF5, Compiler::Hdf5OpenMpi)]),
+        &[needs::OPENMPI_RUN, needs::HDF5_OPENMPI, needs::HDF5_TOOLS],
+    ),
+    check(
+        "mpi::h5py_with_mpi",
+        What::Mpi("h5py_mpi.py", "openmpi", &[]),
+        &[
+            needs::OPENMPI_RUN,
+            needs::H5PY_MPI,
+            needs::MPI4PY,
+            needs::HDF5_TOOLS,
+        ],
+    ),
+    check(
+        "mpi::pnetcdf_and_ncvalidator_ncdump_nccopy",
+        What::Mpi(
+            "pnetcdf_io",
+            "openmpi",
+            &[("mpi/pnetcdf_io.c", Compiler::Pnetcdf)],
+        ),
+        &[
+            needs::OPENMPI_RUN,
+            needs::OPENMPI_CC,
+            needs::PNETCDF,
+            needs::PNETCDF_TOOLS,
+            needs::NETCDF_TOOLS,
+        ],
+    ),
+    check(
+        "mpi::parallel_netcdf4_and_ncdump_nccopy",
+        What::Mpi(
+            "netcdf4_par",
+            "openmpi",
+            &[("mpi/netcdf4_par.c", Compiler::NetcdfMpi)],
+        ),
+        &[
+            needs::OPENMPI_RUN,
+            needs::OPENMPI_CC,
+            needs::NETCDF_MPI,
+            needs::NETCDF_TOOLS,
+            needs::PNETCDF_TOOLS,
+            needs::HDF5_TOOLS,
+        ],
+    ),
     // What must hold
     c(
         "order::overlapping_writes_ordered_by_pipe_and_shared_memory",
         "c/order.c",
+    ),
+    check(
+        "order::overlapping_writes_ordered_by_mpi_barrier_mpich",
+        What::Mpi("order_mpi", "mpich", &[(ORDER, Compiler::Mpich)]),
+        MPICH,
+    ),
+    check(
+        "order::overlapping_writes_ordered_by_mpi_barrier_openmpi",
+        What::Mpi("order_mpi", "openmpi", &[(ORDER, Compiler::OpenMpi)]),
+        OPENMPI,
     ),
     c(
         "order::a_read_sees_every_write_that_returned",
@@ -186,14 +266,16 @@ fn job(check: &Check, target: &Target) -> anyhow::Result<Job> {
         What::Python(script) => {
             command.extend(["/usr/bin/python3".into(), check_file(script).into()]);
         }
-        What::Mpi(script, mpi, programs) => {
+        What::Mpi(started, mpi, programs) => {
             compile(programs)?;
-            let name = format!("WEIR_TEST_MPI={mpi}");
+            let mpi = format!("WEIR_TEST_MPI={mpi}");
+            let script = check_file("mpi/run.sh");
             command.extend([
                 "/usr/bin/env".into(),
-                name.into(),
+                mpi.into(),
                 "/bin/bash".into(),
-                check_file(script).into(),
+                script.into(),
+                started.into(),
             ]);
         }
     }
