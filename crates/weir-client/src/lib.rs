@@ -19,6 +19,7 @@ pub mod internal;
 pub mod kernel;
 pub mod lock;
 pub mod node;
+pub mod path;
 pub mod process;
 pub mod session;
 pub mod siglock;

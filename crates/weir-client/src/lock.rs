@@ -88,6 +88,17 @@ impl SlowLock {
         }
     }
 
+    /// In a forked child: the calling thread has the lock, as often as its parent's
+    /// thread had it, and nobody else waits for it.
+    pub fn inherit(&self) {
+        if self.is_mine() {
+            self.word.store(1, Ordering::Release);
+        } else {
+            self.reset();
+            self.take();
+        }
+    }
+
     /// Forgets every holder: in a forked child, whose other threads are gone.
     pub fn reset(&self) {
         self.depth.store(0, Ordering::Relaxed);

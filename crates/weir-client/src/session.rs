@@ -10,6 +10,8 @@
 //!
 //! Locks are taken in this order: `push_lock`, `note_lock`, `call_lock`.
 
+use std::path::Path;
+
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 
@@ -29,7 +31,9 @@ use weir_core::node::ring::{Note, NoteRing, Record, RecordRing};
 use weir_core::proto::{self, Operation, Publish, Role, Welcome};
 use weir_core::types::ClientId;
 use weir_store::map::{Access, MapError, Region};
+use weir_store::slabmap::SlabMap;
 
+use crate::data::Log;
 use crate::errno::errno;
 use crate::internal::Internal;
 use crate::kernel;
@@ -39,6 +43,18 @@ use crate::socket;
 
 /// How often a sleeping caller looks whether the server lives, in ms.
 pub const LOOK_MS: u64 = 100;
+
+/// Slabs that a place may have, as far as a client reaches: 1 TiB.
+const SLABS: u32 = 16 << 10;
+
+fn slab_map(welcome: &Welcome) -> SlabMap {
+    let storage: Vec<(&Path, u32)> = welcome
+        .storage_dirs
+        .iter()
+        .map(|dir| (Path::new(dir), SLABS))
+        .collect();
+    SlabMap::new(Path::new(&welcome.shm_dir), SLABS, &storage)
+}
 
 /// One process's connection.
 #[derive(Debug)]
@@ -53,6 +69,8 @@ pub struct Session {
     call_lock: SlowLock,
     note_lock: SlowLock,
     push_lock: SlowLock,
+    slabs: SlabMap,
+    log: Log,
     /// The server was found dead or the channel broken: nothing is asked any more.
     dead: AtomicBool,
 }
@@ -99,7 +117,6 @@ impl Session {
             && header.id.load(Ordering::Relaxed) == welcome.client.0;
         Ok(Session {
             node,
-            welcome,
             socket,
             header,
             records: RecordRing {
@@ -114,8 +131,23 @@ impl Session {
             call_lock: SlowLock::new(),
             note_lock: SlowLock::new(),
             push_lock: SlowLock::new(),
+            slabs: slab_map(&welcome),
+            log: Log::new(),
+            welcome,
             dead: AtomicBool::new(!ours),
         })
+    }
+
+    /// The node's slabs.
+    #[inline]
+    pub fn slabs(&self) -> &SlabMap {
+        &self.slabs
+    }
+
+    /// The process's log.
+    #[inline]
+    pub fn log(&self) -> &Log {
+        &self.log
     }
 
     /// The node's shared memory.

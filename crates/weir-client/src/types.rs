@@ -6,7 +6,7 @@ use rustix::io::Errno;
 pub type Outcome<T> = Option<Result<T, Errno>>;
 
 /// A point in time, as `struct timespec`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Time {
     /// Seconds since 1970.
     pub sec: i64,

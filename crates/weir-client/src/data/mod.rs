@@ -9,6 +9,7 @@
 pub mod host;
 pub mod log;
 pub mod read;
+mod session;
 pub mod stream;
 pub mod vnode;
 

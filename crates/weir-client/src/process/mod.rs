@@ -4,22 +4,146 @@
 //! call concerns nothing of weir and the kernel shall do it as if weir were not there.
 //! Without an instance (no `WEIR_INSTANCE`) that is the answer to everything.
 //!
-//! Paths are bytes without a NUL; flags and modes are Linux's numbers.
+//! Paths are bytes without a NUL; flags and modes are Linux's numbers. A path of weir
+//! that leads out of it again (`/weir/../etc`, a link to elsewhere) is a path for the
+//! kernel, but not the one that the program gave: such calls are done here (`outside`).
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `start`, `share` | the instance and the session; fork and exec |
+//! | `table`, `fds` | descriptors; close, dup, fcntl |
+//! | `open` | open and creation; `io`: reading and writing; `vector`: of several pieces |
+//! | `place` | from a path to a place; `outside`: what leads out of weir |
+//! | `stat`, `attr` | looking at attributes, setting them |
+//! | `names`, `dir`, `cwd` | names, listing, the current directory |
+//! | `size` | truncate, fallocate, sync; `locks`: flock and fcntl locks |
+//! | `copy`, `map` | copies between descriptors, mapping; `refuse`: what there is not |
+//!
+//! Deviations from POSIX are said where they are made. The most visible: reading does
+//! not change access times (as with the mount option noatime).
 
-mod pending;
+mod attr;
+mod copy;
+mod cwd;
+mod dir;
+mod fds;
+mod io;
+mod locks;
+mod map;
+mod names;
+mod open;
+mod outside;
+mod place;
+mod refuse;
+mod share;
+mod size;
+mod start;
+mod stat;
+mod table;
+mod vector;
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+use rustix::io::Errno;
+
+use crate::kernel::{Fd, Slot};
+use crate::lock::SlowLock;
+use crate::node::Node;
+use crate::path::Credentials;
+use crate::session::Session;
+pub use crate::types::Outcome;
+use start::Instance;
+use table::{Files, Handle, Queue};
 
 /// The state of this process. There is one, [`process`].
 #[derive(Debug)]
 pub struct Process {
-    pub(crate) state: core::sync::atomic::AtomicU32,
+    /// How far `start` has come.
+    state: AtomicU32,
+    /// The process's number when the state was made for it.
+    pid: AtomicU32,
+    /// 1, until a fork wipes it.
+    unforked: Slot<AtomicU64>,
+    /// Guards the tables.
+    lock: SlowLock,
+    instance: Slot<Instance>,
+    node: Slot<Node>,
+    session: Slot<Session>,
+    who: Slot<Credentials>,
+    umask: AtomicU32,
+    /// The current directory, if it is weir's; else 0.
+    cwd: AtomicU64,
+    /// Whether the kernel's current directory may be one above the mount.
+    cwd_unknown: AtomicBool,
+    cwd_above: AtomicBool,
+    /// The rest of the batch of descriptions that the server lent last.
+    ofd_next: AtomicU32,
+    ofd_end: AtomicU32,
+    handles: Queue<Handle>,
+    files: Files,
 }
 
 static PROCESS: Process = Process {
-    state: core::sync::atomic::AtomicU32::new(0),
+    state: AtomicU32::new(start::UNKNOWN),
+    pid: AtomicU32::new(0),
+    unforked: Slot::empty(),
+    lock: SlowLock::new(),
+    instance: Slot::empty(),
+    node: Slot::empty(),
+    session: Slot::empty(),
+    who: Slot::empty(),
+    umask: AtomicU32::new(0o022),
+    cwd: AtomicU64::new(0),
+    cwd_unknown: AtomicBool::new(true),
+    cwd_above: AtomicBool::new(false),
+    ofd_next: AtomicU32::new(0),
+    ofd_end: AtomicU32::new(0),
+    handles: Queue::new(),
+    files: Files::new(),
 };
 
 /// This process.
 #[inline]
 pub fn process() -> &'static Process {
     &PROCESS
+}
+
+impl Process {
+    /// What the descriptor refers to, if it is weir's.
+    #[inline]
+    fn handle(&self, fd: Fd) -> Option<&'static Handle> {
+        match table::get(fd) {
+            Some(handle) => Some(handle),
+            // An inherited descriptor, before anything was initialised?
+            None if self.is_started() => None,
+            None => self.handle_slowly(fd),
+        }
+    }
+
+    #[cold]
+    fn handle_slowly(&self, fd: Fd) -> Option<&'static Handle> {
+        self.start();
+        table::get(fd)
+    }
+
+    /// The session, connected if need be.
+    #[inline]
+    fn session(&self) -> Result<&'static Session, Errno> {
+        match self.session.get() {
+            Some(session) => Ok(session),
+            None => self.connect(),
+        }
+    }
+
+    /// Whether the descriptor is a file of weir's.
+    #[inline]
+    pub fn is_ours(&self, fd: Fd) -> bool {
+        self.handle(fd).is_some()
+    }
+
+    /// Whether the descriptor is one that weir uses itself.
+    #[inline]
+    pub fn is_internal_fd(&self, fd: Fd) -> bool {
+        crate::internal::is_internal(fd)
+    }
 }

@@ -1,0 +1,90 @@
+//! The real process around the data path: its session.
+
+use rustix::io::Errno;
+use weir_core::names::ViewError;
+use weir_core::node::block::FileBlock;
+use weir_core::node::cell::Cell;
+use weir_core::node::region::Counter;
+use weir_core::node::ring::{Note, Record};
+use weir_core::proto::{Attach, Attached, Lent, Locate, Located, Ping, Segment};
+use weir_core::types::Ino;
+use weir_store::slabmap::SlabMap;
+
+use super::{FileState, Host, Log};
+use crate::session::Session;
+
+/// How often the server is asked to get done with a change of the tables.
+const PATIENCE: u32 = 1000;
+
+impl Host for Session {
+    #[inline]
+    fn cells(&self) -> &'static [Cell] {
+        Session::cells(self)
+    }
+
+    #[inline]
+    fn blocks(&self) -> &'static [FileBlock] {
+        Session::blocks(self)
+    }
+
+    #[inline]
+    fn file(&self, ino: Ino) -> Result<FileState, Errno> {
+        for _ in 0..PATIENCE {
+            match self.names().attr(ino) {
+                Ok(Some(attr)) => {
+                    return Ok(FileState {
+                        size: attr.size,
+                        generation: attr.index_generation,
+                        block: attr.block.checked_sub(1),
+                    })
+                }
+                Ok(None) => return Err(Errno::STALE),
+                Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
+                Err(ViewError::Unsettled) => self.call(Ping {})?,
+            }
+        }
+        Err(Errno::IO)
+    }
+
+    #[inline]
+    fn log(&self) -> &Log {
+        Session::log(self)
+    }
+
+    fn attach(&self, ino: Ino) -> Result<Attached, Errno> {
+        self.call(Attach { ino })
+    }
+
+    fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno> {
+        self.call(Segment {
+            min_bytes,
+            want_bytes,
+        })
+    }
+
+    fn locate(&self, ino: Ino, offset: u64, length: u64) -> Result<Located, Errno> {
+        self.call(Locate {
+            ino,
+            offset,
+            length,
+        })
+    }
+
+    fn push(&self, record: &Record) -> Result<(), Errno> {
+        Session::push(self, record)
+    }
+
+    fn note(&self, note: Note) {
+        Session::note(self, note);
+    }
+
+    #[inline]
+    fn slabs(&self) -> &SlabMap {
+        Session::slabs(self)
+    }
+
+    #[inline]
+    fn count(&self, counter: Counter, n: u64) {
+        Session::count(self, counter, n);
+    }
+}

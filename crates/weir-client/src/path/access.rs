@@ -1,0 +1,43 @@
+//! Permission by mode bits.
+//!
+//! An instance belongs to one user, so this is not a wall but what programs expect of
+//! mode bits: a file that was made read-only is not opened for writing by accident.
+//! Root passes, but for executing a file that nobody may execute.
+
+use weir_core::names::{Attr, FileType};
+
+/// R_OK of access(2).
+pub const READ: u32 = 4;
+/// W_OK.
+pub const WRITE: u32 = 2;
+/// X_OK.
+pub const EXECUTE: u32 = 1;
+
+/// Who asks.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Credentials {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
+}
+
+impl Credentials {
+    /// Whether they may do all of `want` ([`READ`], [`WRITE`], [`EXECUTE`]).
+    pub fn may(&self, attr: &Attr, want: u32) -> bool {
+        if self.uid == 0 {
+            let nobody = attr.mode & 0o111 == 0 && attr.file_type() != FileType::Dir;
+            return want & EXECUTE == 0 || !nobody;
+        }
+        let shift = if attr.uid == self.uid {
+            6
+        } else if attr.gid == self.gid || self.groups.contains(&attr.gid) {
+            3
+        } else {
+            0
+        };
+        (attr.mode >> shift) & want == want
+    }
+}

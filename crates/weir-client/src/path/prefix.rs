@@ -1,0 +1,212 @@
+//! Which absolute paths are weir's.
+//!
+//! A path is ours if, taken literally, it leads to the mount prefix or below:
+//! `/weir`, `//weir/x`, `/./weir`, `/tmp/../weir/x`, but not `/weirdo`. (Taken
+//! literally: that the `/tmp` of `/tmp/../weir` may be a symbolic link elsewhere is not
+//! looked at. Links outside weir that lead into it are the kernel's, which finds nothing.)
+//!
+//! Every path of the program comes by here, so paths that have nothing to do with weir
+//! must be told at once: unless a path begins with the prefix, it can be ours only if
+//! it has `//`, `/./` or `/../` in it, for which it is scanned eight bytes at a time.
+
+/// The mount prefix: absolute, without empty components and without a slash at its end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Prefix(Box<[u8]>);
+
+impl Prefix {
+    /// The prefix `path`; `None` if it is not absolute, is `/`, or has `.` or `..`.
+    pub fn new(path: &[u8]) -> Option<Prefix> {
+        let clean = path.first() == Some(&b'/') && components(path).next().is_some();
+        if !clean || components(path).any(|c| c == b"..") {
+            return None;
+        }
+        let mut tidy = Vec::with_capacity(path.len());
+        for component in components(path) {
+            tidy.push(b'/');
+            tidy.extend_from_slice(component);
+        }
+        Some(Prefix(tidy.into()))
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The directory it is in: `/` for `/weir`.
+    pub fn parent(&self) -> &[u8] {
+        let slash = self.0.iter().rposition(|b| *b == b'/').unwrap_or(0);
+        &self.0[..slash.max(1)]
+    }
+
+    /// What is behind the prefix in an absolute path that is ours.
+    #[inline]
+    pub fn strip<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
+        if let Some(rest) = path.strip_prefix(&self.0[..]) {
+            if rest.first().is_none_or(|b| *b == b'/') {
+                return Some(rest);
+            }
+        }
+        if is_plain(path) || path.first() != Some(&b'/') {
+            return None;
+        }
+        self.strip_literally(path)
+    }
+
+    /// As `strip`, looking at each component.
+    #[cold]
+    fn strip_literally<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
+        let wanted = components(&self.0).count();
+        let (mut depth, mut same) = (0, 0);
+        let mut rest = path;
+        while let Some((component, behind)) = split(rest) {
+            rest = behind;
+            if component == b".." {
+                depth = usize::saturating_sub(depth, 1);
+                same = same.min(depth);
+            } else if component != b"." {
+                let expected = components(&self.0).nth(same);
+                if depth == same && expected == Some(component) {
+                    same += 1;
+                }
+                depth += 1;
+            }
+            if same == wanted && depth == wanted {
+                return Some(rest);
+            }
+        }
+        None
+    }
+}
+
+/// The first component and what is behind it; `None` if there are only slashes.
+pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let begin = path.iter().position(|b| *b != b'/')?;
+    let path = &path[begin..];
+    let end = path.iter().position(|b| *b == b'/').unwrap_or(path.len());
+    Some(path.split_at(end))
+}
+
+/// Components, without empty ones and `.`.
+fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|b| *b == b'/')
+        .filter(|c| !c.is_empty() && *c != b".")
+}
+
+const SLASHES: u64 = u64::from_ne_bytes([b'/'; 8]);
+const DOTS: u64 = u64::from_ne_bytes([b'.'; 8]);
+
+/// The highest bit of each byte of `word` that is 0; also of some above it.
+#[inline]
+fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080
+}
+
+/// Whether the path surely has no `//`, `/./` and `/../` (but perhaps at its end,
+/// where they do not matter).
+#[inline]
+fn is_plain(path: &[u8]) -> bool {
+    let load = |at: usize| {
+        let bytes = path
+            .get(at..at + 8)
+            .and_then(|b| <[u8; 8]>::try_from(b).ok());
+        u64::from_ne_bytes(bytes.unwrap_or([0; 8]))
+    };
+    let odd = |at: usize| {
+        let (a, b, c) = (load(at), load(at + 1), load(at + 2));
+        let dots = zeros(b ^ DOTS) & (zeros(c ^ DOTS) | zeros(c ^ SLASHES));
+        zeros(a ^ SLASHES) & (zeros(b ^ SLASHES) | dots) != 0
+    };
+    let Some(last) = path.len().checked_sub(10) else {
+        return !path.windows(2).any(|w| w == b"//" || w == b"/.");
+    };
+    let mut at = 0;
+    while at < last {
+        if odd(at) {
+            return false;
+        }
+        at += 8;
+    }
+    !odd(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strip<'p>(prefix: &str, path: &'p str) -> Option<&'p str> {
+        let prefix = Prefix::new(prefix.as_bytes()).unwrap();
+        let rest = prefix.strip(path.as_bytes())?;
+        Some(core::str::from_utf8(rest).unwrap())
+    }
+
+    #[test]
+    fn ours_and_not_ours() {
+        for (path, rest) in [
+            ("/weir", ""),
+            ("/weir/", "/"),
+            ("//weir", ""),
+            ("/./weir", ""),
+            ("/tmp/../weir/x", "/x"),
+            ("/weir/../weir/x", "/../weir/x"),
+            ("/a/b/c/.././../../weir//x/", "//x/"),
+            ("/../../weir/x", "/x"),
+            (
+                "/a/long/path/of/plain/components/../../../../../../weir/x",
+                "/x",
+            ),
+        ] {
+            assert_eq!(strip("/weir", path), Some(rest), "{path}");
+        }
+        for path in [
+            "/weirdo",
+            "/wei",
+            "/",
+            "",
+            "weir",
+            "/tmp/weir",
+            "/tmp/../weirdo",
+            "/tmp/./weir",
+            "/usr/lib/python3/dist-packages/.hidden/..weir/x",
+            "/a/../b/weir",
+        ] {
+            assert_eq!(strip("/weir", path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_of_several_components() {
+        assert_eq!(strip("/mnt//bb/./weir/", "/mnt/bb/weir/x"), Some("/x"));
+        assert_eq!(strip("/mnt/bb", "/mnt/./bb/x"), Some("/x"));
+        assert_eq!(strip("/mnt/bb", "/mnt/x/../bb"), Some(""));
+        assert_eq!(strip("/mnt/bb", "/mnt/x/bb/../../bx"), None);
+        assert_eq!(strip("/mnt/bb", "/mnt//b"), None);
+        let prefix = Prefix::new(b"/mnt/bb").unwrap();
+        assert_eq!(prefix.parent(), b"/mnt");
+        assert_eq!(Prefix::new(b"/weir").unwrap().parent(), b"/");
+        for bad in ["", "/", "weir", "/a/../b", "//"] {
+            assert_eq!(Prefix::new(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_scan_agrees_with_looking_at_each_byte() {
+        let alphabet = [b'/', b'.', b'a'];
+        let mut random = 1_u64;
+        for _ in 0..50_000 {
+            let mut path = vec![b'/'];
+            for _ in 0..30 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005) + 1;
+                let pick = (random >> 40) % 12;
+                path.push(alphabet[usize::try_from(pick).unwrap().min(2)]);
+                if pick == 11 {
+                    path.extend_from_slice(b"/weir");
+                }
+            }
+            let prefix = Prefix::new(b"/weir").unwrap();
+            let text = String::from_utf8_lossy(&path).into_owned();
+            let slow = prefix.strip_literally(&path).is_some();
+            assert_eq!(prefix.strip(&path).is_some(), slow, "{text}");
+        }
+    }
+}

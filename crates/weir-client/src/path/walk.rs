@@ -1,0 +1,262 @@
+//! Following a path, component by component.
+//!
+//! POSIX's rules: `.` and `..` are steps, not names; a trailing slash asks for a
+//! directory and follows a link before it; each directory on the way must be searchable;
+//! at most 40 links. What is particular: a path may leave weir (`..` of its root, a link
+//! to elsewhere), and then what remains is a path for the kernel ([`Place::Outside`]).
+
+use std::borrow::Cow;
+
+use rustix::io::Errno;
+use weir_core::names::{Attr, FileType, NAME_MAX, SYMLINK_MAX};
+use weir_core::types::Ino;
+
+use super::access::{Credentials, EXECUTE};
+use super::prefix::{split, Prefix};
+
+/// The longest path with its NUL, bytes.
+pub const PATH_MAX: usize = 4096;
+/// How many links a path may lead through.
+const MAX_LINKS: u32 = 40;
+
+/// The namespace as far as walking needs it.
+pub trait Names {
+    /// The root directory.
+    fn root(&self) -> Ino;
+    /// What a name of a directory names.
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno>;
+    /// The attributes; `None`: it is gone.
+    fn attr(&self, ino: Ino) -> Result<Option<Attr>, Errno>;
+    /// The target of a symbolic link; ENOENT: it is gone.
+    fn target(&self, ino: Ino, out: &mut [u8; SYMLINK_MAX]) -> Result<usize, Errno>;
+}
+
+/// A file name, without allocation.
+#[derive(Clone, Copy)]
+pub struct Name {
+    len: u8,
+    bytes: [u8; NAME_MAX],
+}
+
+impl Name {
+    /// ENAMETOOLONG beyond 255 bytes.
+    pub fn new(name: &[u8]) -> Result<Name, Errno> {
+        let mut bytes = [0; NAME_MAX];
+        let len = u8::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
+        bytes[..name.len()].copy_from_slice(name);
+        Ok(Name { len, bytes })
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// Its bytes, for a message.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.bytes().to_vec()
+    }
+}
+
+impl core::fmt::Debug for Name {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        String::from_utf8_lossy(self.bytes()).fmt(f)
+    }
+}
+
+/// Where a path leads.
+#[derive(Debug)]
+pub enum Place {
+    /// To a directory that is not told by a name: the root, `x/.`, `x/..`, an empty rest.
+    Dir(Ino),
+    /// To a name in a directory, taken or free.
+    Name {
+        /// The directory.
+        parent: Ino,
+        /// The name.
+        name: Name,
+        /// What has it; a link itself, if it was not to be followed.
+        found: Option<(Ino, FileType)>,
+        /// Whether a slash was behind it: only a directory will do.
+        slash: bool,
+    },
+    /// Out of weir, to this absolute path of the kernel's.
+    Outside(Vec<u8>),
+}
+
+/// All that a walk looks at.
+#[derive(Debug)]
+pub struct Walk<'a, N> {
+    /// The namespace.
+    pub names: &'a N,
+    /// Where it is mounted.
+    pub prefix: &'a Prefix,
+    /// Who walks.
+    pub who: &'a Credentials,
+}
+
+impl<N: Names> Walk<'_, N> {
+    /// Walks `path` from the directory `start` (a leading slash means nothing here).
+    /// `follow`: also a link at the end is followed.
+    pub fn walk(&self, start: Ino, path: &[u8], follow: bool) -> Result<Place, Errno> {
+        if path.len() >= PATH_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        if start != self.names.root() {
+            self.check_dir(start)?;
+        }
+        let mut state = State {
+            dir: start,
+            path: Cow::Borrowed(path),
+            at: 0,
+            links: 0,
+        };
+        loop {
+            if let Some(place) = self.step(&mut state, follow)? {
+                return Ok(place);
+            }
+        }
+    }
+
+    fn step(&self, state: &mut State<'_>, follow: bool) -> Result<Option<Place>, Errno> {
+        let rest = &state.path[state.at..];
+        let Some((component, behind)) = split(rest) else {
+            return Ok(Some(Place::Dir(state.dir)));
+        };
+        let at = state.path.len() - behind.len();
+        match component {
+            b"." => {
+                self.check_search(state.dir)?;
+                state.at = at;
+                Ok(None)
+            }
+            b".." => self.step_up(state, at),
+            name => {
+                let name = Name::new(name)?;
+                self.step_into(state, &name, at, follow)
+            }
+        }
+    }
+
+    /// `..`; out of weir above its root.
+    fn step_up(&self, state: &mut State<'_>, at: usize) -> Result<Option<Place>, Errno> {
+        self.check_search(state.dir)?;
+        if state.dir == self.names.root() {
+            return self.absolute(state, self.above(&state.path[at..]));
+        }
+        let attr = self.names.attr(state.dir)?.ok_or(Errno::NOENT)?;
+        if attr.parent == Ino::NONE {
+            return Err(Errno::NOENT);
+        }
+        (state.dir, state.at) = (attr.parent, at);
+        Ok(None)
+    }
+
+    /// The path of `behind` (empty, or beginning with a slash) above the mount.
+    fn above(&self, behind: &[u8]) -> Vec<u8> {
+        match (self.prefix.parent(), behind) {
+            (b"/", b"") => b"/".to_vec(),
+            (b"/", behind) => behind.to_vec(),
+            (parent, behind) => [parent, behind].concat(),
+        }
+    }
+
+    fn step_into(
+        &self,
+        state: &mut State<'_>,
+        name: &Name,
+        at: usize,
+        follow: bool,
+    ) -> Result<Option<Place>, Errno> {
+        self.check_search(state.dir)?;
+        let behind = &state.path[at..];
+        let (last, slash) = (split(behind).is_none(), !behind.is_empty());
+        let found = self.names.lookup(state.dir, name.bytes())?;
+        match found {
+            Some((link, FileType::Symlink)) if follow || slash => self.step_over(state, link, at),
+            _ if last => {
+                if slash && matches!(found, Some((_, FileType::File))) {
+                    return Err(Errno::NOTDIR);
+                }
+                Ok(Some(Place::Name {
+                    parent: state.dir,
+                    name: *name,
+                    found,
+                    slash,
+                }))
+            }
+            Some((dir, FileType::Dir)) => {
+                (state.dir, state.at) = (dir, at);
+                Ok(None)
+            }
+            Some(_) => Err(Errno::NOTDIR),
+            None => Err(Errno::NOENT),
+        }
+    }
+
+    /// Goes on along the target of a link.
+    fn step_over(
+        &self,
+        state: &mut State<'_>,
+        link: Ino,
+        at: usize,
+    ) -> Result<Option<Place>, Errno> {
+        state.links += 1;
+        if state.links > MAX_LINKS {
+            return Err(Errno::LOOP);
+        }
+        let mut target = [0; SYMLINK_MAX];
+        let len = self.names.target(link, &mut target)?;
+        let path = [&target[..len], &state.path[at..]].concat();
+        if path.len() >= PATH_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        if path.first() == Some(&b'/') {
+            return self.absolute(state, path);
+        }
+        (state.path, state.at) = (Cow::Owned(path), 0);
+        Ok(None)
+    }
+
+    /// Goes on along an absolute path: ours again, or the kernel's.
+    fn absolute(&self, state: &mut State<'_>, path: Vec<u8>) -> Result<Option<Place>, Errno> {
+        let Some(rest) = self.prefix.strip(&path) else {
+            return Ok(Some(Place::Outside(path)));
+        };
+        state.at = path.len() - rest.len();
+        state.dir = self.names.root();
+        state.path = Cow::Owned(path);
+        Ok(None)
+    }
+
+    fn check_dir(&self, dir: Ino) -> Result<(), Errno> {
+        let attr = self.names.attr(dir)?.ok_or(Errno::NOENT)?;
+        match attr.file_type() {
+            FileType::Dir => Ok(()),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
+    fn check_search(&self, dir: Ino) -> Result<(), Errno> {
+        if self.who.uid == 0 {
+            return Ok(());
+        }
+        let attr = self.names.attr(dir)?.ok_or(Errno::NOENT)?;
+        match self.who.may(&attr, EXECUTE) {
+            true => Ok(()),
+            false => Err(Errno::ACCESS),
+        }
+    }
+}
+
+struct State<'p> {
+    dir: Ino,
+    path: Cow<'p, [u8]>,
+    /// Where the next component is looked for.
+    at: usize,
+    links: u32,
+}
+
+#[cfg(test)]
+#[path = "walk_tests.rs"]
+mod tests;

@@ -1,0 +1,194 @@
+//! Setting attributes: modes, owners, times.
+
+use rustix::fs::{AtFlags, Mode, Timespec, Timestamps, CWD};
+use rustix::io::Errno;
+use weir_core::proto::SetAttr;
+use weir_core::types::Ino;
+
+use super::place::{ours, Found};
+use super::stat::{EMPTY_PATH, NOFOLLOW};
+use super::{Outcome, Process};
+use crate::kernel::Fd;
+use crate::types::{Time, UTIME_NOW, UTIME_OMIT};
+
+/// A change of nothing.
+fn nothing(ino: Ino) -> SetAttr {
+    SetAttr {
+        ino,
+        mode: None,
+        uid: None,
+        gid: None,
+        atime_ns: None,
+        mtime_ns: None,
+    }
+}
+
+impl Process {
+    /// fchmod(2).
+    pub fn fchmod(&'static self, fd: Fd, mode: u32) -> Outcome<()> {
+        let ino = self.handle(fd)?.ino();
+        Some(self.change_mode(ino, mode))
+    }
+
+    /// fchmodat2(2).
+    pub fn fchmodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, flags: i32) -> Outcome<()> {
+        let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
+        Some(match ours!(self.existing(dirfd, path, follow, empty)) {
+            Found::Outside(path) => {
+                let mode = Mode::from_bits_truncate(mode);
+                rustix::fs::chmodat(CWD, path, mode, AtFlags::empty())
+            }
+            // As on Linux: a link has no mode that could be changed.
+            Found::Inode(_, weir_core::names::FileType::Symlink) => Err(Errno::OPNOTSUPP),
+            Found::Inode(ino, _) => self.change_mode(ino, mode),
+        })
+    }
+
+    fn change_mode(&'static self, ino: Ino, mode: u32) -> Result<(), Errno> {
+        self.check_owner(ino)?;
+        self.session()?.call(SetAttr {
+            mode: Some(mode & 0o7777),
+            ..nothing(ino)
+        })
+    }
+
+    /// Only its owner, or root, may change a file's attributes.
+    fn check_owner(&'static self, ino: Ino) -> Result<(), Errno> {
+        let uid = self.who().uid;
+        if uid == 0 || self.attr(ino)?.uid == uid {
+            return Ok(());
+        }
+        Err(Errno::PERM)
+    }
+
+    /// fchown(2); `u32::MAX` leaves as it is.
+    pub fn fchown(&'static self, fd: Fd, uid: u32, gid: u32) -> Outcome<()> {
+        let ino = self.handle(fd)?.ino();
+        Some(self.change_owner(ino, uid, gid))
+    }
+
+    /// fchownat(2).
+    pub fn fchownat(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+        uid: u32,
+        gid: u32,
+        flags: i32,
+    ) -> Outcome<()> {
+        let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
+        Some(match ours!(self.existing(dirfd, path, follow, empty)) {
+            Found::Outside(path) => {
+                let uid = given(uid).map(rustix::fs::Uid::from_raw);
+                let gid = given(gid).map(rustix::fs::Gid::from_raw);
+                let at = if follow {
+                    AtFlags::empty()
+                } else {
+                    AtFlags::SYMLINK_NOFOLLOW
+                };
+                rustix::fs::chownat(CWD, path, uid, gid, at)
+            }
+            Found::Inode(ino, _) => self.change_owner(ino, uid, gid),
+        })
+    }
+
+    fn change_owner(&'static self, ino: Ino, uid: u32, gid: u32) -> Result<(), Errno> {
+        let (uid, gid) = (given(uid), given(gid));
+        let who = self.who();
+        let attr = self.attr(ino)?;
+        let own_group = |gid: u32| gid == who.gid || who.groups.contains(&gid);
+        let allowed = who.uid == 0
+            || (attr.uid == who.uid
+                && uid.is_none_or(|uid| uid == attr.uid)
+                && gid.is_none_or(|gid| gid == attr.gid || own_group(gid)));
+        if !allowed {
+            return Err(Errno::PERM);
+        }
+        self.session()?.call(SetAttr {
+            uid,
+            gid,
+            ..nothing(ino)
+        })
+    }
+
+    /// futimens(2): access and modification time; `None`: now.
+    pub fn futimens(&'static self, fd: Fd, times: Option<[Time; 2]>) -> Outcome<()> {
+        let ino = self.handle(fd)?.ino();
+        Some(self.change_times(ino, times))
+    }
+
+    /// utimensat(2).
+    pub fn utimensat(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+        times: Option<[Time; 2]>,
+        flags: i32,
+    ) -> Outcome<()> {
+        let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
+        Some(match ours!(self.existing(dirfd, path, follow, empty)) {
+            Found::Outside(path) => set_outside(&path, times, follow),
+            Found::Inode(ino, _) => self.change_times(ino, times),
+        })
+    }
+
+    fn change_times(&'static self, ino: Ino, times: Option<[Time; 2]>) -> Result<(), Errno> {
+        self.check_owner(ino)?;
+        let now = Time {
+            sec: 0,
+            nsec: UTIME_NOW,
+        };
+        let [atime, mtime] = times.unwrap_or([now; 2]);
+        let (atime_ns, mtime_ns) = (nanoseconds(atime)?, nanoseconds(mtime)?);
+        if atime_ns.is_none() && mtime_ns.is_none() {
+            return Ok(());
+        }
+        self.session()?.call(SetAttr {
+            atime_ns,
+            mtime_ns,
+            ..nothing(ino)
+        })
+    }
+}
+
+/// An owner or group that is to be set.
+fn given(id: u32) -> Option<u32> {
+    (id != u32::MAX).then_some(id)
+}
+
+/// A time to set, in ns since 1970; `None`: leave it.
+fn nanoseconds(time: Time) -> Result<Option<i64>, Errno> {
+    match time.nsec {
+        UTIME_OMIT => Ok(None),
+        UTIME_NOW => Ok(Some(
+            i64::try_from(crate::sys::coarse_now_ns()).unwrap_or(i64::MAX),
+        )),
+        nsec @ 0..=999_999_999 => Ok(Some(
+            time.sec.saturating_mul(1_000_000_000).saturating_add(nsec),
+        )),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+fn set_outside(path: &[u8], times: Option<[Time; 2]>, follow: bool) -> Result<(), Errno> {
+    let [a, m] = times.unwrap_or(
+        [Time {
+            sec: 0,
+            nsec: UTIME_NOW,
+        }; 2],
+    );
+    let spec = |t: Time| Timespec {
+        tv_sec: t.sec,
+        tv_nsec: t.nsec,
+    };
+    let times = Timestamps {
+        last_access: spec(a),
+        last_modification: spec(m),
+    };
+    let flags = if follow {
+        AtFlags::empty()
+    } else {
+        AtFlags::SYMLINK_NOFOLLOW
+    };
+    rustix::fs::utimensat(CWD, path, &times, flags)
+}

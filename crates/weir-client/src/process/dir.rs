@@ -1,0 +1,124 @@
+//! Listing a directory.
+//!
+//! The description's offset is the place in the listing: 0 is ".", 1 is "..", and from
+//! there on 2 more than the cookie of the entry before. Cookies stay good while others
+//! create and remove names.
+
+use core::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use weir_core::proto::Readdir;
+use weir_core::types::Ino;
+
+use super::table::DIR;
+use super::{Outcome, Process};
+use crate::kernel::Fd;
+use crate::path::walk::Names;
+
+/// Bytes of `struct linux_dirent64` before the name.
+const HEAD: usize = 19;
+/// The offset of the first name's predecessor.
+const DOTS: u64 = 2;
+/// The most that one request asks for: what fits the channel.
+const MOST: usize = 48 << 10;
+const DT_DIR: u8 = 4;
+
+impl Process {
+    /// getdents64(2): fills `out` with `struct linux_dirent64`.
+    pub fn getdents64(&'static self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
+        let handle = self.handle(fd)?;
+        if !handle.has(DIR) {
+            return Some(Err(Errno::NOTDIR));
+        }
+        let Some(ofd) = handle.ofd.get() else {
+            return Some(Err(Errno::BADF));
+        };
+        let mut at = ofd.offset.load(Ordering::Acquire);
+        let mut list = List { out, filled: 0 };
+        let done = self.list(handle.ino(), &mut at, &mut list);
+        ofd.offset.store(at, Ordering::Release);
+        let filled = list.filled;
+        Some(match done {
+            Err(error) if filled == 0 => Err(error),
+            _ => Ok(filled),
+        })
+    }
+
+    fn list(&'static self, dir: Ino, at: &mut u64, list: &mut List<'_>) -> Result<(), Errno> {
+        let view = self.view()?;
+        let attr = view.attr(dir)?.ok_or(Errno::NOENT)?;
+        if attr.nlink == 0 {
+            return Ok(());
+        }
+        while *at < DOTS {
+            let (name, ino): (&[u8], Ino) = if *at == 0 {
+                (b".", dir)
+            } else {
+                (b"..", parent_of(attr.parent, dir))
+            };
+            list.put(ino, *at + 1, DT_DIR, name)?;
+            *at += 1;
+        }
+        loop {
+            let room = list.out.len() - list.filled;
+            if room < HEAD + 256 + 8 {
+                return if list.filled == 0 && room == 0 {
+                    Err(Errno::INVAL)
+                } else {
+                    Ok(())
+                };
+            }
+            let entries = self.session()?.call(Readdir {
+                ino: dir,
+                cookie: *at - DOTS,
+                budget_bytes: u32::try_from(room.min(MOST)).unwrap_or(0),
+            })?;
+            if entries.is_empty() {
+                return Ok(());
+            }
+            for entry in &entries {
+                let kind = u8::try_from((entry.mode >> 12) & 0o17).unwrap_or(0);
+                let next = entry.cookie + DOTS;
+                if list.put(entry.ino, next, kind, &entry.name).is_err() {
+                    return Ok(());
+                }
+                *at = next;
+            }
+        }
+    }
+}
+
+/// The root is its own parent.
+fn parent_of(parent: Ino, dir: Ino) -> Ino {
+    if parent == Ino::NONE {
+        dir
+    } else {
+        parent
+    }
+}
+
+/// A buffer of `struct linux_dirent64`.
+struct List<'a> {
+    out: &'a mut [u8],
+    filled: usize,
+}
+
+impl List<'_> {
+    /// Appends an entry; EINVAL: there is no room for it.
+    fn put(&mut self, ino: Ino, next: u64, kind: u8, name: &[u8]) -> Result<(), Errno> {
+        let length = (HEAD + name.len() + 1).next_multiple_of(8);
+        let entry = self
+            .out
+            .get_mut(self.filled..self.filled + length)
+            .ok_or(Errno::INVAL)?;
+        let short = u16::try_from(length).map_err(|_| Errno::INVAL)?;
+        entry[..8].copy_from_slice(&ino.0.to_ne_bytes());
+        entry[8..16].copy_from_slice(&next.to_ne_bytes());
+        entry[16..18].copy_from_slice(&short.to_ne_bytes());
+        entry[18] = kind;
+        entry[HEAD..HEAD + name.len()].copy_from_slice(name);
+        entry[HEAD + name.len()..].fill(0);
+        self.filled += length;
+        Ok(())
+    }
+}

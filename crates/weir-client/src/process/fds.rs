@@ -1,0 +1,307 @@
+//! Descriptors: close, dup, fcntl.
+//!
+//! The kernel's descriptor table stays the one that counts: each call does the kernel's
+//! part on the placeholder and then lets our table follow, under a lock. A child of
+//! vfork, which runs on its parent's memory but has descriptors of its own, does the
+//! kernel's part only.
+
+use core::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use weir_core::node::ring::Note;
+use weir_core::proto;
+
+use super::open::{O_APPEND, O_PATH};
+use super::share::Whose;
+use super::table::{self, Handle};
+use super::{Outcome, Process};
+use crate::internal::{self, MAX_FDS};
+use crate::kernel::{self, Fd};
+use crate::path::walk::Names;
+use weir_core::node::ofd::Ofd;
+
+const F_DUPFD: i32 = 0;
+const F_GETFD: i32 = 1;
+const F_SETFD: i32 = 2;
+const F_GETFL: i32 = 3;
+const F_SETFL: i32 = 4;
+const F_DUPFD_CLOEXEC: i32 = 1030;
+/// What F_SETFL may change, of what means anything here (O_NONBLOCK, O_NOATIME and
+/// O_DIRECT are kept and told, no more).
+const SETTABLE: i32 = O_APPEND | 0o4000 | 0o1_000_000 | 0o40_000;
+/// O_LARGEFILE, which a 64-bit kernel tells of every file.
+const O_LARGEFILE: i32 = 0o100_000;
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
+
+impl Process {
+    /// close(2).
+    pub fn close(&'static self, fd: Fd) -> Outcome<()> {
+        if internal::is_internal(fd) {
+            return Some(Err(Errno::BADF));
+        }
+        self.handle(fd)?;
+        let _held = self.lock.hold();
+        if let Whose::VforkChild = self.whose() {
+            return Some(kernel::close(fd));
+        }
+        let handle = table::set(fd, None)?;
+        let closed = kernel::close(fd);
+        self.forget_fd(handle);
+        Some(closed)
+    }
+
+    /// close_range(2). Also when nothing in the range is weir's files but its own
+    /// descriptors must survive.
+    pub fn close_range(&'static self, first: u32, last: u32, flags: u32) -> Outcome<()> {
+        self.instance()?;
+        let inside = |fd: &Fd| u32::try_from(*fd).is_ok_and(|fd| (first..=last).contains(&fd));
+        let ours = internal::numbers();
+        let touched = ours.iter().any(inside) || table::all().any(|(fd, _)| inside(&fd));
+        if !touched || first > last {
+            return None;
+        }
+        if flags & CLOSE_RANGE_CLOEXEC != 0 {
+            // Ours are close-on-exec already, and marking follows the flag.
+            return None;
+        }
+        for fd in table::all().map(|(fd, _)| fd).filter(inside) {
+            let _ = self.close(fd);
+        }
+        // The kernel's part, around our own.
+        let mut from = first;
+        for fd in ours.iter().filter(|fd| inside(fd)) {
+            let fd = fd.unsigned_abs();
+            if from < fd {
+                close_all(from, fd - 1);
+            }
+            from = fd + 1;
+        }
+        if from <= last {
+            close_all(from, last);
+        }
+        Some(Ok(()))
+    }
+
+    /// dup(2).
+    pub fn dup(&'static self, fd: Fd) -> Outcome<Fd> {
+        self.duplicate(fd, F_DUPFD, 0)
+    }
+
+    fn duplicate(&'static self, fd: Fd, command: i32, least: i32) -> Outcome<Fd> {
+        let handle = self.handle(fd)?;
+        let _held = self.lock.hold();
+        let whose = self.whose();
+        let new = match kernel::fcntl(fd, command, least) {
+            Ok(new) => new,
+            Err(error) => return Some(Err(error)),
+        };
+        if let Whose::VforkChild = whose {
+            return Some(Ok(new));
+        }
+        if usize::try_from(new).is_ok_and(|new| new >= MAX_FDS) {
+            let _ = kernel::close(new);
+            return Some(Err(Errno::MFILE));
+        }
+        self.install(new, Some(handle));
+        Some(Ok(new))
+    }
+
+    /// dup2(2); ours if either number is.
+    pub fn dup2(&'static self, old: Fd, new: Fd) -> Outcome<Fd> {
+        if old == new {
+            self.handle(old)?;
+            return Some(kernel::fcntl(old, F_GETFD, 0).map(|_| new));
+        }
+        self.dup_onto(old, new, 0)
+    }
+
+    /// dup3(2); ours if either number is.
+    pub fn dup3(&'static self, old: Fd, new: Fd, flags: i32) -> Outcome<Fd> {
+        if old == new {
+            self.handle(old)?;
+            return Some(Err(Errno::INVAL));
+        }
+        self.dup_onto(old, new, flags)
+    }
+
+    fn dup_onto(&'static self, old: Fd, new: Fd, flags: i32) -> Outcome<Fd> {
+        if internal::is_internal(old) {
+            return Some(Err(Errno::BADF));
+        }
+        let source = self.handle(old);
+        let aside = internal::is_internal(new);
+        if source.is_none() && self.handle(new).is_none() && !aside {
+            return None;
+        }
+        let _held = self.lock.hold();
+        let whose = self.whose();
+        if aside && !matches!(whose, Whose::VforkChild) {
+            if let Err(error) = internal::give_way(new) {
+                return Some(Err(error));
+            }
+        }
+        if source.is_some() && usize::try_from(new).is_ok_and(|new| new >= MAX_FDS) {
+            return Some(Err(Errno::BADF));
+        }
+        let done = kernel::dup3(old, new, flags);
+        if done.is_ok() && !matches!(whose, Whose::VforkChild) {
+            self.install(new, source);
+        }
+        Some(done)
+    }
+
+    /// fcntl(2), commands with an integer argument or none.
+    pub fn fcntl(&'static self, fd: Fd, command: i32, argument: i64) -> Outcome<i32> {
+        let handle = self.handle(fd)?;
+        let number = i32::try_from(argument);
+        Some(match command {
+            F_DUPFD | F_DUPFD_CLOEXEC => match number {
+                Ok(least) => return self.duplicate(fd, command, least),
+                Err(_) => Err(Errno::INVAL),
+            },
+            F_GETFD => kernel::fcntl(fd, F_GETFD, 0),
+            #[allow(clippy::cast_possible_truncation)] // flags; the kernel takes an int
+            F_SETFD => kernel::fcntl(fd, F_SETFD, argument as i32),
+            F_GETFL => Ok(status_flags(handle)),
+            #[allow(clippy::cast_possible_truncation)]
+            F_SETFL => set_status_flags(handle, argument as i32),
+            _ => self.refuse_fcntl(command),
+        })
+    }
+
+    fn refuse_fcntl(&'static self, command: i32) -> Result<i32, Errno> {
+        const F_SETLEASE: i32 = 1024;
+        const F_GET_SEALS: i32 = 1034;
+        if (F_SETLEASE..=F_GET_SEALS).contains(&command) {
+            if let Ok(session) = self.session() {
+                session.refuse("fcntl-lease");
+            }
+        }
+        Err(Errno::INVAL)
+    }
+
+    /// Lets a descriptor, which the kernel has just made, refer to `handle`.
+    pub(super) fn install(&'static self, fd: Fd, handle: Option<&'static Handle>) {
+        if let Some(handle) = handle {
+            handle.fds.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(before) = table::set(fd, handle) {
+            self.forget_fd(before);
+        }
+    }
+
+    /// One descriptor less refers to `handle`, which is already closed in the kernel.
+    fn forget_fd(&'static self, handle: &'static Handle) {
+        if let Some(file) = handle.file.get() {
+            if file.record_locks.load(Ordering::Relaxed) {
+                self.drop_record_locks(file);
+            }
+        }
+        if handle.fds.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.close_handle(handle);
+        }
+    }
+
+    /// No descriptor of this process refers to `handle` any more.
+    fn close_handle(&'static self, handle: &'static Handle) {
+        let (ino, index) = (handle.ino(), handle.index.load(Ordering::Relaxed));
+        let session = self.session.get();
+        if let Some(file) = handle.file.get().filter(|file| self.files.close(file)) {
+            if let Some(session) = session {
+                file.vnode.detach(session);
+            }
+            self.files.retire(file);
+        }
+        handle.file.set(None);
+        let Some(ofd) = handle.ofd.get() else {
+            return self.handles.put(handle);
+        };
+        if ofd.is_shared() {
+            // Others may have it: the server finds out and frees it.
+            if let Some(session) = session {
+                session.note(Note::Closed(index));
+            }
+        } else {
+            if let Some(session) = session.filter(|_| handle.locked.load(Ordering::Relaxed)) {
+                self.unlock_description(session, handle);
+            }
+            ofd.close();
+            let named = self.view().and_then(|view| view.attr(ino));
+            let unnamed = !matches!(named, Ok(Some(attr)) if attr.nlink > 0);
+            if let Some(session) = session.filter(|_| unnamed) {
+                session.note(Note::Orphan(ino.0));
+            }
+        }
+        let own = session.is_some_and(|s| ofd.owner.load(Ordering::Relaxed) == s.client_id().0);
+        if own {
+            self.handles.put(handle);
+        } else {
+            self.give_up(handle);
+        }
+    }
+
+    /// Puts a handle back whose description is not ours to use again.
+    pub(super) fn give_up(&self, handle: &'static Handle) {
+        handle.ofd.set(None);
+        handle.index.store(u32::MAX, Ordering::Relaxed);
+        self.handles.put(handle);
+    }
+
+    fn unlock_description(&self, session: &crate::session::Session, handle: &Handle) {
+        let (ino, ofd) = (handle.ino(), handle.index.load(Ordering::Relaxed));
+        let _ = session.call(proto::Flock {
+            ino,
+            ofd,
+            operation: 8,
+            wait: false,
+        });
+        let _ = session.call(proto::RecordLock {
+            ino,
+            ofd: Some(ofd),
+            kind: 2,
+            start: 0,
+            end: u64::MAX,
+            wait: false,
+        });
+    }
+}
+
+fn close_all(first: u32, last: u32) {
+    if kernel::close_range(first, last, 0) == Err(Errno::NOSYS) {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let last = u64::from(last).min(limit.unwrap_or(1 << 20));
+        for fd in u64::from(first)..=last {
+            let _ = kernel::close(Fd::try_from(fd).unwrap_or(-1));
+        }
+    }
+}
+
+fn status_flags(handle: &Handle) -> i32 {
+    let flags = handle
+        .ofd
+        .get()
+        .map_or(0, |ofd| ofd.flags.load(Ordering::Relaxed));
+    match flags.cast_signed() {
+        path if path & O_PATH != 0 => path,
+        flags => flags | O_LARGEFILE,
+    }
+}
+
+fn set_status_flags(handle: &Handle, flags: i32) -> Result<i32, Errno> {
+    let ofd = handle.ofd.get().ok_or(Errno::BADF)?;
+    if handle.has(table::PATH) {
+        return Err(Errno::BADF);
+    }
+    let change =
+        |old: u32| Some((old & !SETTABLE.cast_unsigned()) | (flags & SETTABLE).cast_unsigned());
+    let _ = ofd
+        .flags
+        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
+    Ok(0)
+}
+
+/// Whether a write through the description goes to the end of the file.
+#[inline]
+pub fn appends(ofd: &Ofd) -> bool {
+    ofd.flags.load(Ordering::Relaxed).cast_signed() & O_APPEND != 0
+}

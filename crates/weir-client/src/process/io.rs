@@ -1,0 +1,302 @@
+//! Reading and writing, at an offset and at the description's own.
+//!
+//! The way of a write: descriptor, handle, vnode; a handful of loads, nothing shared
+//! with another process but what the write itself changes.
+//!
+//! The description's offset is shared with whoever has it. A write reserves its bytes
+//! there before it writes them, so no two writes through one description, in whatever
+//! process, overlap; a read takes its bytes afterwards and reads again if another was
+//! faster. (Linux orders the calls by a lock instead; what a program can see is the
+//! same, but for a write that fails in the middle while another follows it.)
+
+use core::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use weir_core::node::ofd::Ofd;
+use weir_core::proto::Seek;
+
+use super::fds::appends;
+use super::table::{File, Handle, DIR, PATH, READ, WRITE};
+use super::{Outcome, Process};
+use crate::kernel::Fd;
+use crate::session::Session;
+
+const SEEK_SET: i32 = 0;
+const SEEK_CUR: i32 = 1;
+const SEEK_END: i32 = 2;
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+/// The greatest offset: what `off_t` can say.
+const MAX_OFFSET: u64 = i64::MAX as u64;
+
+/// A file, open for what the caller wants to do.
+#[derive(Clone, Copy)]
+pub(super) struct Open {
+    pub(super) file: &'static File,
+    pub(super) ofd: &'static Ofd,
+    pub(super) session: &'static Session,
+}
+
+impl Process {
+    /// write(2).
+    #[inline]
+    pub fn write(&'static self, fd: Fd, bytes: &[u8]) -> Outcome<usize> {
+        let handle = self.handle(fd)?;
+        Some(self.for_writing(handle).and_then(|open| open.write(bytes)))
+    }
+
+    /// pwrite(2). As on Linux, O_APPEND wins over the offset.
+    #[inline]
+    pub fn pwrite(&'static self, fd: Fd, bytes: &[u8], offset: i64) -> Outcome<usize> {
+        let handle = self.handle(fd)?;
+        let Ok(offset) = u64::try_from(offset) else {
+            return Some(Err(Errno::INVAL));
+        };
+        Some(
+            self.for_writing(handle)
+                .and_then(|open| open.write_at(offset, bytes)),
+        )
+    }
+
+    /// read(2).
+    #[inline]
+    pub fn read(&'static self, fd: Fd, bytes: &mut [u8]) -> Outcome<usize> {
+        let handle = self.handle(fd)?;
+        Some(self.for_reading(handle).and_then(|open| open.read(bytes)))
+    }
+
+    /// pread(2).
+    #[inline]
+    pub fn pread(&'static self, fd: Fd, bytes: &mut [u8], offset: i64) -> Outcome<usize> {
+        let handle = self.handle(fd)?;
+        let Ok(offset) = u64::try_from(offset) else {
+            return Some(Err(Errno::INVAL));
+        };
+        Some(
+            self.for_reading(handle)
+                .and_then(|open| open.read_at(offset, bytes)),
+        )
+    }
+
+    /// The file behind `handle`, if it is open for writing.
+    #[inline]
+    pub(super) fn for_writing(&'static self, handle: &'static Handle) -> Result<Open, Errno> {
+        match (handle.file.get(), handle.ofd.get()) {
+            (Some(file), Some(ofd)) if handle.has(WRITE) => Ok(Open {
+                file,
+                ofd,
+                session: self.session()?,
+            }),
+            _ => Err(Errno::BADF),
+        }
+    }
+
+    /// The file behind `handle`, if it is open for reading.
+    #[inline]
+    pub(super) fn for_reading(&'static self, handle: &'static Handle) -> Result<Open, Errno> {
+        match (handle.file.get(), handle.ofd.get()) {
+            (Some(file), Some(ofd)) if handle.has(READ) => Ok(Open {
+                file,
+                ofd,
+                session: self.session()?,
+            }),
+            _ if handle.has(DIR) && !handle.has(PATH) => Err(Errno::ISDIR),
+            _ => Err(Errno::BADF),
+        }
+    }
+
+    /// lseek(2). SEEK_SET of a directory takes what its listing told, or 0.
+    pub fn lseek(&'static self, fd: Fd, offset: i64, whence: i32) -> Outcome<i64> {
+        let handle = self.handle(fd)?;
+        Some(self.seek(handle, offset, whence))
+    }
+
+    fn seek(
+        &'static self,
+        handle: &'static Handle,
+        offset: i64,
+        whence: i32,
+    ) -> Result<i64, Errno> {
+        let ofd = handle.ofd.get().ok_or(Errno::BADF)?;
+        if handle.has(PATH) {
+            return Err(Errno::BADF);
+        }
+        let base = match whence {
+            SEEK_SET => 0,
+            // Another process may move it meanwhile: the move is one step.
+            SEEK_CUR => return seek_from_here(ofd, offset),
+            SEEK_END => signed(self.size(handle)?)?,
+            SEEK_DATA | SEEK_HOLE => self.seek_data(handle, offset, whence == SEEK_HOLE)?,
+            _ => return Err(Errno::INVAL),
+        };
+        let offset = if matches!(whence, SEEK_DATA | SEEK_HOLE) {
+            0
+        } else {
+            offset
+        };
+        let to = target(base, offset)?;
+        ofd.offset.store(to.unsigned_abs(), Ordering::Release);
+        Ok(to)
+    }
+
+    fn seek_data(&'static self, handle: &Handle, offset: i64, hole: bool) -> Result<i64, Errno> {
+        if handle.file.get().is_none() {
+            return Err(Errno::INVAL);
+        }
+        let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+        if offset >= self.size(handle)? {
+            return Err(Errno::NXIO);
+        }
+        let ino = handle.ino();
+        let found = self.session()?.call(Seek { ino, offset, hole })?;
+        signed(found.ok_or(Errno::NXIO)?)
+    }
+
+    /// The size of what is behind `handle`, bytes.
+    pub(super) fn size(&'static self, handle: &Handle) -> Result<u64, Errno> {
+        Ok(self.stat_of(handle.ino())?.size)
+    }
+}
+
+impl Open {
+    /// write(2).
+    #[inline]
+    fn write(self, bytes: &[u8]) -> Result<usize, Errno> {
+        if appends(self.ofd) {
+            return self.append(bytes);
+        }
+        let at = self.reserve(bytes.len())?;
+        let done = self.file.vnode.write_at(self.session, at, bytes);
+        self.settle(at, bytes.len(), done)
+    }
+
+    /// Takes the next `length` bytes at the description's offset for a write.
+    #[inline]
+    pub(super) fn reserve(self, length: usize) -> Result<u64, Errno> {
+        let offset = &self.ofd.offset;
+        let mut at = offset.load(Ordering::Relaxed);
+        loop {
+            let end = at.saturating_add(length as u64);
+            if end > MAX_OFFSET && length > 0 {
+                return Err(Errno::FBIG);
+            }
+            match offset.compare_exchange_weak(at, end, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok(at),
+                Err(now) => at = now,
+            }
+        }
+    }
+
+    /// Gives back what was reserved and not written, if nobody reserved behind it.
+    #[inline]
+    pub(super) fn settle(
+        self,
+        at: u64,
+        length: usize,
+        done: Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let written = *done.as_ref().unwrap_or(&0);
+        if written < length {
+            let (from, to) = (at + length as u64, at + written as u64);
+            let _ = self
+                .ofd
+                .offset
+                .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        done
+    }
+
+    #[inline]
+    pub(super) fn append(self, bytes: &[u8]) -> Result<usize, Errno> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let (at, written) = self.file.vnode.append(self.session, bytes)?;
+        self.ofd
+            .offset
+            .store(at + written as u64, Ordering::Release);
+        Ok(written)
+    }
+
+    /// Writes at an offset.
+    #[inline]
+    pub(super) fn write_at(self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        if appends(self.ofd) {
+            // The description's offset stays where it is.
+            let done = self.file.vnode.append(self.session, bytes);
+            return done.map(|(_, written)| written);
+        }
+        self.file.vnode.write_at(self.session, offset, bytes)
+    }
+
+    /// read(2).
+    #[inline]
+    fn read(self, bytes: &mut [u8]) -> Result<usize, Errno> {
+        self.read_with(|open, at| open.read_at(at, bytes))
+    }
+
+    /// Reads at the description's offset by `read`, and moves it.
+    #[inline]
+    pub(super) fn read_with(
+        self,
+        mut read: impl FnMut(Open, u64) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let offset = &self.ofd.offset;
+        let mut at = offset.load(Ordering::Acquire);
+        loop {
+            let got = read(self, at)?;
+            let end = at + got as u64;
+            match offset.compare_exchange(at, end, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(got),
+                Err(now) => at = now,
+            }
+        }
+    }
+
+    /// Reads at an offset.
+    #[inline]
+    pub(super) fn read_at(self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+        self.file.vnode.read_at(self.session, offset, bytes)
+    }
+}
+
+fn seek_from_here(ofd: &Ofd, by: i64) -> Result<i64, Errno> {
+    let mut at = ofd.offset.load(Ordering::Acquire);
+    loop {
+        let to = target(signed(at)?, by)?;
+        let new = to.unsigned_abs();
+        match ofd
+            .offset
+            .compare_exchange(at, new, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => return Ok(to),
+            Err(now) => at = now,
+        }
+    }
+}
+
+fn target(base: i64, by: i64) -> Result<i64, Errno> {
+    match base.checked_add(by) {
+        None => Err(Errno::OVERFLOW),
+        Some(to) if to < 0 => Err(Errno::INVAL),
+        Some(to) => Ok(to),
+    }
+}
+
+fn signed(offset: u64) -> Result<i64, Errno> {
+    i64::try_from(offset).map_err(|_| Errno::OVERFLOW)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeking_stays_within_off_t() {
+        let ofd = Ofd::default();
+        assert_eq!(seek_from_here(&ofd, 10), Ok(10));
+        assert_eq!(seek_from_here(&ofd, -11), Err(Errno::INVAL));
+        assert_eq!(seek_from_here(&ofd, i64::MAX), Err(Errno::OVERFLOW));
+        assert_eq!(seek_from_here(&ofd, 0), Ok(10));
+    }
+}

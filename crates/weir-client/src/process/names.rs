@@ -1,0 +1,348 @@
+//! Names: making, removing, renaming, linking.
+
+use core::sync::atomic::Ordering;
+
+use rustix::fs::{AtFlags, Mode, CWD};
+use rustix::io::Errno;
+use weir_core::names::FileType;
+use weir_core::proto::{Create, Link, Mkdir, Rename, Rmdir, Symlink, Unlink};
+use weir_core::types::Ino;
+
+use super::place::{done, ours, Found, Spot};
+use super::stat::EMPTY_PATH;
+use super::{Outcome, Process};
+use crate::kernel::{Fd, AT_FDCWD};
+use crate::path::walk::Names;
+use crate::path::Name;
+
+const AT_REMOVEDIR: i32 = 0x200;
+const AT_SYMLINK_FOLLOW: i32 = 0x400;
+const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
+const S_ISVTX: u32 = 0o1000;
+
+impl Process {
+    /// mkdirat(2).
+    pub fn mkdirat(&'static self, dirfd: Fd, path: &[u8], mode: u32) -> Outcome<()> {
+        let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
+            Spot::Outside(path) => {
+                let mode = Mode::from_bits_truncate(mode);
+                return Some(rustix::fs::mkdir(path, mode));
+            }
+            Spot::Dir(_) | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
+            Spot::Name { parent, name, .. } => (parent, name),
+        };
+        done!(self.check_parent(parent));
+        let op = Mkdir {
+            parent,
+            name: name.to_vec(),
+            mode: mode & (0o777 | S_ISVTX) & !self.umask.load(Ordering::Relaxed),
+            uid: self.who().uid,
+            gid: self.who().gid,
+        };
+        Some(done!(self.session()).call(op).map(|_| ()))
+    }
+
+    /// mknodat(2): regular files only.
+    pub fn mknodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, _device: u64) -> Outcome<()> {
+        let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
+            Spot::Outside(_) => return Some(self.refuse("mknod")),
+            Spot::Dir(_) | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
+            Spot::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
+            Spot::Name { parent, name, .. } => (parent, name),
+        };
+        if mode & S_IFMT != S_IFREG && mode & S_IFMT != 0 {
+            self.count_refusal("mknod");
+            return Some(Err(Errno::PERM));
+        }
+        done!(self.check_parent(parent));
+        let op = Create {
+            parent,
+            name: name.to_vec(),
+            mode: mode & 0o7777 & !self.umask.load(Ordering::Relaxed),
+            uid: self.who().uid,
+            gid: self.who().gid,
+            exclusive: true,
+            attach: false,
+        };
+        Some(done!(self.session()).call(op).map(|_| ()))
+    }
+
+    /// unlinkat(2); rmdir(2) is AT_REMOVEDIR.
+    pub fn unlinkat(&'static self, dirfd: Fd, path: &[u8], flags: i32) -> Outcome<()> {
+        if flags & !AT_REMOVEDIR != 0 {
+            let _ = ours!(self.spot(dirfd, path, false));
+            return Some(Err(Errno::INVAL));
+        }
+        let dir = flags & AT_REMOVEDIR != 0;
+        match ours!(self.spot(dirfd, path, false)) {
+            Spot::Outside(path) => {
+                let flags = if dir {
+                    AtFlags::REMOVEDIR
+                } else {
+                    AtFlags::empty()
+                };
+                Some(rustix::fs::unlinkat(CWD, path, flags))
+            }
+            Spot::Dir(_) => Some(Err(last_dot(path, dir))),
+            Spot::Name { found: None, .. } => Some(Err(Errno::NOENT)),
+            Spot::Name {
+                parent,
+                name,
+                found: Some((ino, kind)),
+                slash,
+            } => Some(self.remove(parent, &name, (ino, kind), slash, dir)),
+        }
+    }
+
+    fn remove(
+        &'static self,
+        parent: Ino,
+        name: &Name,
+        (ino, kind): (Ino, FileType),
+        slash: bool,
+        dir: bool,
+    ) -> Result<(), Errno> {
+        match (dir, kind == FileType::Dir) {
+            (true, false) => return Err(Errno::NOTDIR),
+            (false, true) => return Err(Errno::ISDIR),
+            (false, false) if slash => return Err(Errno::NOTDIR),
+            _ => {}
+        }
+        self.check_parent(parent)?;
+        self.check_sticky(parent, ino)?;
+        let name = name.to_vec();
+        let session = self.session()?;
+        if dir {
+            session.call(Rmdir { parent, name })
+        } else {
+            session.call(Unlink { parent, name })
+        }
+    }
+
+    /// In a directory with the sticky bit, only owners remove names.
+    fn check_sticky(&'static self, parent: Ino, ino: Ino) -> Result<(), Errno> {
+        let uid = self.who().uid;
+        let dir = self.attr(parent)?;
+        if uid == 0 || dir.mode & S_ISVTX == 0 || dir.uid == uid || self.attr(ino)?.uid == uid {
+            return Ok(());
+        }
+        Err(Errno::PERM)
+    }
+
+    /// renameat2(2).
+    pub fn renameat2(
+        &'static self,
+        old_dirfd: Fd,
+        old: &[u8],
+        new_dirfd: Fd,
+        new: &[u8],
+        flags: u32,
+    ) -> Outcome<()> {
+        let from = self.spot(old_dirfd, old, false);
+        let to = self.spot(new_dirfd, new, false);
+        let (from, to) = match (from, to) {
+            (None, None) => return None,
+            (Some(Err(error)), _) | (_, Some(Err(error))) => return Some(Err(error)),
+            // One is weir's, the other is not: two file systems.
+            (None, Some(Ok(_))) | (Some(Ok(_)), None) => return Some(Err(Errno::XDEV)),
+            (Some(Ok(from)), Some(Ok(to))) => (from, to),
+        };
+        if flags > 2 {
+            return Some(Err(Errno::INVAL));
+        }
+        match (from, to) {
+            (Spot::Outside(from), Spot::Outside(to)) => {
+                let flags = rustix::fs::RenameFlags::from_bits_retain(flags);
+                Some(rustix::fs::renameat_with(CWD, from, CWD, to, flags))
+            }
+            (Spot::Outside(_), _) | (_, Spot::Outside(_)) => Some(Err(Errno::XDEV)),
+            (Spot::Dir(_), _) | (_, Spot::Dir(_)) => Some(Err(Errno::BUSY)),
+            (Spot::Name { found: None, .. }, _) => Some(Err(Errno::NOENT)),
+            (
+                Spot::Name {
+                    parent,
+                    name,
+                    found: Some(source),
+                    slash,
+                },
+                Spot::Name {
+                    parent: new_parent,
+                    name: new_name,
+                    found,
+                    slash: new_slash,
+                },
+            ) => {
+                let kind = source.1;
+                if (slash || new_slash) && kind != FileType::Dir {
+                    return Some(Err(Errno::NOTDIR));
+                }
+                done!(self.check_parent(parent));
+                done!(self.check_parent(new_parent));
+                done!(self.check_sticky(parent, source.0));
+                if let Some((target, _)) = found {
+                    done!(self.check_sticky(new_parent, target));
+                }
+                Some(done!(self.session()).call(Rename {
+                    parent,
+                    name: name.to_vec(),
+                    new_parent,
+                    new_name: new_name.to_vec(),
+                    flags,
+                }))
+            }
+        }
+    }
+
+    /// linkat(2).
+    pub fn linkat(
+        &'static self,
+        old_dirfd: Fd,
+        old: &[u8],
+        new_dirfd: Fd,
+        new: &[u8],
+        flags: i32,
+    ) -> Outcome<()> {
+        let (follow, empty) = (flags & AT_SYMLINK_FOLLOW != 0, flags & EMPTY_PATH != 0);
+        let from = self.existing(old_dirfd, old, follow, empty);
+        let to = self.spot(new_dirfd, new, false);
+        let (from, to) = match (from, to) {
+            (None, None) => return None,
+            (Some(Err(error)), _) | (_, Some(Err(error))) => return Some(Err(error)),
+            (None, Some(Ok(_))) | (Some(Ok(_)), None) => return Some(Err(Errno::XDEV)),
+            (Some(Ok(from)), Some(Ok(to))) => (from, to),
+        };
+        let (ino, parent, name) = match (from, to) {
+            (Found::Outside(from), Spot::Outside(to)) => {
+                return Some(rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty()))
+            }
+            (Found::Outside(_), _) | (_, Spot::Outside(_)) => return Some(Err(Errno::XDEV)),
+            (_, Spot::Dir(_) | Spot::Name { found: Some(_), .. }) => {
+                return Some(Err(Errno::EXIST))
+            }
+            (Found::Inode(_, FileType::Dir), _) => return Some(Err(Errno::PERM)),
+            (_, Spot::Name { slash: true, .. }) => return Some(Err(Errno::NOENT)),
+            (Found::Inode(ino, _), Spot::Name { parent, name, .. }) => (ino, parent, name),
+        };
+        done!(self.check_parent(parent));
+        let name = name.to_vec();
+        Some(done!(self.session()).call(Link { ino, parent, name }))
+    }
+
+    /// symlinkat(2).
+    pub fn symlinkat(&'static self, target: &[u8], dirfd: Fd, path: &[u8]) -> Outcome<()> {
+        let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
+            Spot::Outside(path) => return Some(rustix::fs::symlink(target, path)),
+            Spot::Dir(_) | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
+            Spot::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
+            Spot::Name { parent, name, .. } => (parent, name),
+        };
+        if target.is_empty() {
+            return Some(Err(Errno::NOENT));
+        }
+        if target.len() > weir_core::names::SYMLINK_MAX {
+            return Some(Err(Errno::NAMETOOLONG));
+        }
+        done!(self.check_parent(parent));
+        let op = Symlink {
+            parent,
+            name: name.to_vec(),
+            target: target.to_vec(),
+            uid: self.who().uid,
+            gid: self.who().gid,
+        };
+        Some(done!(self.session()).call(op).map(|_| ()))
+    }
+
+    /// readlinkat(2): how many bytes were put.
+    pub fn readlinkat(&'static self, dirfd: Fd, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
+        if out.is_empty() {
+            let _ = ours!(self.place(dirfd, path, false));
+            return Some(Err(Errno::INVAL));
+        }
+        if let Some(ino) = self.magic(path) {
+            let text = self.path_of_any(ino);
+            return Some(Ok(put(&done!(text), out)));
+        }
+        let (ino, kind) = match ours!(self.existing(dirfd, path, false, true)) {
+            Found::Outside(path) => {
+                let target = done!(rustix::fs::readlink(path, Vec::new()));
+                return Some(Ok(put(target.as_bytes(), out)));
+            }
+            Found::Inode(ino, kind) => (ino, kind),
+        };
+        if kind != FileType::Symlink {
+            return Some(Err(Errno::INVAL));
+        }
+        let mut target = [0; weir_core::names::SYMLINK_MAX];
+        let view = done!(self.view());
+        let length = done!(view.target(ino, &mut target));
+        Some(Ok(put(&target[..length], out)))
+    }
+
+    /// The path of a directory; of a file, whose names nobody keeps, its number.
+    fn path_of_any(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        if self.attr(ino)?.file_type() == FileType::Dir {
+            return self.path_of(ino);
+        }
+        let instance = self.instance.get().ok_or(Errno::NOENT)?;
+        Ok([instance.prefix.bytes(), format!("/[{}]", ino.0).as_bytes()].concat())
+    }
+
+    /// realpath(3): the canonical path of something that exists, how many bytes.
+    pub fn realpath(&'static self, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
+        let full = match ours!(self.place(AT_FDCWD, path, true)) {
+            crate::path::Place::Dir(dir) => done!(self.path_of(dir)),
+            crate::path::Place::Outside(path) => done!(canonical_outside(&path)),
+            crate::path::Place::Name { found: None, .. } => return Some(Err(Errno::NOENT)),
+            crate::path::Place::Name {
+                parent,
+                name,
+                found: Some((_, kind)),
+                slash,
+            } => {
+                if slash && kind != FileType::Dir {
+                    return Some(Err(Errno::NOTDIR));
+                }
+                let mut dir = done!(self.path_of(parent));
+                dir.push(b'/');
+                dir.extend_from_slice(name.bytes());
+                dir
+            }
+        };
+        if full.len() >= out.len() {
+            return Some(Err(Errno::NAMETOOLONG));
+        }
+        Some(Ok(put(&full, out)))
+    }
+}
+
+/// Copies as much as there is room for.
+fn put(text: &[u8], out: &mut [u8]) -> usize {
+    let n = text.len().min(out.len());
+    out[..n].copy_from_slice(&text[..n]);
+    n
+}
+
+/// Which error the removal of a directory without a name gives.
+fn last_dot(path: &[u8], dir: bool) -> Errno {
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    match dir {
+        false => Errno::ISDIR,
+        true if path.ends_with(b"..") => Errno::NOTEMPTY,
+        true if path.ends_with(b".") => Errno::INVAL,
+        true => Errno::BUSY,
+    }
+}
+
+/// The canonical form of a path of the kernel's.
+fn canonical_outside(path: &[u8]) -> Result<Vec<u8>, Errno> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
+    match std::fs::canonicalize(path) {
+        Ok(full) => Ok(full.into_os_string().into_vec()),
+        Err(error) => Err(error
+            .raw_os_error()
+            .map_or(Errno::IO, Errno::from_raw_os_error)),
+    }
+}

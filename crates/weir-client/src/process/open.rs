@@ -1,0 +1,312 @@
+//! Opening and creating.
+//!
+//! Opening what exists sends no message: the path is walked in the shared tables, the
+//! description comes from the batch that the server lent. Only then it is looked once
+//! more whether the inode lives: the server frees an unnamed inode only after it looked
+//! for descriptions that name it, so one of the two sees the other.
+
+use core::sync::atomic::Ordering;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use weir_core::names::{Attr, FileType};
+use weir_core::node::ofd::BATCH;
+use weir_core::node::region::Counter;
+use weir_core::node::ring::Note;
+use weir_core::proto::{Create, OfdBatch, Truncate};
+use weir_core::types::Ino;
+
+use super::place::{done, ours, Found, Spot};
+use super::share::Whose;
+use super::table::{self, Handle};
+use super::{outside, Outcome, Process};
+use crate::kernel::{self, Fd};
+use crate::path::access;
+use crate::path::walk::Names;
+
+/// Flags of open(2) with the numbers that this architecture gives them.
+#[allow(clippy::cast_possible_wrap)] // flags
+const fn bits(flags: OFlags) -> i32 {
+    flags.bits() as i32
+}
+pub(super) const O_CREAT: i32 = bits(OFlags::CREATE);
+const O_EXCL: i32 = bits(OFlags::EXCL);
+const O_TRUNC: i32 = bits(OFlags::TRUNC);
+pub(super) const O_APPEND: i32 = bits(OFlags::APPEND);
+pub(super) const O_CLOEXEC: i32 = bits(OFlags::CLOEXEC);
+const O_DIRECTORY: i32 = bits(OFlags::DIRECTORY);
+const O_NOFOLLOW: i32 = bits(OFlags::NOFOLLOW);
+pub(super) const O_PATH: i32 = bits(OFlags::PATH);
+const O_TMPFILE: i32 = bits(OFlags::TMPFILE);
+const O_ACCMODE: i32 = 3;
+
+/// How often a create starts over because the name came and went.
+const TRIES: u32 = 100;
+
+/// What is to be opened.
+struct Target {
+    ino: Ino,
+    kind: FileType,
+    /// The file was made by this very call: its mode does not bar its maker.
+    new: bool,
+    /// Where its maker may write already.
+    attached: Option<weir_core::proto::Attached>,
+}
+
+/// Where opening goes on.
+enum Way {
+    Ours(Target),
+    /// In the kernel, at this path.
+    Outside(Vec<u8>),
+}
+
+impl Process {
+    /// openat(2); `mode` counts where a file is created.
+    pub fn openat(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
+        if flags & O_TMPFILE == O_TMPFILE {
+            let _ = ours!(self.existing(dirfd, path, true, false));
+            return Some(self.refuse("o_tmpfile"));
+        }
+        let way = if flags & O_CREAT != 0 && flags & O_PATH == 0 {
+            ours!(self.create_target(dirfd, path, flags, mode))
+        } else {
+            let follow = flags & O_NOFOLLOW == 0;
+            match ours!(self.existing(dirfd, path, follow, false)) {
+                Found::Outside(path) => Way::Outside(path),
+                Found::Inode(ino, kind) => Way::Ours(Target::existing(ino, kind)),
+            }
+        };
+        Some(match way {
+            Way::Ours(target) => self.open_target(&target, flags),
+            Way::Outside(path) => outside::open(&path, flags, mode),
+        })
+    }
+
+    /// Finds or makes the file.
+    fn create_target(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Way> {
+        let exclusive = flags & O_EXCL != 0;
+        let follow = !exclusive && flags & O_NOFOLLOW == 0;
+        if let Some(ino) = self.magic(path).filter(|_| follow) {
+            let attr = done!(self.attr(ino));
+            return Some(Ok(Way::Ours(Target::existing(ino, attr.file_type()))));
+        }
+        for _ in 0..TRIES {
+            match ours!(self.spot(dirfd, path, follow)) {
+                Spot::Outside(path) => return Some(Ok(Way::Outside(path))),
+                Spot::Dir(_) => return Some(Err(exists_or(exclusive, Errno::ISDIR))),
+                Spot::Name { found: Some(_), .. } if exclusive => return Some(Err(Errno::EXIST)),
+                Spot::Name { slash: true, .. } => return Some(Err(Errno::ISDIR)),
+                Spot::Name {
+                    found: Some((ino, kind)),
+                    ..
+                } => return Some(Ok(Way::Ours(Target::existing(ino, kind)))),
+                Spot::Name { parent, name, .. } => {
+                    done!(self.check_parent(parent));
+                    let op = Create {
+                        parent,
+                        name: name.to_vec(),
+                        mode: mode & 0o7777 & !self.umask.load(Ordering::Relaxed),
+                        uid: self.who().uid,
+                        gid: self.who().gid,
+                        exclusive,
+                        attach: flags & O_ACCMODE != 0,
+                    };
+                    let made = done!(done!(self.session()).call(op));
+                    if made.new {
+                        return Some(Ok(Way::Ours(Target {
+                            ino: made.ino,
+                            kind: FileType::File,
+                            new: true,
+                            attached: made.attached,
+                        })));
+                    }
+                    // Another was faster: look what it made, it may be a link.
+                }
+            }
+        }
+        Some(Err(Errno::IO))
+    }
+
+    /// Whether names may be made and removed in a directory.
+    pub(super) fn check_parent(&'static self, parent: Ino) -> Result<(), Errno> {
+        let attr = self.view()?.attr(parent)?.ok_or(Errno::NOENT)?;
+        match self.who().may(&attr, access::WRITE | access::EXECUTE) {
+            true => Ok(()),
+            false => Err(Errno::ACCESS),
+        }
+    }
+
+    fn open_target(&'static self, target: &Target, flags: i32) -> Result<Fd, Errno> {
+        check_kind(target.kind, flags)?;
+        let attr = self.view()?.attr(target.ino)?.ok_or(Errno::NOENT)?;
+        if !target.new {
+            self.check_mode(&attr, flags)?;
+        }
+        let session = self.session()?;
+        let opened = self.open_inode(&attr, flags);
+        let file = opened.ok().and_then(table::get).and_then(|h| h.file.get());
+        match (target.attached, file) {
+            (Some(at), Some(file)) => file.vnode.attached(session, at.block, at.cell),
+            (Some(at), None) => session.note(Note::Detach(at.cell)),
+            (None, _) => {}
+        }
+        let fd = opened?;
+        if flags & O_TRUNC != 0 && !target.new && target.kind == FileType::File {
+            let cut = session.call(Truncate {
+                ino: target.ino,
+                size: 0,
+            });
+            if let Err(error) = cut {
+                let _ = self.close(fd);
+                return Err(error);
+            }
+        }
+        session.count(Counter::Opens, 1);
+        Ok(fd)
+    }
+
+    fn check_mode(&self, attr: &Attr, flags: i32) -> Result<(), Errno> {
+        if flags & O_PATH != 0 {
+            return Ok(());
+        }
+        let mut want = match flags & O_ACCMODE {
+            0 => access::READ,
+            1 => access::WRITE,
+            _ => access::READ | access::WRITE,
+        };
+        if flags & O_TRUNC != 0 {
+            want |= access::WRITE;
+        }
+        match self.who().may(attr, want) {
+            true => Ok(()),
+            false => Err(Errno::ACCESS),
+        }
+    }
+
+    /// A descriptor of an inode.
+    fn open_inode(&'static self, attr: &Attr, flags: i32) -> Result<Fd, Errno> {
+        let _held = self.lock.hold();
+        let whose = self.whose();
+        let handle = self.take_handle()?;
+        let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
+        let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
+        ofd.open(attr.ino.0, kept.cast_unsigned());
+        let alive = self.view()?.attr(attr.ino)?.is_some();
+        let opened = match alive {
+            true => self.open_placeholder(flags & O_CLOEXEC != 0),
+            false => Err(Errno::NOENT),
+        };
+        let fd = match opened {
+            Ok(fd) => fd,
+            Err(error) => {
+                ofd.close();
+                self.handles.put(handle);
+                return Err(error);
+            }
+        };
+        self.fill(handle, attr.ino, attr.file_type(), kept.cast_unsigned());
+        handle.fds.store(1, Ordering::Relaxed);
+        if let Whose::VforkChild = whose {
+            // The table is the parent's. The descriptor is this child's alone; it is
+            // good for what such children do with it, namely to hand it to a program.
+            self.mark(fd, handle);
+            self.give_up(handle);
+            return Ok(fd);
+        }
+        table::set(fd, Some(handle));
+        Ok(fd)
+    }
+
+    /// A new open description of the kernel's, which stands in for ours.
+    fn open_placeholder(&self, cloexec: bool) -> Result<Fd, Errno> {
+        let dir = kernel::borrow(self.placeholder()?)?;
+        let mut flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        flags.set(OFlags::CLOEXEC, cloexec);
+        let fd = kernel::into_number(rustix::fs::openat(dir, c".", flags, Mode::empty())?);
+        if usize::try_from(fd).is_ok_and(|fd| fd < crate::internal::MAX_FDS) {
+            return Ok(fd);
+        }
+        let _ = kernel::close(fd);
+        Err(Errno::MFILE)
+    }
+
+    /// A handle with a description that is free. Under the lock.
+    fn take_handle(&self) -> Result<&'static Handle, Errno> {
+        // A few may wait for the server to see that no other process has theirs.
+        for _ in 0..8 {
+            let Some(handle) = self.handles.take() else {
+                break;
+            };
+            match handle.ofd.get() {
+                Some(ofd) if ofd.ino.load(Ordering::Acquire) == 0 => return Ok(handle),
+                Some(_) => self.handles.put(handle),
+                None => return self.lend(handle),
+            }
+        }
+        self.lend(self.handles.take_or_make())
+    }
+
+    /// Gives a handle the next description of the batch.
+    fn lend(&self, handle: &'static Handle) -> Result<&'static Handle, Errno> {
+        let lent = self.next_ofd().and_then(|index| {
+            let ofds = self.session()?.ofds();
+            Ok((index, ofds.get(index as usize).ok_or(Errno::NFILE)?))
+        });
+        match lent {
+            Ok((index, ofd)) => {
+                handle.index.store(index, Ordering::Relaxed);
+                handle.ofd.set(Some(ofd));
+                Ok(handle)
+            }
+            Err(error) => {
+                self.handles.put(handle);
+                Err(error)
+            }
+        }
+    }
+
+    fn next_ofd(&self) -> Result<u32, Errno> {
+        let next = self.ofd_next.load(Ordering::Relaxed);
+        let index = match next < self.ofd_end.load(Ordering::Relaxed) {
+            true => next,
+            false => {
+                let first = self.session()?.call(OfdBatch {})?;
+                self.ofd_end.store(first + BATCH, Ordering::Relaxed);
+                first
+            }
+        };
+        self.ofd_next.store(index + 1, Ordering::Relaxed);
+        Ok(index)
+    }
+}
+
+impl Target {
+    fn existing(ino: Ino, kind: FileType) -> Target {
+        Target {
+            ino,
+            kind,
+            new: false,
+            attached: None,
+        }
+    }
+}
+
+fn exists_or(exclusive: bool, error: Errno) -> Errno {
+    if exclusive {
+        Errno::EXIST
+    } else {
+        error
+    }
+}
+
+/// Whether a file of this kind can be opened with `flags`.
+fn check_kind(kind: FileType, flags: i32) -> Result<(), Errno> {
+    let writes = flags & O_ACCMODE != 0 || flags & (O_TRUNC | O_CREAT) != 0;
+    match kind {
+        FileType::Dir if writes && flags & O_PATH == 0 => Err(Errno::ISDIR),
+        FileType::File if flags & O_DIRECTORY != 0 => Err(Errno::NOTDIR),
+        FileType::Symlink if flags & O_DIRECTORY != 0 => Err(Errno::NOTDIR),
+        FileType::Symlink if flags & O_PATH == 0 => Err(Errno::LOOP),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,326 @@
+//! From the arguments of a call to a place: descriptor, current directory and path.
+
+use core::sync::atomic::Ordering;
+use std::borrow::Cow;
+
+use rustix::io::Errno;
+use weir_core::names::{Attr, FileType, NamesView, ViewError, SYMLINK_MAX};
+use weir_core::proto::Ping;
+use weir_core::types::Ino;
+
+use super::start::Instance;
+use super::table::{self, Handle};
+use super::{Outcome, Process};
+use crate::kernel::{Fd, AT_FDCWD};
+use crate::path::walk::Names;
+use crate::path::{Credentials, Name, Place, Walk};
+
+/// Something that exists.
+#[derive(Debug)]
+pub enum Found {
+    /// An inode of weir's.
+    Inode(Ino, FileType),
+    /// Something of the kernel's, at this absolute path.
+    Outside(Vec<u8>),
+}
+
+/// A name in a directory, of which something shall be made or taken.
+#[derive(Debug)]
+pub enum Spot {
+    /// A name of weir's.
+    Name {
+        /// The directory.
+        parent: Ino,
+        /// The name.
+        name: Name,
+        /// What has it.
+        found: Option<(Ino, FileType)>,
+        /// Whether a slash was behind it.
+        slash: bool,
+    },
+    /// A directory that no name of the path tells: the root, `x/.`, `x/..`.
+    Dir(Ino),
+    /// Something of the kernel's.
+    Outside(Vec<u8>),
+}
+
+/// Gives the value, or ends the function with what is not a value.
+macro_rules! ours {
+    ($outcome:expr) => {
+        match $outcome {
+            None => return None,
+            Some(Err(error)) => return Some(Err(error)),
+            Some(Ok(value)) => value,
+        }
+    };
+}
+pub(super) use ours;
+
+/// Gives the value, or ends the function with the error.
+macro_rules! done {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(error) => return Some(Err(error)),
+        }
+    };
+}
+pub(super) use done;
+
+/// The shared tables, with the server's help where they are being changed.
+#[derive(Clone, Copy)]
+pub struct View {
+    names: NamesView<'static>,
+    process: &'static Process,
+}
+
+impl core::fmt::Debug for View {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("View")
+    }
+}
+
+/// How often the server is asked to get done with a change.
+const PATIENCE: u32 = 1000;
+
+impl View {
+    /// Asks until the tables are settled; asking the server lends it the CPU.
+    pub fn settled<T>(
+        &self,
+        mut ask: impl FnMut(&NamesView<'static>) -> Result<T, ViewError>,
+    ) -> Result<T, Errno> {
+        for _ in 0..PATIENCE {
+            match ask(&self.names) {
+                Ok(answer) => return Ok(answer),
+                Err(ViewError::BufferTooSmall) => return Err(Errno::NAMETOOLONG),
+                Err(ViewError::Unsettled) => self.process.session()?.call(Ping {})?,
+            }
+        }
+        Err(Errno::IO)
+    }
+}
+
+impl Names for View {
+    fn root(&self) -> Ino {
+        self.names.root()
+    }
+
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
+        self.settled(|names| names.lookup(dir, name))
+    }
+
+    fn attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
+        self.settled(|names| names.attr(ino))
+    }
+
+    fn target(&self, ino: Ino, out: &mut [u8; SYMLINK_MAX]) -> Result<usize, Errno> {
+        self.settled(|names| names.symlink_target(ino, out))?
+            .ok_or(Errno::NOENT)
+    }
+}
+
+static NOBODY: Credentials = Credentials {
+    uid: 0,
+    gid: 0,
+    groups: Vec::new(),
+};
+
+impl Process {
+    /// The namespace.
+    pub(super) fn view(&'static self) -> Result<View, Errno> {
+        Ok(View {
+            names: self.node()?.names(),
+            process: self,
+        })
+    }
+
+    /// Who this process acts as.
+    pub(super) fn who(&self) -> &'static Credentials {
+        self.who.get().unwrap_or(&NOBODY)
+    }
+
+    /// The attributes of an inode; ESTALE: it is gone.
+    pub(super) fn attr(&'static self, ino: Ino) -> Result<Attr, Errno> {
+        self.view()?.attr(ino)?.ok_or(Errno::STALE)
+    }
+
+    /// Where a path of weir's begins, and what of it is to be walked from there.
+    fn begin<'p>(&'static self, dirfd: Fd, path: &'p [u8]) -> Outcome<(Ino, Cow<'p, [u8]>)> {
+        let instance = self.instance()?;
+        if path.first() == Some(&b'/') {
+            let rest = instance.prefix.strip(path)?;
+            let root = done!(self.view()).root();
+            return Some(Ok((root, Cow::Borrowed(rest))));
+        }
+        let start = match dirfd {
+            AT_FDCWD => match self.cwd.load(Ordering::Relaxed) {
+                0 => return self.begin_in_kernel_cwd(instance, path),
+                cwd => Ino(cwd),
+            },
+            fd => self.handle(fd)?.ino(),
+        };
+        if path.is_empty() {
+            return Some(Err(Errno::NOENT));
+        }
+        Some(Ok((start, Cow::Borrowed(path))))
+    }
+
+    /// A relative path from a directory of the kernel's: it is ours only if the
+    /// directory is one above the mount, or by way of `..`.
+    fn begin_in_kernel_cwd<'p>(
+        &'static self,
+        instance: &Instance,
+        path: &'p [u8],
+    ) -> Outcome<(Ino, Cow<'p, [u8]>)> {
+        if self.cwd_unknown.swap(false, Ordering::Relaxed) {
+            let above = kernel_cwd().is_some_and(|cwd| is_above(&cwd, instance.prefix.bytes()));
+            self.cwd_above.store(above, Ordering::Relaxed);
+        }
+        if !self.cwd_above.load(Ordering::Relaxed) && !path.starts_with(b"..") {
+            return None;
+        }
+        let full = [&kernel_cwd()?, &b"/"[..], path].concat();
+        let rest = instance.prefix.strip(&full)?.to_vec();
+        Some(Ok((done!(self.view()).root(), Cow::Owned(rest))))
+    }
+
+    /// Where a path leads, if it is weir's.
+    pub(super) fn place(&'static self, dirfd: Fd, path: &[u8], follow: bool) -> Outcome<Place> {
+        let (start, rest) = ours!(self.begin(dirfd, path));
+        let instance = self.instance.get()?;
+        let view = done!(self.view());
+        let walk = Walk {
+            names: &view,
+            prefix: &instance.prefix,
+            who: self.who(),
+        };
+        Some(walk.walk(start, &rest, follow))
+    }
+
+    /// What a path names, which must exist. With `empty`, an empty path means the
+    /// descriptor itself (AT_EMPTY_PATH).
+    pub(super) fn existing(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+        follow: bool,
+        empty: bool,
+    ) -> Outcome<Found> {
+        if path.is_empty() && empty {
+            return self.existing_fd(dirfd);
+        }
+        if follow {
+            if let Some(magic) = self.magic(path) {
+                return Some(self.found(magic));
+            }
+        }
+        let found = match ours!(self.place(dirfd, path, follow)) {
+            Place::Dir(dir) => Ok(Found::Inode(dir, FileType::Dir)),
+            Place::Outside(path) => Ok(Found::Outside(path)),
+            Place::Name { found, .. } => found
+                .map(|(ino, kind)| Found::Inode(ino, kind))
+                .ok_or(Errno::NOENT),
+        };
+        Some(found)
+    }
+
+    fn existing_fd(&'static self, dirfd: Fd) -> Outcome<Found> {
+        let ino = match (dirfd, self.cwd.load(Ordering::Relaxed)) {
+            (AT_FDCWD, 0) => return None,
+            (AT_FDCWD, cwd) => Ino(cwd),
+            (fd, _) => self.handle(fd)?.ino(),
+        };
+        Some(self.found(ino))
+    }
+
+    fn found(&'static self, ino: Ino) -> Result<Found, Errno> {
+        Ok(Found::Inode(ino, self.attr(ino)?.file_type()))
+    }
+
+    /// The name that a path ends in, for making or removing it.
+    pub(super) fn spot(&'static self, dirfd: Fd, path: &[u8], follow: bool) -> Outcome<Spot> {
+        let spot = match ours!(self.place(dirfd, path, follow)) {
+            Place::Dir(dir) => Spot::Dir(dir),
+            Place::Outside(path) => Spot::Outside(path),
+            Place::Name {
+                parent,
+                name,
+                found,
+                slash,
+            } => Spot::Name {
+                parent,
+                name,
+                found,
+                slash,
+            },
+        };
+        Some(Ok(spot))
+    }
+
+    /// The inode of weir's behind `/proc/self/fd/N`, `/dev/stdin` and their like, and
+    /// behind `/proc/self/cwd`.
+    pub(super) fn magic(&self, path: &[u8]) -> Option<Ino> {
+        if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
+            return None;
+        }
+        if self.own_proc(path) == Some(b"cwd") {
+            let cwd = self.cwd.load(Ordering::Relaxed);
+            return (cwd != 0).then_some(Ino(cwd));
+        }
+        Some(self.magic_handle(path)?.ino())
+    }
+
+    /// The handle behind `/proc/self/fd/N` and its like.
+    pub(super) fn magic_handle(&self, path: &[u8]) -> Option<&'static Handle> {
+        if !self.is_started() {
+            self.start();
+        }
+        let number = match path {
+            b"/dev/stdin" => return table::get(0),
+            b"/dev/stdout" => return table::get(1),
+            b"/dev/stderr" => return table::get(2),
+            _ => path
+                .strip_prefix(b"/dev/fd/")
+                .or_else(|| self.own_proc(path)?.strip_prefix(b"fd/"))?,
+        };
+        let number = core::str::from_utf8(number).ok()?;
+        table::get(number.parse().ok()?)
+    }
+
+    /// What is behind `/proc/self/` or what means the same.
+    pub(super) fn own_proc<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
+        let rest = path.strip_prefix(b"/proc/")?;
+        let slash = rest.iter().position(|b| *b == b'/')?;
+        let (who, rest) = (&rest[..slash], &rest[slash + 1..]);
+        let number = || core::str::from_utf8(who).ok()?.parse::<u32>().ok();
+        let own = match who {
+            b"self" | b"thread-self" => true,
+            _ => number() == Some(self.pid.load(Ordering::Relaxed)),
+        };
+        own.then_some(rest)
+    }
+
+    /// The path of a directory of weir's, with the prefix; ENOENT: it is gone.
+    pub(super) fn path_of(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let instance = self.instance.get().ok_or(Errno::NOENT)?;
+        let view = self.view()?;
+        let mut buffer = vec![0; 64 << 10];
+        let path =
+            view.settled(|names| Ok(names.path_of(ino, &mut buffer)?.map(<[u8]>::to_vec)))?;
+        let path = path.ok_or(Errno::NOENT)?;
+        let below = if path == b"/" { &[][..] } else { &path[..] };
+        Ok([instance.prefix.bytes(), below].concat())
+    }
+}
+
+/// The kernel's current directory.
+pub fn kernel_cwd() -> Option<Vec<u8>> {
+    Some(rustix::process::getcwd(Vec::new()).ok()?.into_bytes())
+}
+
+/// Whether `path` lies below the directory `dir`.
+fn is_above(dir: &[u8], path: &[u8]) -> bool {
+    let dir = dir.strip_suffix(b"/").unwrap_or(dir);
+    path.strip_prefix(dir)
+        .is_some_and(|rest| rest.first() == Some(&b'/'))
+}

@@ -1,0 +1,100 @@
+//! What there is not: each call gets the errno that a careful program expects, and is
+//! counted by name for the report.
+
+use rustix::io::Errno;
+
+use super::place::{ours, Found};
+use super::{Outcome, Process};
+use crate::kernel::{Fd, AT_FDCWD};
+
+/// Requests of ioctl(2) that concern the descriptor, which the kernel does.
+const FIONCLEX: u64 = 0x5450;
+const FIOCLEX: u64 = 0x5451;
+const FIONBIO: u64 = 0x5421;
+
+impl Process {
+    /// Counts a call that is not supported; EOPNOTSUPP.
+    pub(super) fn refuse<T>(&'static self, name: &'static str) -> Result<T, Errno> {
+        self.count_refusal(name);
+        Err(Errno::OPNOTSUPP)
+    }
+
+    pub(super) fn count_refusal(&'static self, name: &'static str) {
+        if let Ok(session) = self.session() {
+            session.refuse(name);
+        }
+    }
+
+    /// getxattr, setxattr, removexattr and their l- and -at kin: EOPNOTSUPP.
+    pub fn xattr(&'static self, dirfd: Fd, path: &[u8], follow: bool) -> Outcome<usize> {
+        match ours!(self.existing(dirfd, path, follow, false)) {
+            Found::Outside(_) => Some(Err(Errno::OPNOTSUPP)),
+            Found::Inode(..) => Some(self.refuse("xattr")),
+        }
+    }
+
+    /// fgetxattr, fsetxattr, fremovexattr: EOPNOTSUPP.
+    pub fn fxattr(&'static self, fd: Fd) -> Outcome<usize> {
+        self.handle(fd)?;
+        Some(self.refuse("xattr"))
+    }
+
+    /// listxattr and llistxattr: there are none.
+    pub fn listxattr(&'static self, path: &[u8], follow: bool) -> Outcome<usize> {
+        let _ = ours!(self.existing(AT_FDCWD, path, follow, false));
+        Some(Ok(0))
+    }
+
+    /// flistxattr: there are none.
+    pub fn flistxattr(&'static self, fd: Fd) -> Outcome<usize> {
+        self.handle(fd)?;
+        Some(Ok(0))
+    }
+
+    /// splice(2), vmsplice(2), tee(2): EINVAL.
+    pub fn splice(&'static self, from: Fd, to: Fd) -> Outcome<usize> {
+        if self.handle(from).is_none() && self.handle(to).is_none() {
+            return None;
+        }
+        self.count_refusal("splice");
+        Some(Err(Errno::INVAL))
+    }
+
+    /// ioctl(2): ENOTTY, but for those that concern the descriptor, which the kernel does.
+    pub fn ioctl(&'static self, fd: Fd, request: u64) -> Outcome<i32> {
+        self.handle(fd)?;
+        match request {
+            FIONCLEX | FIOCLEX | FIONBIO => None,
+            _ => {
+                self.count_refusal("ioctl");
+                Some(Err(Errno::NOTTY))
+            }
+        }
+    }
+
+    /// inotify_add_watch, fanotify_mark, name_to_handle_at, bind of a Unix socket,
+    /// acct, swapon, mount, chroot and so on: refused and counted as `name`.
+    pub fn refuse_path(&'static self, dirfd: Fd, path: &[u8], name: &'static str) -> Outcome<()> {
+        let _ = ours!(self.existing(dirfd, path, true, false));
+        Some(self.refuse(name))
+    }
+
+    /// Whether a path is weir's: what a wrapper asks that has more to do than one call.
+    pub fn is_our_path(&'static self, dirfd: Fd, path: &[u8]) -> bool {
+        if self.magic(path).is_some() {
+            return true;
+        }
+        self.place(dirfd, path, true).is_some()
+    }
+
+    /// Whether there is an instance at all.
+    pub fn is_active(&'static self) -> bool {
+        self.instance().is_some()
+    }
+
+    /// A descriptor was closed or replaced behind our back (by libc, from inside).
+    pub fn forget(&'static self, fd: Fd) {
+        let _held = self.lock.hold();
+        self.install(fd, None);
+    }
+}

@@ -1,0 +1,130 @@
+//! Fork and exec: descriptors that become several processes'.
+//!
+//! Before a process may come to share a description with another, the description is
+//! *marked*: the placeholder carries its index in the kernel's file offset, and a lock
+//! of the kernel on one byte lasts exactly as long as somebody has it. From then on the
+//! server alone frees it. A forked child has the parent's tables, marked throughout, and
+//! makes a session of its own when it needs one.
+
+use core::sync::atomic::Ordering;
+
+use weir_core::node::ofd::{lock_byte, placeholder_offset, Ofd};
+
+use super::start::own_pid;
+use super::table::{self, Handle};
+use super::Process;
+use crate::kernel::{self, Fd};
+
+const F_GETFD: i32 = 1;
+const FD_CLOEXEC: i32 = 1;
+const SEEK_SET: i32 = 0;
+
+/// Which process runs on this memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// The one that the state is of.
+    Own,
+    /// A child of vfork: descriptors of its own, memory of its parent's.
+    VforkChild,
+}
+
+impl Process {
+    /// Which process is calling. A forked child that nobody told of (a raw clone) is
+    /// found out here, and becomes the owner of its copy of the state.
+    pub(super) fn whose(&'static self) -> Whose {
+        let pid = own_pid();
+        if pid == self.pid.load(Ordering::Relaxed) {
+            return Whose::Own;
+        }
+        let wiped = self
+            .unforked
+            .get()
+            .is_some_and(|page| page.load(Ordering::Relaxed) == 0);
+        if !wiped {
+            return Whose::VforkChild;
+        }
+        self.become_owner();
+        for (fd, handle) in table::all() {
+            self.mark(fd, handle);
+        }
+        Whose::Own
+    }
+
+    /// Makes a description one that other processes may have.
+    pub(super) fn mark(&self, fd: Fd, handle: &Handle) {
+        let Some(ofd) = handle.ofd.get() else { return };
+        const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
+        if ofd.state.load(Ordering::Acquire) & BOTH == BOTH {
+            return;
+        }
+        let index = handle.index.load(Ordering::Relaxed);
+        let at = placeholder_offset(index).cast_signed();
+        let marked = kernel::lseek(fd, at, SEEK_SET)
+            .and_then(|_| kernel::lock_byte_shared(fd, lock_byte(index)));
+        // Without its lock the server would free it with this client; it is still
+        // shared, so that this client does not.
+        let state = if marked.is_ok() { BOTH } else { Ofd::SHARED };
+        ofd.state.fetch_or(state, Ordering::AcqRel);
+    }
+
+    /// Before fork(2), vfork(2), clone(2) of a process, posix_spawn(3): makes the
+    /// descriptors ready to be shared, and takes this crate's locks.
+    pub fn before_fork(&'static self) {
+        if self.instance.get().is_none() {
+            return;
+        }
+        self.lock.take();
+        if let Whose::Own = self.whose() {
+            for (fd, handle) in table::all() {
+                self.mark(fd, handle);
+            }
+        }
+    }
+
+    /// After that, in the parent, also when it failed.
+    pub fn after_fork_parent(&'static self) {
+        if self.instance.get().is_some() {
+            self.lock.give();
+        }
+    }
+
+    /// After that, in a child that has memory of its own (not of vfork).
+    pub fn after_fork_child(&'static self) {
+        if self.instance.get().is_some() {
+            self.become_owner();
+            self.lock.give();
+        }
+    }
+
+    /// The tables are this process's from now on; what was lent to the parent is not.
+    fn become_owner(&'static self) {
+        self.lock.inherit();
+        self.remember_process();
+        if let Some(session) = self.session.swap(None) {
+            session.hang_up();
+        }
+        for file in self.files.iter() {
+            file.vnode.forget_after_fork();
+            file.record_locks.store(false, Ordering::Relaxed);
+        }
+        for handle in self.handles.iter() {
+            handle.ofd.set(None);
+        }
+        self.ofd_next.store(0, Ordering::Relaxed);
+        self.ofd_end.store(0, Ordering::Relaxed);
+    }
+
+    /// Before execve(2): makes the descriptors that will survive it ready.
+    pub fn before_exec(&'static self) {
+        if self.instance.get().is_none() {
+            return;
+        }
+        let _held = self.lock.hold();
+        for (fd, handle) in table::all() {
+            let survives = kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
+            if survives {
+                self.mark(fd, handle);
+            }
+        }
+    }
+}

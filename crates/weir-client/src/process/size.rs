@@ -1,0 +1,169 @@
+//! Sizes and durability: truncate, fallocate, fsync.
+
+use rustix::io::Errno;
+use weir_core::proto::{Allocate, Sync, Truncate};
+use weir_core::types::Ino;
+use weir_store::slab::SlabId;
+
+use super::place::{done, ours, Found};
+use super::table::{Handle, PATH, WRITE};
+use super::{Outcome, Process};
+use crate::kernel::{Fd, AT_FDCWD};
+use crate::path::access;
+
+const FALLOC_KEEP_SIZE: i32 = 1;
+const FALLOC_PUNCH_HOLE: i32 = 2;
+const FALLOC_ZERO_RANGE: i32 = 16;
+
+impl Process {
+    /// ftruncate(2).
+    pub fn ftruncate(&'static self, fd: Fd, length: i64) -> Outcome<()> {
+        let handle = self.handle(fd)?;
+        if handle.file.get().is_none() || !handle.has(WRITE) {
+            return Some(Err(if handle.has(PATH) {
+                Errno::BADF
+            } else {
+                Errno::INVAL
+            }));
+        }
+        Some(self.cut(handle.ino(), length))
+    }
+
+    /// truncate(2).
+    pub fn truncate(&'static self, path: &[u8], length: i64) -> Outcome<()> {
+        use weir_core::names::FileType;
+        let ino = match ours!(self.existing(AT_FDCWD, path, true, false)) {
+            Found::Outside(path) => {
+                let file = done!(rustix::fs::open(
+                    path,
+                    rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
+                    rustix::fs::Mode::empty()
+                ));
+                let length = u64::try_from(length).map_err(|_| Errno::INVAL);
+                return Some(rustix::fs::ftruncate(file, done!(length)));
+            }
+            Found::Inode(_, FileType::Dir) => return Some(Err(Errno::ISDIR)),
+            Found::Inode(ino, FileType::File) => ino,
+            Found::Inode(..) => return Some(Err(Errno::INVAL)),
+        };
+        let attr = done!(self.attr(ino));
+        if !self.who().may(&attr, access::WRITE) {
+            return Some(Err(Errno::ACCESS));
+        }
+        Some(self.cut(ino, length))
+    }
+
+    fn cut(&'static self, ino: Ino, length: i64) -> Result<(), Errno> {
+        let size = u64::try_from(length).map_err(|_| Errno::INVAL)?;
+        self.session()?.call(Truncate { ino, size })
+    }
+
+    /// fsync(2).
+    pub fn fsync(&'static self, fd: Fd) -> Outcome<()> {
+        let handle = self.handle(fd)?;
+        Some(self.sync(handle))
+    }
+
+    /// fdatasync(2).
+    pub fn fdatasync(&'static self, fd: Fd) -> Outcome<()> {
+        self.fsync(fd)
+    }
+
+    /// Makes a file as durable as its tiers are: memory as it is, files by fdatasync.
+    fn sync(&'static self, handle: &Handle) -> Result<(), Errno> {
+        if handle.has(PATH) {
+            return Err(Errno::BADF);
+        }
+        if handle.file.get().is_none() {
+            return Ok(());
+        }
+        let session = self.session()?;
+        for slab in session.call(Sync { ino: handle.ino() })? {
+            let slab = SlabId::from_raw(slab).ok_or(Errno::IO)?;
+            session.slabs().sync(slab)?;
+        }
+        Ok(())
+    }
+
+    /// sync_file_range(2).
+    pub fn sync_file_range(
+        &'static self,
+        fd: Fd,
+        offset: i64,
+        length: i64,
+        flags: u32,
+    ) -> Outcome<()> {
+        let handle = self.handle(fd)?;
+        if offset < 0 || length < 0 || flags > 7 {
+            return Some(Err(Errno::INVAL));
+        }
+        Some(self.sync(handle))
+    }
+
+    /// syncfs(2).
+    pub fn syncfs(&'static self, fd: Fd) -> Outcome<()> {
+        self.handle(fd)?;
+        Some(Ok(()))
+    }
+
+    /// fallocate(2); posix_fallocate(3) is mode 0. Space is not set aside: a later write
+    /// may still meet ENOSPC.
+    pub fn fallocate(&'static self, fd: Fd, mode: i32, offset: i64, length: i64) -> Outcome<()> {
+        let handle = self.handle(fd)?;
+        Some(self.allocate(handle, mode, offset, length))
+    }
+
+    fn allocate(
+        &'static self,
+        handle: &Handle,
+        mode: i32,
+        offset: i64,
+        length: i64,
+    ) -> Result<(), Errno> {
+        if handle.file.get().is_none() {
+            return Err(if handle.has(PATH) {
+                Errno::BADF
+            } else {
+                Errno::NODEV
+            });
+        }
+        if !handle.has(WRITE) {
+            return Err(Errno::BADF);
+        }
+        let keep_size = mode & FALLOC_KEEP_SIZE != 0;
+        let zero = match mode & !FALLOC_KEEP_SIZE {
+            0 => false,
+            FALLOC_PUNCH_HOLE if keep_size => true,
+            FALLOC_ZERO_RANGE => true,
+            _ => {
+                self.count_refusal("fallocate-mode");
+                return Err(Errno::OPNOTSUPP);
+            }
+        };
+        let first = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+        let bytes = u64::try_from(length).ok().filter(|n| *n > 0);
+        let bytes = bytes.ok_or(Errno::INVAL)?;
+        if offset.checked_add(length).is_none() {
+            return Err(Errno::FBIG);
+        }
+        self.session()?.call(Allocate {
+            ino: handle.ino(),
+            offset: first,
+            length: bytes,
+            zero,
+            keep_size,
+        })
+    }
+
+    /// posix_fadvise(2): taken note of, no more.
+    pub fn fadvise(&'static self, fd: Fd, _offset: i64, length: i64, advice: i32) -> Outcome<()> {
+        let handle = self.handle(fd)?;
+        Some(if handle.has(PATH) {
+            Err(Errno::BADF)
+        } else if length < 0 || !(0..=5).contains(&advice) {
+            Err(Errno::INVAL)
+        } else {
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,326 @@
+//! Finding the instance, mapping its memory, connecting, and adopting what was
+//! inherited over exec.
+//!
+//! Each is done when it is first needed: a process that uses nothing of weir reads two
+//! links and its list of descriptors; one that only looks at files maps the tables; one
+//! that opens, connects.
+
+use core::sync::atomic::Ordering;
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use weir_core::node::ofd;
+use weir_core::types::Ino;
+
+use super::table::{self, Handle, DIR, PATH, READ, WRITE};
+use super::Process;
+use crate::internal::{Internal, MAX_FDS};
+use crate::kernel::{self, Fd};
+use crate::node::Node;
+use crate::path::{Credentials, Prefix};
+use crate::session::Session;
+
+/// Nothing was looked at yet.
+pub const UNKNOWN: u32 = 0;
+/// There is no instance.
+const ABSENT: u32 = 1;
+/// There is one.
+const READY: u32 = 2;
+
+/// The environment variable that names the instance by its run directory.
+pub const INSTANCE_VARIABLE: &str = "WEIR_INSTANCE";
+/// Links in the run directory that spare a connection: to the directory of shared
+/// memory, and to the mount prefix.
+pub const SHM_LINK: &str = "shm";
+/// See [`SHM_LINK`].
+pub const PREFIX_LINK: &str = "prefix";
+
+/// Where the instance is.
+#[derive(Debug)]
+pub struct Instance {
+    /// Its run directory.
+    pub run_dir: Vec<u8>,
+    /// Its directory of shared memory.
+    pub shm_dir: Vec<u8>,
+    /// Where it is mounted.
+    pub prefix: Prefix,
+    /// The placeholder directory; opened with the first file.
+    pub placeholder: std::sync::OnceLock<Internal>,
+}
+
+impl Process {
+    /// Whether [`Process::start`] has nothing more to do.
+    #[inline]
+    pub(super) fn is_started(&self) -> bool {
+        self.state.load(Ordering::Acquire) != UNKNOWN
+    }
+
+    /// Initialises, if that has not happened yet: adopts what was inherited over exec.
+    pub fn init(&self) {
+        if !self.is_started() {
+            self.start();
+        }
+    }
+
+    /// The instance, if there is one.
+    #[inline]
+    pub(super) fn instance(&self) -> Option<&'static Instance> {
+        if !self.is_started() {
+            self.start();
+        }
+        self.instance.get()
+    }
+
+    #[cold]
+    pub(super) fn start(&self) {
+        // A call from within (an allocator that opens files) is the kernel's.
+        if self.lock.is_mine() {
+            return;
+        }
+        let _held = self.lock.hold();
+        if self.is_started() {
+            return;
+        }
+        let found = std::env::var_os(INSTANCE_VARIABLE)
+            .filter(|dir| !dir.is_empty())
+            .and_then(|dir| self.find(dir.into_vec()));
+        let Some(instance) = found else {
+            self.state.store(ABSENT, Ordering::Release);
+            return;
+        };
+        self.remember_process();
+        let mask = rustix::process::umask(Mode::empty());
+        rustix::process::umask(mask);
+        self.umask.store(mask.bits(), Ordering::Relaxed);
+        self.look_at_credentials();
+        let instance: &'static Instance = Box::leak(Box::new(instance));
+        self.instance.set(Some(instance));
+        self.adopt(instance);
+        self.state.store(READY, Ordering::Release);
+    }
+
+    /// Reads where the instance is; asks the server if the run directory does not say.
+    fn find(&self, run_dir: Vec<u8>) -> Option<Instance> {
+        let link = |name: &str| {
+            let path = [&run_dir, &b"/"[..], name.as_bytes()].concat();
+            let target = rustix::fs::readlink(path, Vec::new()).ok()?;
+            Some(target.into_bytes())
+        };
+        let (shm_dir, prefix) = match (link(SHM_LINK), link(PREFIX_LINK)) {
+            (Some(shm_dir), Some(prefix)) => (shm_dir, prefix),
+            _ => {
+                let session: &'static Session =
+                    Box::leak(Box::new(Session::connect(&run_dir).ok()?));
+                self.node.set(Some(session.node()));
+                self.session.set(Some(session));
+                let welcome = session.welcome();
+                (
+                    welcome.shm_dir.clone().into(),
+                    welcome.prefix.clone().into(),
+                )
+            }
+        };
+        Some(Instance {
+            run_dir,
+            shm_dir,
+            prefix: Prefix::new(&prefix)?,
+            placeholder: std::sync::OnceLock::new(),
+        })
+    }
+
+    /// The node's memory, mapped if need be.
+    #[inline]
+    pub(super) fn node(&self) -> Result<&'static Node, Errno> {
+        match self.node.get() {
+            Some(node) => Ok(node),
+            None => self.map_node(),
+        }
+    }
+
+    #[cold]
+    fn map_node(&self) -> Result<&'static Node, Errno> {
+        let _held = self.lock.hold();
+        if let Some(node) = self.node.get() {
+            return Ok(node);
+        }
+        let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
+        let node: &'static Node = Box::leak(Box::new(Node::map(&instance.shm_dir)?));
+        self.node.set(Some(node));
+        Ok(node)
+    }
+
+    #[cold]
+    pub(super) fn connect(&self) -> Result<&'static Session, Errno> {
+        let _held = self.lock.hold();
+        if let Some(session) = self.session.get() {
+            return Ok(session);
+        }
+        let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
+        let session = Session::connect_to(&instance.run_dir, self.node()?)?;
+        let session: &'static Session = Box::leak(Box::new(session));
+        self.session.set(Some(session));
+        Ok(session)
+    }
+
+    /// Notes the process that the state is of.
+    pub(super) fn remember_process(&self) {
+        self.pid.store(own_pid(), Ordering::Relaxed);
+        if self.unforked.get().is_none() {
+            self.unforked.set(kernel::page_wiped_on_fork());
+        }
+        if let Some(unforked) = self.unforked.get() {
+            unforked.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// setuid(2) or one of its kin was called.
+    pub fn credentials_changed(&self) {
+        if self.instance.get().is_some() {
+            self.look_at_credentials();
+        }
+    }
+
+    fn look_at_credentials(&self) {
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        let who = Credentials {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: groups.iter().map(|group| group.as_raw()).collect(),
+        };
+        // Seldom enough that the old one may stay in memory.
+        self.who.set(Some(Box::leak(Box::new(who))));
+    }
+
+    /// umask(2) was called with `mask`.
+    pub fn umask_changed(&self, mask: u32) {
+        self.umask.store(mask & 0o777, Ordering::Relaxed);
+    }
+
+    /// The directory whose descriptors stand in for files.
+    pub(super) fn placeholder(&self) -> Result<Fd, Errno> {
+        let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
+        if let Some(placeholder) = instance.placeholder.get() {
+            return Ok(placeholder.number());
+        }
+        let path = [&instance.shm_dir, &b"/ph"[..]].concat();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = kernel::into_number(rustix::fs::open(path, flags, Mode::empty())?);
+        let placeholder = Internal::adopt(fd)?;
+        if let Err(second) = instance.placeholder.set(placeholder) {
+            second.close();
+        }
+        Ok(instance.placeholder.get().map_or(-1, |p| p.number()))
+    }
+
+    /// Takes over the descriptors of weir and the current directory that the program
+    /// before this one, in the same process, left.
+    fn adopt(&self, instance: &Instance) {
+        let path = [&instance.shm_dir, &b"/ph"[..]].concat();
+        let Ok(mark) = rustix::fs::stat(path) else {
+            return;
+        };
+        for fd in open_descriptors() {
+            let same = kernel::borrow(fd)
+                .and_then(rustix::fs::fstat)
+                .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (mark.st_dev, mark.st_ino));
+            if same {
+                self.adopt_fd(fd);
+            }
+        }
+        self.adopt_cwd(instance);
+    }
+
+    fn adopt_fd(&self, fd: Fd) {
+        let marked = kernel::lseek(fd, 0, 1)
+            .ok()
+            .and_then(|at| at.checked_sub(1));
+        let Some(index) = marked.and_then(|index| u32::try_from(index).ok()) else {
+            return;
+        };
+        let twin = table::all().find(|(_, handle)| handle.index.load(Ordering::Relaxed) == index);
+        if let Some((_, handle)) = twin {
+            handle.fds.fetch_add(1, Ordering::Relaxed);
+            table::set(fd, Some(handle));
+            return;
+        }
+        let Some(handle) = self.handle_for(index) else {
+            return;
+        };
+        handle.fds.store(1, Ordering::Relaxed);
+        table::set(fd, Some(handle));
+    }
+
+    /// A handle for a description that exists already.
+    fn handle_for(&self, index: u32) -> Option<&'static Handle> {
+        let node = self.node().ok()?;
+        let ofd = node.ofds().get(index as usize)?;
+        let ino = Ino(ofd.ino.load(Ordering::Acquire));
+        let attr = node.names().attr(ino).ok()??;
+        let handle = self.handles.take_or_make();
+        handle.ofd.set(Some(ofd));
+        handle.index.store(index, Ordering::Relaxed);
+        let flags = ofd.flags.load(Ordering::Relaxed);
+        self.fill(handle, ino, attr.file_type(), flags);
+        Some(handle)
+    }
+
+    /// Makes `handle` one of the file `ino`, opened with `flags`.
+    pub(super) fn fill(
+        &self,
+        handle: &'static Handle,
+        ino: Ino,
+        kind: weir_core::names::FileType,
+        flags: u32,
+    ) {
+        use weir_core::names::FileType;
+        let path_only = flags & super::open::O_PATH.cast_unsigned() != 0;
+        let mut access = match flags & 3 {
+            _ if path_only => PATH,
+            0 => READ,
+            1 => WRITE,
+            _ => READ | WRITE,
+        };
+        if kind == FileType::Dir {
+            access |= DIR;
+        }
+        handle.ino.store(ino.0, Ordering::Relaxed);
+        handle.access.store(access, Ordering::Relaxed);
+        handle.locked.store(false, Ordering::Relaxed);
+        let file = (kind == FileType::File && !path_only).then(|| self.files.open(ino));
+        handle.file.set(file);
+    }
+}
+
+/// The number of the calling process, asked of the kernel.
+pub fn own_pid() -> u32 {
+    rustix::process::getpid()
+        .as_raw_nonzero()
+        .get()
+        .unsigned_abs()
+}
+
+/// The open descriptors of this process below [`MAX_FDS`]; without /proc, those below
+/// 1024.
+fn open_descriptors() -> Vec<Fd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(list) = rustix::fs::open("/proc/self/fd", flags, Mode::empty()) else {
+        return (0..1024).collect();
+    };
+    let list = kernel::into_number(list);
+    let mut numbers = Vec::new();
+    if let Ok(borrowed) = kernel::borrow(list) {
+        let mut buffer = Vec::with_capacity(4096);
+        let mut entries = rustix::fs::RawDir::new(borrowed, buffer.spare_capacity_mut());
+        while let Some(Ok(entry)) = entries.next() {
+            let name = core::str::from_utf8(entry.file_name().to_bytes()).unwrap_or("");
+            numbers.extend(name.parse::<Fd>().ok());
+        }
+    }
+    let _ = kernel::close(list);
+    let most = Fd::try_from(MAX_FDS).unwrap_or(Fd::MAX);
+    numbers.retain(|fd| *fd != list && *fd < most);
+    numbers
+}
+
+const _: () = assert!(ofd::placeholder_offset(0) == 1);

@@ -1,0 +1,221 @@
+//! Looking at attributes: stat, access, statfs.
+//!
+//! All of it is read from shared memory; only the state of the file system as a whole
+//! is asked of the server. The size and the modification time of a file that somebody
+//! writes are those of the writers' cells.
+
+use core::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use weir_core::names::{Attr, FileType};
+use weir_core::node::block::FileBlock;
+use weir_core::node::region::Hub;
+use weir_core::proto::Statfs;
+use weir_core::types::Ino;
+
+use super::place::{done, ours, Found};
+use super::{outside, Outcome, Process};
+use crate::kernel::{Fd, AT_FDCWD};
+use crate::node::Node;
+use crate::path::Credentials;
+use crate::types::{Stat, StatFs, Time};
+
+/// The unit that suits I/O. Python and cp take it for the size of their buffers: at
+/// 64 KiB a call costs little beside its bytes, and the buffer of each open file stays
+/// below what malloc maps (and unmaps) anew each time. C's stdio takes no more than 8 KiB
+/// whatever is said here.
+const BLKSIZE: u32 = 64 << 10;
+/// "WEIR". A number of its own: MPI-IO (ROMIO, OMPIO) takes what it does not know for a
+/// plain Unix file system, which is right; so would it take tmpfs's number, but coreutils
+/// then believes that inotify works (tail -f), and polls where it does not know.
+const KIND: u32 = 0x5745_4952;
+/// AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH, AT_EACCESS.
+pub(super) const NOFOLLOW: i32 = 0x100;
+pub(super) const EMPTY_PATH: i32 = 0x1000;
+const EACCESS: i32 = 0x200;
+
+impl Process {
+    /// fstat(2).
+    #[inline]
+    pub fn fstat(&'static self, fd: Fd) -> Outcome<Stat> {
+        let handle = self.handle(fd)?;
+        Some(self.stat_of(handle.ino()))
+    }
+
+    /// fstatat(2): stat, lstat and statx, by flags (AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW).
+    pub fn fstatat(&'static self, dirfd: Fd, path: &[u8], flags: i32) -> Outcome<Stat> {
+        let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
+        Some(match ours!(self.existing(dirfd, path, follow, empty)) {
+            Found::Outside(path) => outside::stat(&path, follow),
+            Found::Inode(ino, _) => match self.stat_of(ino) {
+                Err(Errno::STALE) if !path.is_empty() => Err(Errno::NOENT),
+                stat => stat,
+            },
+        })
+    }
+
+    /// The attributes of an inode as of now.
+    pub(super) fn stat_of(&'static self, ino: Ino) -> Result<Stat, Errno> {
+        let node = self.node()?;
+        let attr = self.attr(ino)?;
+        let mut stat = stat_from(&attr, node.hub());
+        if attr.block != 0 {
+            add_writers(&mut stat, &attr, node);
+        }
+        Ok(stat)
+    }
+
+    /// faccessat2(2); `mode` is R_OK and its like.
+    pub fn faccessat(&'static self, dirfd: Fd, path: &[u8], mode: i32, flags: i32) -> Outcome<()> {
+        let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
+        let ino = match ours!(self.existing(dirfd, path, follow, empty)) {
+            Found::Outside(path) => return Some(outside::access(&path, mode, flags)),
+            Found::Inode(ino, _) => ino,
+        };
+        let Ok(want @ 0..=7) = u32::try_from(mode) else {
+            return Some(Err(Errno::INVAL));
+        };
+        let attr = done!(self.attr(ino));
+        let allowed = if flags & EACCESS != 0 {
+            self.who().may(&attr, want)
+        } else {
+            real_credentials(self.who()).may(&attr, want)
+        };
+        Some(match allowed {
+            true => Ok(()),
+            false => Err(Errno::ACCESS),
+        })
+    }
+
+    /// statfs(2).
+    pub fn statfs(&'static self, path: &[u8]) -> Outcome<StatFs> {
+        Some(match ours!(self.existing(AT_FDCWD, path, true, false)) {
+            Found::Outside(path) => outside::statfs(&path),
+            Found::Inode(..) => self.state_of_all(),
+        })
+    }
+
+    /// fstatfs(2).
+    pub fn fstatfs(&'static self, fd: Fd) -> Outcome<StatFs> {
+        self.handle(fd)?;
+        Some(self.state_of_all())
+    }
+
+    fn state_of_all(&'static self) -> Result<StatFs, Errno> {
+        const UNIT: u32 = 4096;
+        let state = self.session()?.call(Statfs {})?;
+        Ok(StatFs {
+            kind: KIND,
+            bsize: UNIT,
+            blocks: state.capacity_bytes / u64::from(UNIT),
+            bfree: state.free_bytes / u64::from(UNIT),
+            files: state.inodes,
+            ffree: state.free_inodes,
+            fsid: device(self.node()?.hub()),
+            namelen: 255,
+        })
+    }
+}
+
+/// Who access(2) asks for: the real user, not the effective one.
+fn real_credentials(effective: &Credentials) -> Credentials {
+    let mut who = effective.clone();
+    who.uid = rustix::process::getuid().as_raw();
+    who.gid = rustix::process::getgid().as_raw();
+    who
+}
+
+fn stat_from(attr: &Attr, hub: &Hub) -> Stat {
+    Stat {
+        dev: device(hub),
+        ino: attr.ino.0,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        size: match attr.file_type() {
+            FileType::Dir => 4096,
+            _ => attr.size,
+        },
+        blksize: BLKSIZE,
+        blocks: attr.allocated.div_ceil(512),
+        atime: time(attr.atime_ns),
+        mtime: time(attr.mtime_ns),
+        ctime: time(attr.ctime_ns),
+    }
+}
+
+/// A device number that no device has (major 0x57e), and another for each instance that
+/// a process could meet.
+fn device(hub: &Hub) -> u64 {
+    let incarnation = hub.incarnation.load(Ordering::Relaxed);
+    let minor = (incarnation ^ (incarnation >> 20) ^ (incarnation >> 40)) & 0xf_ffff;
+    // As the kernel packs them: 8 bits of the minor below the major.
+    ((minor & 0xfff00) << 12) | (0x57e << 8) | (minor & 0xff)
+}
+
+/// Adds what the writers of the file did since the server last heard of them.
+fn add_writers(stat: &mut Stat, attr: &Attr, node: &Node) {
+    let block = attr.block.checked_sub(1);
+    let Some(block) = block.and_then(|index| node.blocks().get(index as usize)) else {
+        return;
+    };
+    let size = block.size(node.cells());
+    let (mtime, unpublished) = writers(block, node);
+    // The last writer may have gone since the attributes were read, and the block be
+    // another file's; then the inode's own numbers are as good as these.
+    if block.ino.load(Ordering::Acquire) != attr.ino.0 {
+        return;
+    }
+    stat.size = size;
+    let known = attr.allocated.saturating_add(unpublished);
+    stat.blocks = known.min(size.max(attr.allocated)).div_ceil(512);
+    if mtime > attr.mtime_ns {
+        stat.mtime = time(mtime);
+        stat.ctime = stat.ctime.max(stat.mtime);
+    }
+}
+
+/// When the cells were last written through, and how many bytes their records hold.
+fn writers(block: &FileBlock, node: &Node) -> (i64, u64) {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let now = now.tv_sec.saturating_mul(1_000_000_000) + now.tv_nsec;
+    let (mut mtime, mut bytes) = (0, 0u64);
+    for (_, cell) in block.cells(node.cells()) {
+        mtime = cell.mtime(now.unsigned_abs()).max(mtime);
+        let (state, live) = cell.state();
+        let whole = state.count.saturating_mul(state.length);
+        bytes = bytes.saturating_add(whole).saturating_add(live);
+    }
+    (i64::try_from(mtime).unwrap_or(i64::MAX), bytes)
+}
+
+pub(super) fn time(ns: i64) -> Time {
+    Time {
+        sec: ns.div_euclid(1_000_000_000),
+        nsec: ns.rem_euclid(1_000_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_keep_their_nanoseconds_positive() {
+        assert_eq!(
+            time(1_500_000_000),
+            Time {
+                sec: 1,
+                nsec: 500_000_000
+            }
+        );
+        assert_eq!(
+            time(-1),
+            Time {
+                sec: -1,
+                nsec: 999_999_999
+            }
+        );
+    }
+}

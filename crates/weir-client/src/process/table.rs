@@ -1,0 +1,311 @@
+//! The descriptor table, and what descriptors refer to.
+//!
+//! ```text
+//! descriptor --> Handle (per open file description) --> Ofd (shared memory: offset, flags)
+//!                                                   \-> File (per inode) -> Vnode (bytes)
+//! ```
+//!
+//! Handles and files are never given back to the allocator: a reader that holds one a
+//! moment too long (its descriptor was closed by another thread, which is a race of the
+//! program) meets an unused or another file, never freed memory. They are used again in
+//! the order in which they became free, so that this takes as long as possible. A free
+//! handle keeps its entry of the shared table, so that opening asks nobody for one.
+//!
+//! Lists are changed under [`super::Process::lock`]; the table is read without it.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use weir_core::node::ofd::Ofd;
+use weir_core::types::Ino;
+
+use crate::data::Vnode;
+use crate::internal::MAX_FDS;
+use crate::kernel::{Fd, Slot};
+
+/// Bit of [`Handle::access`]: reading is allowed.
+pub const READ: u32 = 1;
+/// Writing is allowed.
+pub const WRITE: u32 = 2;
+/// It is a directory.
+pub const DIR: u32 = 4;
+/// It was opened with O_PATH.
+pub const PATH: u32 = 8;
+
+/// An open file description, as this process knows it. One cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Handle {
+    /// The shared part.
+    pub ofd: Slot<Ofd>,
+    /// The file, if it is a regular one.
+    pub file: Slot<File>,
+    /// The inode.
+    pub ino: AtomicU64,
+    /// See the constants of this module.
+    pub access: AtomicU32,
+    /// The index of `ofd`.
+    pub index: AtomicU32,
+    /// Descriptors of this process that refer to it.
+    pub fds: AtomicU32,
+    /// Whether a lock was taken by this description.
+    pub locked: AtomicBool,
+    next: Slot<Handle>,
+}
+
+/// A file that this process has open.
+#[derive(Debug, Default)]
+pub struct File {
+    /// Its bytes.
+    pub vnode: Vnode,
+    /// Handles that refer to it.
+    pub handles: AtomicU32,
+    /// Whether this process took record locks of it, which end when it closes any
+    /// descriptor of it.
+    pub record_locks: AtomicBool,
+    next: Slot<File>,
+}
+
+impl Handle {
+    /// The inode.
+    #[inline]
+    pub fn ino(&self) -> Ino {
+        Ino(self.ino.load(Ordering::Relaxed))
+    }
+
+    /// Whether all of `bits` are set.
+    #[inline]
+    pub fn has(&self, bits: u32) -> bool {
+        self.access.load(Ordering::Relaxed) & bits == bits
+    }
+}
+
+static TABLE: [Slot<Handle>; MAX_FDS] = [const { Slot::empty() }; MAX_FDS];
+
+/// Behind the greatest descriptor that was ever weir's.
+static HIGH: AtomicUsize = AtomicUsize::new(0);
+
+/// What the descriptor refers to, if it is weir's.
+#[inline]
+pub fn get(fd: Fd) -> Option<&'static Handle> {
+    #[allow(clippy::cast_sign_loss)] // a negative number is beyond the table
+    TABLE.get(fd as usize)?.get()
+}
+
+/// Lets a descriptor refer to `handle`; what it referred to comes back.
+pub fn set(fd: Fd, handle: Option<&'static Handle>) -> Option<&'static Handle> {
+    #[allow(clippy::cast_sign_loss)]
+    let slot = TABLE.get(fd as usize)?;
+    if handle.is_some() {
+        #[allow(clippy::cast_sign_loss)]
+        HIGH.fetch_max(fd as usize + 1, Ordering::Relaxed);
+    }
+    slot.swap(handle)
+}
+
+/// All descriptors of weir's with what they refer to.
+pub fn all() -> impl Iterator<Item = (Fd, &'static Handle)> {
+    (0..)
+        .zip(&TABLE[..HIGH.load(Ordering::Relaxed)])
+        .filter_map(|(fd, slot)| Some((fd, slot.get()?)))
+}
+
+/// A queue of unused things, linked through themselves.
+#[derive(Debug)]
+pub struct Queue<T: Linked + 'static> {
+    first: Slot<T>,
+    last: Slot<T>,
+}
+
+/// What can stand in a [`Queue`].
+pub trait Linked: Default {
+    /// The link.
+    fn next(&self) -> &Slot<Self>;
+}
+
+impl Linked for Handle {
+    fn next(&self) -> &Slot<Handle> {
+        &self.next
+    }
+}
+
+impl Linked for File {
+    fn next(&self) -> &Slot<File> {
+        &self.next
+    }
+}
+
+/// How many are allocated at a time.
+const CHUNK: usize = 32;
+
+impl<T: Linked> Queue<T> {
+    /// Empty.
+    pub const fn new() -> Queue<T> {
+        Queue {
+            first: Slot::empty(),
+            last: Slot::empty(),
+        }
+    }
+
+    /// Puts one at the end.
+    pub fn put(&self, item: &'static T) {
+        item.next().set(None);
+        match self.last.swap(Some(item)) {
+            Some(last) => last.next().set(Some(item)),
+            None => self.first.set(Some(item)),
+        }
+    }
+
+    /// Takes the one that has been here longest.
+    pub fn take(&self) -> Option<&'static T> {
+        let item = self.first.get()?;
+        let next = item.next().swap(None);
+        self.first.set(next);
+        if next.is_none() {
+            self.last.set(None);
+        }
+        Some(item)
+    }
+
+    /// Takes one; makes new ones if there are none.
+    pub fn take_or_make(&self) -> &'static T {
+        self.take().unwrap_or_else(|| {
+            let chunk: Vec<T> = (0..CHUNK).map(|_| T::default()).collect();
+            let (first, rest) = chunk.leak().split_first().expect("a chunk is not empty");
+            rest.iter().for_each(|item| self.put(item));
+            first
+        })
+    }
+
+    /// All that are here.
+    pub fn iter(&self) -> impl Iterator<Item = &'static T> {
+        core::iter::successors(self.first.get(), |item| item.next().get())
+    }
+}
+
+/// Files by inode.
+#[derive(Debug)]
+pub struct Files {
+    buckets: [Slot<File>; BUCKETS],
+    unused: Queue<File>,
+}
+
+const BUCKETS: usize = 256;
+
+impl Files {
+    /// None.
+    pub const fn new() -> Files {
+        Files {
+            buckets: [const { Slot::empty() }; BUCKETS],
+            unused: Queue::new(),
+        }
+    }
+
+    fn bucket(&self, ino: Ino) -> &Slot<File> {
+        &self.buckets[ino.index() as usize % BUCKETS]
+    }
+
+    /// One reference more to the file `ino`, which is made if it is not here.
+    pub fn open(&self, ino: Ino) -> &'static File {
+        let found = self.find(ino);
+        let file = found.unwrap_or_else(|| {
+            let file = self.unused.take_or_make();
+            file.vnode.open(ino);
+            file.record_locks.store(false, Ordering::Relaxed);
+            file.next.set(self.bucket(ino).get());
+            self.bucket(ino).set(Some(file));
+            file
+        });
+        file.handles.fetch_add(1, Ordering::Relaxed);
+        file
+    }
+
+    /// The file `ino`, if it is open.
+    pub fn find(&self, ino: Ino) -> Option<&'static File> {
+        core::iter::successors(self.bucket(ino).get(), |file| file.next.get())
+            .find(|file| file.vnode.ino() == ino)
+    }
+
+    /// One reference less; true if it was the last. Then the caller detaches the vnode
+    /// and calls [`Files::retire`].
+    pub fn close(&self, file: &'static File) -> bool {
+        if file.handles.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return false;
+        }
+        let bucket = self.bucket(file.vnode.ino());
+        let next = file.next.get();
+        if bucket.get().is_some_and(|first| core::ptr::eq(first, file)) {
+            bucket.set(next);
+        } else {
+            let before = core::iter::successors(bucket.get(), |f| f.next.get())
+                .find(|f| f.next.get().is_some_and(|n| core::ptr::eq(n, file)));
+            if let Some(before) = before {
+                before.next.set(next);
+            }
+        }
+        true
+    }
+
+    /// The file may be used for another inode.
+    pub fn retire(&self, file: &'static File) {
+        self.unused.put(file);
+    }
+
+    /// All open files.
+    pub fn iter(&self) -> impl Iterator<Item = &'static File> + '_ {
+        self.buckets
+            .iter()
+            .flat_map(|bucket| core::iter::successors(bucket.get(), |file| file.next.get()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::types::Rank;
+
+    #[test]
+    fn what_became_free_first_is_used_first() {
+        static QUEUE: Queue<Handle> = Queue::new();
+        let first = QUEUE.take_or_make();
+        QUEUE.put(first);
+        assert_eq!(QUEUE.iter().count(), CHUNK);
+        for _ in 1..CHUNK {
+            let other = QUEUE.take().unwrap();
+            assert!(!core::ptr::eq(other, first));
+        }
+        assert!(core::ptr::eq(QUEUE.take().unwrap(), first));
+        assert!(QUEUE.take().is_none());
+        QUEUE.put(first);
+        assert!(core::ptr::eq(QUEUE.take().unwrap(), first));
+    }
+
+    #[test]
+    fn a_file_is_one_as_long_as_it_is_open() {
+        static FILES: Files = Files::new();
+        let ino = |index: u32| Ino::new(Rank(0), 0, index);
+        let bucket = u32::try_from(BUCKETS).unwrap();
+        // Three that share a bucket, closed in the middle first.
+        let all = [1, 1 + bucket, 1 + 2 * bucket].map(|i| FILES.open(ino(i)));
+        assert!(core::ptr::eq(FILES.open(ino(1 + bucket)), all[1]));
+        assert!(!FILES.close(all[1]));
+        assert!(FILES.close(all[1]));
+        FILES.retire(all[1]);
+        assert!(FILES.find(ino(1 + bucket)).is_none());
+        assert!(core::ptr::eq(FILES.find(ino(1)).unwrap(), all[0]));
+        assert!(FILES.close(all[2]));
+        assert!(FILES.close(all[0]));
+        assert_eq!(FILES.iter().count(), 0);
+    }
+
+    #[test]
+    fn numbers_beyond_the_table_are_not_ours() {
+        static HANDLE: std::sync::OnceLock<Handle> = std::sync::OnceLock::new();
+        let handle = HANDLE.get_or_init(Handle::default);
+        assert!(get(-1).is_none() && get(i32::MAX).is_none());
+        assert!(set(i32::MAX, Some(handle)).is_none());
+        assert!(set(60_000, Some(handle)).is_none());
+        assert!(all().any(|(fd, _)| fd == 60_000));
+        assert!(set(60_000, None).is_some());
+        assert!(get(60_000).is_none());
+    }
+}
