@@ -189,7 +189,7 @@ pub struct LsArgs {
     /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
     #[arg(long, short = 'i', value_name = "NAME")]
     pub instance: Option<String>,
-    /// Kind, mode, links, size and time of each.
+    /// Kind, mode, size and time (UTC) of each.
     #[arg(long, short = 'l')]
     pub long: bool,
     /// Names that begin with a dot too.

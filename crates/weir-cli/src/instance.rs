@@ -2,22 +2,73 @@
 
 use std::path::Path;
 
-use anyhow::{bail, Result};
-use serde::{Deserialize, Serialize};
-use weir_config::Config;
+use anyhow::{Context, Result};
+use weir_config::{Budgets, Config, Machine};
+use weir_core::proto::{Stop, Welcome};
+use weir_server::control::Control;
+use weir_server::{Options, StorageDir};
 
 use crate::place::Claim;
 
-/// What an instance did, told at its end.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Report {}
+/// What an instance holds and has done; at its end, the report.
+pub use weir_core::proto::ServerStatus as Report;
+
+/// What `config` comes to on this machine, for the directories of `claim`.
+fn options(claim: &Claim, config: &Config) -> Options {
+    let budgets = Budgets::of(config, &Machine::look(config));
+    let storage = claim.storage_dirs.iter().zip(&budgets.file_bytes);
+    Options {
+        run_dir: claim.run_dir.clone(),
+        shm_dir: claim.shm_dir.clone(),
+        storage: storage
+            .map(|(path, budget)| StorageDir {
+                path: path.clone(),
+                budget_bytes: *budget,
+            })
+            .collect(),
+        memory_budget_bytes: budgets.memory_bytes,
+        warm_bytes: budgets.warm_bytes,
+        warmers: config.server.warmers as usize,
+        max_files: config.server.max_files,
+        max_clients: config.server.max_clients as usize,
+        spin_us: config.server.spin_us,
+        prefix: config.mount.prefix.as_path().display().to_string(),
+        // The lifeline does that, also for a server that is not ours to watch by pid.
+        watch_pid: None,
+    }
+}
 
 /// Serves the instance of `claim` until it is stopped; calls `ready` once clients may come.
-pub fn serve(_claim: &Claim, _config: &Config, _ready: impl FnOnce()) -> Result<Report> {
-    bail!("this build has no server")
+pub fn serve(claim: &Claim, config: &Config, ready: impl FnOnce()) -> Result<Report> {
+    let options = options(claim, config);
+    tracing::info!(?options, "serving");
+    Ok(weir_server::serve(&options, ready)?)
+}
+
+/// A connection to the server of an instance.
+pub struct Connection(Control);
+
+impl Connection {
+    /// To the instance in `run_dir`.
+    pub fn to(run_dir: &Path) -> Result<Self> {
+        let control = Control::connect(run_dir);
+        control
+            .map(Self)
+            .with_context(|| format!("instance {}", run_dir.display()))
+    }
+
+    /// What the server says of itself.
+    pub fn welcome(&self) -> &Welcome {
+        self.0.welcome()
+    }
+
+    /// Asks one thing.
+    pub fn call<O: weir_core::proto::Operation>(&mut self, what: O) -> Result<O::Reply> {
+        Ok(self.0.call(what)?)
+    }
 }
 
 /// Stops the instance in `run_dir`.
-pub fn stop(_run_dir: &Path) -> Result<Report> {
-    bail!("this build has no server")
+pub fn stop(run_dir: &Path) -> Result<Report> {
+    Connection::to(run_dir)?.call(Stop {})
 }

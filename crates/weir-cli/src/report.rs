@@ -1,23 +1,121 @@
-//! The report at the end of an instance, for people and for programs; goes to standard error,
-//! since standard output is the command's.
+//! What an instance holds and has done, for people and for programs. The report at its end goes
+//! to standard error, since standard output is the command's.
 
+use std::fmt::Write as _;
+
+use serde_json::{json, Value};
 use weir_config::ReportFormat;
 
 use crate::instance::Report;
-use crate::launch::to_line;
 
-/// Prints the report.
+/// Prints the report at the end of an instance.
 pub fn print(report: &Report, format: ReportFormat) {
     match format {
         ReportFormat::None => {}
-        ReportFormat::Json => eprintln!("{}", to_line(report)),
+        ReportFormat::Json => eprintln!("{}", json(report)),
         ReportFormat::Text => eprint!("{}", text(report)),
     }
 }
 
-/// For people.
-fn text(_report: &Report) -> String {
-    String::new()
+fn counter(report: &Report, name: &str) -> u64 {
+    let found = report.counters.iter().find(|(counter, _)| counter == name);
+    found.map_or(0, |(_, count)| *count)
+}
+
+/// The report at the end, for people.
+fn text(report: &Report) -> String {
+    let mut out = format!(
+        "weir: written {}, read {}, {} opens, by {} processes\n",
+        bytes(counter(report, "bytes_written")),
+        bytes(counter(report, "bytes_read")),
+        counter(report, "opens"),
+        report.clients_ever,
+    );
+    if report.files + report.directories > 0 {
+        let held: u64 = report.tiers.iter().map(|tier| tier.live_bytes).sum();
+        let _ = writeln!(
+            out,
+            "weir: left behind and gone with the instance: {} files, {} directories, {}",
+            report.files,
+            report.directories,
+            bytes(held)
+        );
+    }
+    out.push_str(&refusals(report));
+    out
+}
+
+/// Calls that weir does not support, and input that it did not believe; empty when there is none.
+fn refusals(report: &Report) -> String {
+    let list = |counts: &[(String, u64)]| {
+        let items: Vec<String> = counts
+            .iter()
+            .map(|(name, n)| format!("{name} {n}"))
+            .collect();
+        items.join(", ")
+    };
+    let mut out = String::new();
+    if !report.refused.is_empty() {
+        let _ = writeln!(
+            out,
+            "weir: refused, since not supported: {}",
+            list(&report.refused)
+        );
+    }
+    if !report.rejected.is_empty() {
+        let _ = writeln!(out, "weir: rejected as invalid: {}", list(&report.rejected));
+    }
+    out
+}
+
+/// The state of a running instance, for people.
+pub fn status(name: &str, prefix: &str, report: &Report, now_ns: i64) -> String {
+    let up_s = (now_ns - report.started_ns) / 1_000_000_000;
+    let mut out = format!("{name} at {prefix}, process {}, up {up_s} s\n", report.pid);
+    let _ = writeln!(
+        out,
+        "  clients   {} now, {} in all",
+        report.clients, report.clients_ever
+    );
+    let _ = writeln!(
+        out,
+        "  names     {} files, {} directories; {} extent runs",
+        report.files, report.directories, report.runs
+    );
+    let _ = writeln!(
+        out,
+        "  traffic   {} written, {} read",
+        bytes(counter(report, "bytes_written")),
+        bytes(counter(report, "bytes_read"))
+    );
+    for tier in &report.tiers {
+        let _ = writeln!(
+            out,
+            "  {:<8}  {} of data; {} lent of {}, {} warm",
+            tier.name,
+            bytes(tier.live_bytes),
+            bytes(tier.lent_bytes),
+            bytes(tier.budget_bytes),
+            bytes(tier.warm_bytes)
+        );
+    }
+    out + &refusals(report)
+}
+
+/// The same for programs: counts by name as objects.
+pub fn json(report: &Report) -> Value {
+    let object = |counts: &[(String, u64)]| -> Value {
+        let items = counts
+            .iter()
+            .map(|(name, count)| (name.clone(), json!(count)));
+        items.collect::<serde_json::Map<_, _>>().into()
+    };
+    let mut value = json!(report);
+    value["counters"] = object(&report.counters);
+    value["refused"] = object(&report.refused);
+    value["requests"] = object(&report.requests);
+    value["rejected"] = object(&report.rejected);
+    value
 }
 
 /// A number of bytes to three digits: `1.50 GiB`.
@@ -45,6 +143,45 @@ pub fn bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_core::proto::TierStatus;
+
+    fn report() -> Report {
+        Report {
+            clients_ever: 3,
+            counters: vec![("bytes_written".into(), 3 << 20), ("opens".into(), 7)],
+            tiers: vec![TierStatus {
+                name: "memory".into(),
+                live_bytes: 1 << 20,
+                ..TierStatus::default()
+            }],
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn the_report_says_what_was_written_left_and_refused() {
+        let mut report = report();
+        assert_eq!(
+            text(&report),
+            "weir: written 3.00 MiB, read 0 B, 7 opens, by 3 processes\n"
+        );
+        report.files = 2;
+        report.refused = vec![("xattr".into(), 4)];
+        let text = text(&report);
+        assert!(
+            text.contains("gone with the instance: 2 files, 0 directories, 1.00 MiB"),
+            "{text}"
+        );
+        assert!(text.contains("not supported: xattr 4"), "{text}");
+    }
+
+    #[test]
+    fn counts_are_objects_for_programs() {
+        let json = json(&report());
+        assert_eq!(json["counters"]["opens"], 7);
+        assert_eq!(json["tiers"][0]["live_bytes"], 1 << 20);
+        assert_eq!(json["clients_ever"], 3);
+    }
 
     #[test]
     fn bytes_have_three_digits() {

@@ -1,27 +1,167 @@
 //! `weir status` and `weir ls`: asking an instance that runs.
 
-use anyhow::anyhow;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
 use weir_config::Environment;
+use weir_core::proto::{Entry, Lookup, Readdir, Status};
 
 use crate::args::{LsArgs, StatusArgs};
 use crate::exit::Failure;
+use crate::instance::Connection;
 use crate::place::Parent;
+use crate::report;
 use crate::run::live_run_dir;
+
+/// How much of a directory is asked for at a time.
+const READDIR_BYTES: u32 = 256 << 10;
 
 /// `weir status`.
 pub fn status(args: &StatusArgs, env: &Environment) -> Result<(), Failure> {
-    if args.instance.is_none() && env.get("WEIR_INSTANCE").is_none() {
-        for name in Parent::of_runs(env).live() {
-            println!("{name}");
-        }
-        return Ok(());
+    let one = args.instance.is_some() || env.get("WEIR_INSTANCE").is_some();
+    if one {
+        let run_dir = live_run_dir(args.instance.as_deref(), env)?;
+        return Ok(show_status(&run_dir, args.json)?);
     }
-    live_run_dir(args.instance.as_deref(), env)?;
-    Err(anyhow!("this build has no server").into())
+    let runs = Parent::of_runs(env);
+    for name in runs.live() {
+        // One that ends just now is none that runs.
+        if let Err(e) = show_status(&runs.child(&name), args.json) {
+            eprintln!("weir: {e:#}");
+        }
+    }
+    Ok(())
+}
+
+fn show_status(run_dir: &Path, as_json: bool) -> Result<()> {
+    let mut connection = Connection::to(run_dir)?;
+    let status = connection.call(Status {})?;
+    let prefix = connection.welcome().prefix.clone();
+    if as_json {
+        let mut json = report::json(&status);
+        json["run_dir"] = run_dir.display().to_string().into();
+        json["prefix"] = prefix.into();
+        println!("{json}");
+    } else {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+        let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
+        print!(
+            "{}",
+            report::status(&name, &prefix, &status, i64::try_from(now)?)
+        );
+    }
+    Ok(())
 }
 
 /// `weir ls`.
 pub fn list(args: &LsArgs, env: &Environment) -> Result<(), Failure> {
-    live_run_dir(args.instance.as_deref(), env)?;
-    Err(anyhow!("this build has no server").into())
+    let run_dir = live_run_dir(args.instance.as_deref(), env)?;
+    let mut connection = Connection::to(&run_dir)?;
+    let components = components(&args.path, &connection.welcome().prefix);
+    let found = connection
+        .call(Lookup { components })
+        .with_context(|| args.path.clone())?;
+    let mut entries = if is_directory(found.mode) {
+        read_directory(&mut connection, &found)?
+    } else {
+        vec![Entry {
+            name: args.path.clone().into(),
+            ..found
+        }]
+    };
+    entries.retain(|entry| args.all || !entry.name.starts_with(b"."));
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    for entry in &entries {
+        print_entry(&mut out, entry, args.long).context("standard output")?;
+    }
+    out.flush().context("standard output")?;
+    Ok(())
+}
+
+/// The components of a path, given with the mount prefix or below it.
+fn components(path: &str, prefix: &str) -> Vec<Vec<u8>> {
+    let below = Path::new(path)
+        .strip_prefix(prefix)
+        .unwrap_or(Path::new(path));
+    let names = below.components().filter_map(|component| match component {
+        std::path::Component::Normal(name) => Some(name.as_encoded_bytes().to_vec()),
+        _ => None,
+    });
+    names.collect()
+}
+
+fn read_directory(connection: &mut Connection, directory: &Entry) -> Result<Vec<Entry>> {
+    let mut entries: Vec<Entry> = Vec::new();
+    loop {
+        let cookie = entries.last().map_or(0, |entry| entry.cookie);
+        let more = connection.call(Readdir {
+            ino: directory.ino,
+            cookie,
+            budget_bytes: READDIR_BYTES,
+        })?;
+        if more.is_empty() {
+            return Ok(entries);
+        }
+        entries.extend(more);
+    }
+}
+
+fn is_directory(mode: u32) -> bool {
+    mode & libc::S_IFMT == libc::S_IFDIR
+}
+
+fn print_entry(out: &mut impl Write, entry: &Entry, long: bool) -> std::io::Result<()> {
+    if long {
+        let time = UNIX_EPOCH + Duration::from_nanos(entry.mtime_ns.try_into().unwrap_or(0));
+        let time = humantime::format_rfc3339_seconds(time);
+        write!(out, "{} {:>14} {time} ", mode_text(entry.mode), entry.size)?;
+    }
+    out.write_all(&entry.name)?;
+    out.write_all(b"\n")
+}
+
+/// `drwxr-xr-x`, without the letters for the special bits.
+fn mode_text(mode: u32) -> String {
+    let kind = match mode & libc::S_IFMT {
+        libc::S_IFDIR => 'd',
+        libc::S_IFLNK => 'l',
+        _ => '-',
+    };
+    let bits = "rwxrwxrwx".chars().enumerate();
+    let bits = bits.map(|(i, letter)| {
+        if mode >> (8 - i) & 1 == 1 {
+            letter
+        } else {
+            '-'
+        }
+    });
+    std::iter::once(kind).chain(bits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_taken_with_and_without_the_prefix() {
+        let names = |path| -> Vec<String> {
+            let found = components(path, "/weir").into_iter();
+            found.map(|name| String::from_utf8(name).unwrap()).collect()
+        };
+        assert_eq!(names("/"), [""; 0]);
+        assert_eq!(names("/weir"), [""; 0]);
+        assert_eq!(names("/weir/a/b"), ["a", "b"]);
+        assert_eq!(names("a/b"), ["a", "b"]);
+        assert_eq!(names("/weirdo"), ["weirdo"]);
+    }
+
+    #[test]
+    fn modes_read_as_in_ls() {
+        assert_eq!(mode_text(0o040_755), "drwxr-xr-x");
+        assert_eq!(mode_text(0o100_640), "-rw-r-----");
+        assert_eq!(mode_text(0o120_777), "lrwxrwxrwx");
+    }
 }

@@ -1,0 +1,325 @@
+//! POSIX asynchronous I/O on our files: `aio_read(3)` and its family.
+//!
+//! libc does these calls in threads of its own, from inside libc. On our files a read or
+//! write is a copy in memory, so it is done at once, and the control block says that it
+//! is complete: `aio_error`, `aio_return` and `aio_suspend` of libc then give the right
+//! answers by themselves. A list keeps its order; its reads share what one look-up of
+//! the file's extents brought.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicI32, AtomicIsize, Ordering};
+
+use crate::{calls, is_ours, raw};
+
+/// `struct aiocb` of 64-bit glibc, with the names of its private fields.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ControlBlock {
+    fd: c_int,
+    opcode: c_int,
+    priority: c_int,
+    buffer: *mut c_void,
+    length: usize,
+    event: Event,
+    next: *mut c_void,
+    absolute_priority: c_int,
+    policy: c_int,
+    error: AtomicI32,
+    result: AtomicIsize,
+    offset: i64,
+    reserved: [u8; 32],
+}
+
+/// `struct sigevent`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Event {
+    value: usize,
+    signal: c_int,
+    how: c_int,
+    function: Option<unsafe extern "C" fn(usize)>,
+    attributes: *const libc::pthread_attr_t,
+    pad: [u8; 32],
+}
+
+const _: () = assert!(size_of::<Event>() == 64);
+const _: () = assert!(core::mem::offset_of!(ControlBlock, error) == 112);
+const _: () = assert!(core::mem::offset_of!(ControlBlock, offset) == 128);
+
+/// What a control block asks for.
+#[derive(Clone, Copy)]
+enum Action {
+    Read,
+    Write,
+    Sync,
+}
+
+/// Does what the block asks for, and writes down how it went.
+///
+/// # Safety
+///
+/// `block` is a control block whose buffer is as the action needs it.
+unsafe fn perform(block: *mut ControlBlock, action: Action) -> bool {
+    let saved = raw::errno();
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let b = &*block;
+        let result = match action {
+            Action::Read => calls::pread(b.fd, b.buffer, b.length, b.offset),
+            Action::Write => calls::aio_write_at(b.fd, b.buffer, b.length, b.offset),
+            Action::Sync => calls::fsync(b.fd) as isize,
+        };
+        let error = if result < 0 { raw::errno() } else { 0 };
+        b.result.store(result, Ordering::Relaxed);
+        b.error.store(error, Ordering::Release);
+        raw::set_errno(rustix::io::Errno::from_raw_os_error(saved));
+        error == 0
+    }
+}
+
+/// What a thread that tells of a completion needs.
+struct Call {
+    function: unsafe extern "C" fn(usize),
+    value: usize,
+}
+
+extern "C" fn run(call: *mut c_void) -> *mut c_void {
+    // SAFETY: made by `notify` for this thread alone.
+    let call = unsafe { Box::from_raw(call.cast::<Call>()) };
+    // SAFETY: the application asked for this call.
+    unsafe { (call.function)(call.value) };
+    core::ptr::null_mut()
+}
+
+/// Tells the application as it asked to be told.
+///
+/// # Safety
+///
+/// `event` came from the application.
+unsafe fn notify(event: &Event) {
+    match event.how {
+        libc::SIGEV_SIGNAL if event.signal != 0 => {
+            // struct siginfo: signo, errno, code, then (at 16) pid, uid, value.
+            const SI_ASYNCIO: i32 = -4;
+            let mut info = [0u32; 32];
+            // SAFETY: getpid and getuid take nothing.
+            let (pid, uid) = unsafe { (libc::getpid(), libc::getuid()) };
+            info[0] = event.signal.cast_unsigned();
+            info[2] = SI_ASYNCIO.cast_unsigned();
+            info[4] = pid.cast_unsigned();
+            info[5] = uid;
+            let value = event.value.to_ne_bytes();
+            info[6] = u32::from_ne_bytes([value[0], value[1], value[2], value[3]]);
+            info[7] = u32::from_ne_bytes([value[4], value[5], value[6], value[7]]);
+            // SAFETY: 128 bytes of siginfo, read by the kernel.
+            unsafe {
+                raw::syscall(
+                    libc::SYS_rt_sigqueueinfo,
+                    [
+                        pid.cast_unsigned() as usize,
+                        event.signal.cast_unsigned() as usize,
+                        info.as_ptr() as usize,
+                        0,
+                        0,
+                        0,
+                    ],
+                );
+            }
+        }
+        libc::SIGEV_THREAD => {
+            let Some(function) = event.function else {
+                return;
+            };
+            let value = event.value;
+            let call = Box::into_raw(Box::new(Call { function, value }));
+            let mut thread = 0;
+            // SAFETY: the attributes are the application's or null; the box goes to
+            // the thread, or comes back if there is none.
+            unsafe {
+                let made = libc::pthread_create(
+                    &raw mut thread,
+                    event.attributes,
+                    run,
+                    call.cast::<c_void>(),
+                );
+                if made == 0 {
+                    libc::pthread_detach(thread);
+                } else {
+                    drop(Box::from_raw(call));
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether a block is about one of our files.
+///
+/// # Safety
+///
+/// `block` is null or a control block.
+unsafe fn is_our_block(block: *const ControlBlock) -> bool {
+    // SAFETY: as the caller vouches.
+    !block.is_null() && is_ours(unsafe { (*block).fd })
+}
+
+mod next {
+    use super::{c_int, ControlBlock, Event};
+
+    crate::next::next_fn! {
+        aio_read: fn(*mut ControlBlock) -> c_int;
+        aio_read64: fn(*mut ControlBlock) -> c_int;
+        aio_write: fn(*mut ControlBlock) -> c_int;
+        aio_write64: fn(*mut ControlBlock) -> c_int;
+        aio_fsync: fn(c_int, *mut ControlBlock) -> c_int;
+        aio_fsync64: fn(c_int, *mut ControlBlock) -> c_int;
+        aio_cancel: fn(c_int, *mut ControlBlock) -> c_int;
+        aio_cancel64: fn(c_int, *mut ControlBlock) -> c_int;
+        lio_listio: fn(c_int, *const *mut ControlBlock, c_int, *mut Event) -> c_int;
+        lio_listio64: fn(c_int, *const *mut ControlBlock, c_int, *mut Event) -> c_int;
+    }
+}
+
+macro_rules! single {
+    ($($name:ident = $action:expr;)*) => {$(
+        /// `aio_read(3)` or `aio_write(3)`.
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(block: *mut ControlBlock) -> c_int {
+            // SAFETY: as the caller vouches.
+            unsafe {
+                if !is_our_block(block) {
+                    return next::$name().map_or(-1, |f| f(block));
+                }
+                perform(block, $action);
+                notify(&(*block).event);
+                0
+            }
+        }
+    )*};
+}
+single! {
+    aio_read = Action::Read;
+    aio_read64 = Action::Read;
+    aio_write = Action::Write;
+    aio_write64 = Action::Write;
+}
+
+macro_rules! with_number {
+    ($($name:ident ($number:ident, $block:ident) $ours:expr;)*) => {$(
+        /// `aio_fsync(3)` or `aio_cancel(3)`.
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($number: c_int, $block: *mut ControlBlock) -> c_int {
+            // SAFETY: as the caller vouches.
+            unsafe {
+                match $ours {
+                    Some(result) => result,
+                    None => next::$name().map_or(-1, |f| f($number, $block)),
+                }
+            }
+        }
+    )*};
+}
+with_number! {
+    aio_fsync(number, block) sync_ours(number, block);
+    aio_fsync64(number, block) sync_ours(number, block);
+    // Nothing of ours is ever under way: all is done.
+    aio_cancel(fd, _block) is_ours(fd).then_some(libc::AIO_ALLDONE);
+    aio_cancel64(fd, _block) is_ours(fd).then_some(libc::AIO_ALLDONE);
+}
+
+/// # Safety
+///
+/// As aio_fsync(3) demands.
+unsafe fn sync_ours(_operation: c_int, block: *mut ControlBlock) -> Option<c_int> {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        is_our_block(block).then(|| {
+            perform(block, Action::Sync);
+            notify(&(*block).event);
+            0
+        })
+    }
+}
+
+type ListFn = unsafe extern "C" fn(c_int, *const *mut ControlBlock, c_int, *mut Event) -> c_int;
+
+/// # Safety
+///
+/// As lio_listio(3) demands.
+unsafe fn list(
+    mode: c_int,
+    blocks: *const *mut ControlBlock,
+    count: c_int,
+    event: *mut Event,
+    next: Option<ListFn>,
+) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let all = core::slice::from_raw_parts(blocks, usize::try_from(count).unwrap_or(0));
+        if !all.iter().any(|b| is_our_block(*b)) {
+            return next.map_or(-1, |f| f(mode, blocks, count, event));
+        }
+        let mut fine = true;
+        let mut others = Vec::new();
+        for &block in all.iter().filter(|b| !b.is_null()) {
+            if !is_our_block(block) {
+                others.push(block);
+                continue;
+            }
+            fine &= match (*block).opcode {
+                libc::LIO_READ => perform(block, Action::Read),
+                libc::LIO_WRITE => perform(block, Action::Write),
+                _ => true,
+            };
+            if (*block).opcode != libc::LIO_NOP {
+                notify(&(*block).event);
+            }
+        }
+        if let (Some(next), false) = (next, others.is_empty()) {
+            let n = c_int::try_from(others.len()).unwrap_or(c_int::MAX);
+            fine &= next(libc::LIO_WAIT, others.as_ptr(), n, core::ptr::null_mut()) == 0;
+        }
+        if mode == libc::LIO_NOWAIT {
+            if let Some(event) = event.as_ref() {
+                notify(event);
+            }
+            return 0;
+        }
+        if !fine {
+            raw::set_errno(rustix::io::Errno::IO);
+            return -1;
+        }
+        0
+    }
+}
+
+macro_rules! lists {
+    ($($name:ident)*) => {$(
+        /// `lio_listio(3)`.
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(
+            mode: c_int,
+            blocks: *const *mut ControlBlock,
+            count: c_int,
+            event: *mut Event,
+        ) -> c_int {
+            // SAFETY: as the caller vouches.
+            unsafe { list(mode, blocks, count, event, next::$name()) }
+        }
+    )*};
+}
+lists! { lio_listio lio_listio64 }
+
+pub use next::resolve_all as resolve;

@@ -1,0 +1,323 @@
+//! Calls on descriptors.
+
+use core::ffi::{c_int, c_uint, c_void};
+use std::io::{IoSlice, IoSliceMut};
+
+use libc::{iovec, off_t, size_t, ssize_t};
+use weir_client::types::LockRange;
+
+use crate::next::interpose;
+use crate::{process, raw};
+
+pub use crate::names::{open, openat};
+pub use crate::status::fstat;
+
+/// A caller's buffer to read from.
+///
+/// # Safety
+///
+/// `n` bytes at `buffer` are readable while the result is used.
+#[inline]
+unsafe fn bytes<'a>(buffer: *const c_void, n: usize) -> &'a [u8] {
+    if n == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller vouches; more than isize::MAX bytes cannot be.
+    unsafe { core::slice::from_raw_parts(buffer.cast(), n.min(MAX_TRANSFER)) }
+}
+
+/// A caller's buffer to fill.
+///
+/// # Safety
+///
+/// `n` bytes at `buffer` are writable while the result is used.
+#[inline]
+unsafe fn room<'a>(buffer: *mut c_void, n: usize) -> &'a mut [u8] {
+    if n == 0 {
+        return &mut [];
+    }
+    // SAFETY: as the caller vouches.
+    unsafe { core::slice::from_raw_parts_mut(buffer.cast(), n.min(MAX_TRANSFER)) }
+}
+
+/// The most that one call transfers, as on Linux.
+const MAX_TRANSFER: usize = 0x7fff_f000;
+
+/// A caller's vector; `None`: not one that the kernel would take (let it say so).
+///
+/// # Safety
+///
+/// `count` elements at `vector` are readable, and what they point to is as the call needs.
+unsafe fn gather<'a>(vector: *const iovec, count: c_int) -> Option<Vec<IoSlice<'a>>> {
+    let count = usize::try_from(count).ok().filter(|n| *n <= 1024)?;
+    if vector.is_null() && count > 0 {
+        return None;
+    }
+    // SAFETY: as the caller vouches.
+    Some(unsafe {
+        (0..count)
+            .map(|i| &*vector.add(i))
+            .map(|v| IoSlice::new(bytes(v.iov_base, v.iov_len)))
+            .collect()
+    })
+}
+
+/// As `gather`, to fill.
+///
+/// # Safety
+///
+/// As for `gather`.
+unsafe fn scatter<'a>(vector: *const iovec, count: c_int) -> Option<Vec<IoSliceMut<'a>>> {
+    let count = usize::try_from(count).ok().filter(|n| *n <= 1024)?;
+    if vector.is_null() && count > 0 {
+        return None;
+    }
+    // SAFETY: as the caller vouches.
+    Some(unsafe {
+        (0..count)
+            .map(|i| &*vector.add(i))
+            .map(|v| IoSliceMut::new(room(v.iov_base, v.iov_len)))
+            .collect()
+    })
+}
+
+/// Whether it is worth building a vector.
+fn is_ours(fd: c_int) -> Option<()> {
+    crate::is_ours(fd).then_some(())
+}
+
+interpose! {
+    [close __close] (fd: c_int) -> c_int: libc::SYS_close, [fd] => |p| p.close(fd);
+    [close_range] (first: c_uint, last: c_uint, flags: c_int) -> c_int: libc::SYS_close_range, [first, last, flags]
+        => |p| p.close_range(first, last, flags.cast_unsigned());
+    [read __read] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_read, [fd, buffer, n]
+        => |p| p.read(fd, unsafe { room(buffer, n) });
+    [__read_chk] (fd: c_int, buffer: *mut c_void, n: size_t, _have: size_t) -> ssize_t: libc::SYS_read, [fd, buffer, n]
+        => |p| p.read(fd, unsafe { room(buffer, n) });
+    [write __write] (fd: c_int, buffer: *const c_void, n: size_t) -> ssize_t: libc::SYS_write, [fd, buffer, n]
+        => |p| p.write(fd, unsafe { bytes(buffer, n) });
+    [pread pread64 __pread64] (fd: c_int, buffer: *mut c_void, n: size_t, offset: off_t) -> ssize_t: libc::SYS_pread64, [fd, buffer, n, offset]
+        => |p| p.pread(fd, unsafe { room(buffer, n) }, offset);
+    [__pread_chk __pread64_chk] (fd: c_int, buffer: *mut c_void, n: size_t, offset: off_t, _have: size_t) -> ssize_t: libc::SYS_pread64, [fd, buffer, n, offset]
+        => |p| p.pread(fd, unsafe { room(buffer, n) }, offset);
+    [pwrite pwrite64 __pwrite64] (fd: c_int, buffer: *const c_void, n: size_t, offset: off_t) -> ssize_t: libc::SYS_pwrite64, [fd, buffer, n, offset]
+        => |p| p.pwrite(fd, unsafe { bytes(buffer, n) }, offset);
+    [readv] (fd: c_int, vector: *const iovec, count: c_int) -> ssize_t: libc::SYS_readv, [fd, vector, count]
+        => |p| is_ours(fd).and_then(|()| unsafe { scatter(vector, count) }).and_then(|mut v| p.readv(fd, &mut v));
+    [writev] (fd: c_int, vector: *const iovec, count: c_int) -> ssize_t: libc::SYS_writev, [fd, vector, count]
+        => |p| is_ours(fd).and_then(|()| unsafe { gather(vector, count) }).and_then(|v| p.writev(fd, &v));
+    [preadv preadv64] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t) -> ssize_t: libc::SYS_preadv, [fd, vector, count, offset, 0]
+        => |p| is_ours(fd).and_then(|()| unsafe { scatter(vector, count) }).and_then(|mut v| p.preadv(fd, &mut v, offset));
+    [pwritev pwritev64] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t) -> ssize_t: libc::SYS_pwritev, [fd, vector, count, offset, 0]
+        => |p| is_ours(fd).and_then(|()| unsafe { gather(vector, count) }).and_then(|v| p.pwritev(fd, &v, offset));
+    [preadv2 preadv64v2] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: libc::SYS_preadv2, [fd, vector, count, offset, 0, flags]
+        => |p| is_ours(fd).and_then(|()| unsafe { scatter(vector, count) }).and_then(|mut v| p.preadv2(fd, &mut v, offset, flags));
+    [pwritev2 pwritev64v2] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: libc::SYS_pwritev2, [fd, vector, count, offset, 0, flags]
+        => |p| is_ours(fd).and_then(|()| unsafe { gather(vector, count) }).and_then(|v| p.pwritev2(fd, &v, offset, flags));
+    [lseek lseek64 __lseek] (fd: c_int, offset: off_t, whence: c_int) -> off_t: libc::SYS_lseek, [fd, offset, whence]
+        => |p| p.lseek(fd, offset, whence);
+    [ftruncate ftruncate64] (fd: c_int, length: off_t) -> c_int: libc::SYS_ftruncate, [fd, length]
+        => |p| p.ftruncate(fd, length);
+    [fsync] (fd: c_int) -> c_int: libc::SYS_fsync, [fd] => |p| p.fsync(fd);
+    [fdatasync] (fd: c_int) -> c_int: libc::SYS_fdatasync, [fd] => |p| p.fdatasync(fd);
+    [syncfs] (fd: c_int) -> c_int: libc::SYS_syncfs, [fd] => |p| p.syncfs(fd);
+    [sync_file_range] (fd: c_int, offset: off_t, length: off_t, flags: c_uint) -> c_int: libc::SYS_sync_file_range, [fd, offset, length, flags]
+        => |p| p.sync_file_range(fd, offset, length, flags);
+    [fallocate fallocate64] (fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int: libc::SYS_fallocate, [fd, mode, offset, length]
+        => |p| p.fallocate(fd, mode, offset, length);
+    [dup] (fd: c_int) -> c_int: libc::SYS_dup, [fd] => |p| p.dup(fd);
+    // aarch64 has no dup2: what stands in for it before libc's is known differs only
+    // where both numbers are the same.
+    [dup2 __dup2] (old: c_int, new: c_int) -> c_int: libc::SYS_dup3, [old, new, 0] => |p| p.dup2(old, new);
+    [dup3] (old: c_int, new: c_int, flags: c_int) -> c_int: libc::SYS_dup3, [old, new, flags] => |p| p.dup3(old, new, flags);
+    [flock] (fd: c_int, operation: c_int) -> c_int: libc::SYS_flock, [fd, operation] => |p| p.flock(fd, operation);
+    [fcntl fcntl64 __fcntl] (fd: c_int, command: c_int, argument: usize) -> c_int: libc::SYS_fcntl, [fd, command, argument]
+        => |p| unsafe { control(p, fd, command, argument) };
+    [ioctl] (fd: c_int, request: libc::c_ulong, argument: usize) -> c_int: libc::SYS_ioctl, [fd, request, argument]
+        => |p| p.ioctl(fd, request);
+    [getdents64] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getdents64, [fd, buffer, n]
+        => |p| p.getdents64(fd, unsafe { room(buffer, n) });
+    [copy_file_range] (from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, n: size_t, flags: c_uint) -> ssize_t:
+        libc::SYS_copy_file_range, [from, from_at, to, to_at, n, flags]
+        => |p| p.copy_file_range(from, unsafe { from_at.as_mut() }, to, unsafe { to_at.as_mut() }, n, flags);
+    [sendfile sendfile64] (to: c_int, from: c_int, offset: *mut i64, n: size_t) -> ssize_t: libc::SYS_sendfile, [to, from, offset, n]
+        => |p| p.sendfile(to, from, unsafe { offset.as_mut() }, n);
+    [splice] (from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, n: size_t, flags: c_uint) -> ssize_t:
+        libc::SYS_splice, [from, from_at, to, to_at, n, flags]
+        => |p| p.splice(from, to);
+    [tee] (from: c_int, to: c_int, n: size_t, flags: c_uint) -> ssize_t: libc::SYS_tee, [from, to, n, flags]
+        => |p| p.splice(from, to);
+    [fchdir] (fd: c_int) -> c_int: libc::SYS_fchdir, [fd] => |p| p.fchdir(fd);
+    [fchmod] (fd: c_int, mode: libc::mode_t) -> c_int: libc::SYS_fchmod, [fd, mode] => |p| p.fchmod(fd, mode);
+    [fchown] (fd: c_int, uid: libc::uid_t, gid: libc::gid_t) -> c_int: libc::SYS_fchown, [fd, uid, gid]
+        => |p| p.fchown(fd, uid, gid);
+}
+
+/// `fcntl(2)`: locks have a structure, all else a number.
+///
+/// # Safety
+///
+/// As fcntl(2) demands.
+unsafe fn control(
+    p: &'static weir_client::process::Process,
+    fd: c_int,
+    command: c_int,
+    argument: usize,
+) -> weir_client::types::Outcome<c_int> {
+    match command {
+        libc::F_GETLK
+        | libc::F_SETLK
+        | libc::F_SETLKW
+        | libc::F_OFD_GETLK
+        | libc::F_OFD_SETLK
+        | libc::F_OFD_SETLKW => {
+            is_ours(fd)?;
+            // SAFETY: these commands take a struct flock.
+            let Some(flock) = (unsafe { (argument as *mut libc::flock).as_mut() }) else {
+                return Some(Err(rustix::io::Errno::FAULT));
+            };
+            let mut range = LockRange {
+                kind: flock.l_type,
+                whence: flock.l_whence,
+                start: flock.l_start,
+                len: flock.l_len,
+                pid: flock.l_pid,
+            };
+            let done = p.fcntl_lock(fd, command, &mut range)?;
+            if done.is_ok() && matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
+                flock.l_type = range.kind;
+                flock.l_whence = range.whence;
+                flock.l_start = range.start;
+                flock.l_len = range.len;
+                flock.l_pid = range.pid;
+            }
+            Some(done.map(|()| 0))
+        }
+        _ => p.fcntl(fd, command, argument.cast_signed() as i64),
+    }
+}
+
+/// A write of an aio control block: at the end of the file if it was opened so.
+///
+/// # Safety
+///
+/// As pwrite(2) demands.
+pub unsafe fn aio_write_at(fd: c_int, buffer: *const c_void, n: usize, offset: i64) -> isize {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if fcntl(fd, libc::F_GETFL, 0) & libc::O_APPEND != 0 {
+            write(fd, buffer, n)
+        } else {
+            pwrite(fd, buffer, n, offset)
+        }
+    }
+}
+
+/// `closefrom(3)`.
+///
+/// # Safety
+///
+/// None beyond closing descriptors that somebody may use.
+#[no_mangle]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    let first = c_uint::try_from(first).unwrap_or(0);
+    // SAFETY: as the caller vouches.
+    unsafe { close_range(first, c_uint::MAX, 0) };
+}
+
+/// Functions that return an error number and leave errno alone.
+macro_rules! numbers {
+    ($($name:ident ($fd:ident: c_int, $($p:ident: $t:ty),*) $number:expr, [$($a:expr),*] => |$process:ident| $ours:expr;)*) => {$(
+        /// Returns an error number.
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($fd: c_int, $($p: $t),*) -> c_int {
+            if let Some($process) = process() {
+                if let Some(result) = $ours {
+                    return result.map_or_else(|errno: rustix::io::Errno| errno.raw_os_error(), |()| 0);
+                }
+            }
+            // SAFETY: numbers only.
+            let result = unsafe { raw::syscall($number, crate::next::six([$($a as usize),*])) };
+            c_int::try_from(-result.min(0)).unwrap_or(libc::EIO)
+        }
+    )*};
+}
+
+numbers! {
+    posix_fallocate(fd: c_int, offset: off_t, length: off_t) libc::SYS_fallocate, [fd, 0, offset, length]
+        => |p| p.fallocate(fd, 0, offset, length);
+    posix_fallocate64(fd: c_int, offset: off_t, length: off_t) libc::SYS_fallocate, [fd, 0, offset, length]
+        => |p| p.fallocate(fd, 0, offset, length);
+    posix_fadvise(fd: c_int, offset: off_t, length: off_t, advice: c_int) libc::SYS_fadvise64, [fd, offset, length, advice]
+        => |p| p.fadvise(fd, offset, length, advice);
+    posix_fadvise64(fd: c_int, offset: off_t, length: off_t, advice: c_int) libc::SYS_fadvise64, [fd, offset, length, advice]
+        => |p| p.fadvise(fd, offset, length, advice);
+}
+
+/// `lockf(3)`, in terms of fcntl, as libc does it.
+macro_rules! lockfs {
+    ($($name:ident)*) => {$(
+        /// `lockf(3)`.
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(fd: c_int, command: c_int, length: off_t) -> c_int {
+            // SAFETY: plain numbers; the structure lives through the call.
+            unsafe {
+                let mut lock: libc::flock = core::mem::zeroed();
+                lock.l_whence = libc::SEEK_CUR as i16;
+                lock.l_len = length;
+                let (how, kind) = match command {
+                    libc::F_LOCK => (libc::F_SETLKW, libc::F_WRLCK),
+                    libc::F_TLOCK => (libc::F_SETLK, libc::F_WRLCK),
+                    libc::F_ULOCK => (libc::F_SETLK, libc::F_UNLCK),
+                    libc::F_TEST => (libc::F_GETLK, libc::F_WRLCK),
+                    _ => {
+                        raw::set_errno(rustix::io::Errno::INVAL);
+                        return -1;
+                    }
+                };
+                lock.l_type = kind as i16;
+                let done = fcntl(fd, how, &raw mut lock as usize);
+                if done == 0 && command == libc::F_TEST && lock.l_type != libc::F_UNLCK as i16 && lock.l_pid != libc::getpid() {
+                    raw::set_errno(rustix::io::Errno::ACCESS);
+                    return -1;
+                }
+                done
+            }
+        }
+    )*};
+}
+lockfs! { lockf lockf64 }
+
+/// `isatty(3)`: our files never are.
+///
+/// # Safety
+///
+/// None.
+#[no_mangle]
+pub unsafe extern "C" fn isatty(fd: c_int) -> c_int {
+    if crate::is_ours(fd) {
+        raw::set_errno(rustix::io::Errno::NOTTY);
+        return 0;
+    }
+    let mut attributes = [0u64; 16];
+    // SAFETY: TCGETS fills a struct of less than this size.
+    let result = unsafe {
+        raw::syscall(
+            libc::SYS_ioctl,
+            crate::next::six([
+                fd as usize,
+                libc::TCGETS as usize,
+                attributes.as_mut_ptr() as usize,
+            ]),
+        )
+    };
+    c_int::from(raw::outcome(result) == 0)
+}

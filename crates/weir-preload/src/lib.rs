@@ -1,0 +1,147 @@
+//! The interposer: `libweir_preload.so`, put before libc by LD_PRELOAD.
+//!
+//! Thin fronts that turn libc's symbols into calls of `weir-client`, where behaviour
+//! lives: here are only C types, errno, and what libc does behind its own symbols.
+//! docs/ARCHITECTURE.md tells how the pieces meet; docs/SEMANTICS.md what each call does.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`next`], [`raw`] | what stands behind a wrapper; system calls |
+//! | [`calls`], [`names`], [`status`] | descriptors; names; what stat and its like fill |
+//! | [`stdio`], [`dir`], [`aio`] | what libc does from inside itself: streams of files, of directories, aio |
+//! | [`launch`], [`memory`] | fork, exec, spawn; mappings |
+//! | [`temp`] | realpath, mkstemp and their like |
+//!
+//! Invariants: errno is changed only by a call that failed; no panic crosses to the
+//! caller (the profile aborts on one); a wrapper works before this library's
+//! constructor has run, for other libraries' constructors may run first.
+
+pub mod aio;
+pub mod calls;
+pub mod dir;
+pub mod launch;
+pub mod memory;
+pub mod names;
+pub mod next;
+pub mod raw;
+pub mod status;
+pub mod stdio;
+pub mod temp;
+
+use core::ffi::{c_char, c_int, CStr};
+
+use rustix::io::Errno;
+use weir_client::process::{self, Process};
+
+/// This process, as the client sees it.
+#[inline]
+#[allow(clippy::unnecessary_wraps)] // the macro's shape: there may be none
+pub(crate) fn process() -> Option<&'static Process> {
+    Some(process::process())
+}
+
+/// Whether a descriptor is a file of weir's.
+#[inline]
+pub(crate) fn is_ours(fd: c_int) -> bool {
+    process::process().is_ours(fd)
+}
+
+/// Whether a path (absolute or relative to the current directory) is weir's.
+pub(crate) fn is_our_path(path: &CStr) -> bool {
+    process::process().is_our_path(libc::AT_FDCWD, path.to_bytes())
+}
+
+/// Whether a path, relative to a directory, is weir's; null is not.
+///
+/// # Safety
+///
+/// `path` is null or a C string.
+pub(crate) unsafe fn is_our_c_path(dirfd: c_int, path: *const c_char) -> bool {
+    // SAFETY: as the caller vouches.
+    unsafe { bytes_of(path) }.is_some_and(|path| process::process().is_our_path(dirfd, path))
+}
+
+/// libc replaced a descriptor of ours behind our back.
+pub(crate) fn forget_descriptor(fd: c_int) {
+    process::process().forget(fd);
+}
+
+/// A C string's bytes; `None` for null, which the kernel shall complain about.
+///
+/// # Safety
+///
+/// `text` is null or a C string that lives as long as the result is used.
+#[inline]
+pub(crate) unsafe fn bytes_of<'a>(text: *const c_char) -> Option<&'a [u8]> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: as the caller vouches.
+    Some(unsafe { CStr::from_ptr(text) }.to_bytes())
+}
+
+/// Turns what the client says into what the C function returns, and sets errno.
+#[inline]
+pub(crate) fn finish<C, R: Finish<C>>(result: R) -> C {
+    result.finish()
+}
+
+/// Results that have a C form.
+pub(crate) trait Finish<C> {
+    /// The value, or -1 with errno set.
+    fn finish(self) -> C;
+}
+
+macro_rules! finishes {
+    ($($from:ty => $to:ty: |$value:ident| $convert:expr;)*) => {$(
+        impl Finish<$to> for Result<$from, Errno> {
+            #[inline]
+            fn finish(self) -> $to {
+                match self {
+                    Ok($value) => $convert,
+                    Err(errno) => {
+                        raw::set_errno(errno);
+                        -1
+                    }
+                }
+            }
+        }
+    )*};
+}
+
+finishes! {
+    () => c_int: |_v| 0;
+    c_int => c_int: |v| v;
+    usize => isize: |v| v.cast_signed();
+    usize => c_int: |v| c_int::try_from(v).unwrap_or(c_int::MAX);
+    i64 => i64: |v| v;
+}
+
+/// Runs before `main`, though other libraries' constructors may have run before it.
+extern "C" fn construct() {
+    calls::resolve();
+    names::resolve();
+    status::resolve();
+    names::resolve_others();
+    status::resolve_others();
+    dir::resolve();
+    stdio::resolve_all();
+    aio::resolve();
+    launch::resolve();
+    temp::resolve();
+    // SAFETY: a C string; the address that comes back is a variable of libc, which
+    // lives as long as the process, or null.
+    unsafe {
+        let flag = libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr());
+        weir_client::sys::set_single_threaded_flag(flag.cast());
+    }
+    process::process().init();
+    if process::process().is_active() {
+        stdio::patch();
+        launch::watch_forks();
+    }
+}
+
+#[used]
+#[link_section = ".init_array"]
+static CONSTRUCTOR: extern "C" fn() = construct;

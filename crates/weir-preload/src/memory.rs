@@ -1,0 +1,126 @@
+//! Mappings: `mmap(2)` of our files.
+//!
+//! A private mapping becomes anonymous memory filled with the file's bytes: POSIX leaves
+//! open whether it shows later writes. Shared mappings are refused (ENODEV, as for a file
+//! system that cannot map) and counted; see docs/SEMANTICS.md.
+
+use core::ffi::{c_int, c_void};
+
+use libc::{off_t, size_t};
+use rustix::io::Errno;
+use weir_client::process::process;
+
+use crate::raw;
+
+fn failed(errno: Errno) -> *mut c_void {
+    raw::set_errno(errno);
+    libc::MAP_FAILED
+}
+
+/// # Safety
+///
+/// As mmap(2) demands.
+unsafe fn map(
+    address: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    if flags & libc::MAP_ANONYMOUS == 0 && crate::is_ours(fd) {
+        let shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
+        return match process().mmap(fd, shared, protection & libc::PROT_WRITE != 0) {
+            // SAFETY: as the caller vouches.
+            Some(Ok(())) => unsafe { private(address, length, protection, flags, fd, offset) },
+            Some(Err(errno)) => failed(errno),
+            None => failed(Errno::NODEV),
+        };
+    }
+    // Allocators map before any constructor has run: no look-up then.
+    // SAFETY: as the caller vouches.
+    unsafe {
+        raw::outcome(raw::syscall(
+            libc::SYS_mmap,
+            crate::next::six([
+                address as usize,
+                length,
+                protection as usize,
+                flags as usize,
+                fd as usize,
+                offset.cast_unsigned() as usize,
+            ]),
+        )) as *mut c_void
+    }
+}
+
+/// # Safety
+///
+/// As mmap(2) demands.
+unsafe fn private(
+    address: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let Ok(offset) = u64::try_from(offset) else {
+        return failed(Errno::INVAL);
+    };
+    if offset % 4096 != 0 || length == 0 {
+        return failed(Errno::INVAL);
+    }
+    // SAFETY: anonymous memory where the caller wanted it; what it holds is filled
+    // before the caller sees it.
+    unsafe {
+        let place = raw::outcome(raw::syscall(
+            libc::SYS_mmap,
+            crate::next::six([
+                address as usize,
+                length,
+                (protection | libc::PROT_READ | libc::PROT_WRITE) as usize,
+                (flags | libc::MAP_ANONYMOUS) as usize,
+                usize::MAX,
+                0,
+            ]),
+        )) as *mut c_void;
+        if place == libc::MAP_FAILED {
+            return place;
+        }
+        let bytes = core::slice::from_raw_parts_mut(place.cast::<u8>(), length);
+        let filled = process().mmap_private_fill(fd, offset, bytes);
+        if let Some(Err(errno)) = filled {
+            raw::syscall(libc::SYS_munmap, [place as usize, length, 0, 0, 0, 0]);
+            return failed(errno);
+        }
+        raw::syscall(
+            libc::SYS_mprotect,
+            [place as usize, length, protection as usize, 0, 0, 0],
+        );
+        place
+    }
+}
+
+macro_rules! mmaps {
+    ($($name:ident)*) => {$(
+        /// `mmap(2)`.
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(
+            address: *mut c_void,
+            length: size_t,
+            protection: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: off_t,
+        ) -> *mut c_void {
+            // SAFETY: as the caller vouches.
+            unsafe { map(address, length, protection, flags, fd, offset) }
+        }
+    )*};
+}
+mmaps! { mmap mmap64 }

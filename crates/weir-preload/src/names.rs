@@ -1,0 +1,266 @@
+//! Calls on names.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{gid_t, mode_t, off_t, size_t, ssize_t, uid_t};
+use weir_client::types::Time;
+
+use crate::bytes_of;
+use crate::next::interpose;
+
+/// A caller's buffer.
+///
+/// # Safety
+///
+/// `n` bytes at `buffer` are writable while the result is used.
+unsafe fn room<'a>(buffer: *mut c_char, n: usize) -> &'a mut [u8] {
+    if buffer.is_null() {
+        return &mut [];
+    }
+    // SAFETY: as the caller vouches.
+    unsafe { core::slice::from_raw_parts_mut(buffer.cast(), n.min(isize::MAX.cast_unsigned())) }
+}
+
+/// Two times of a call that sets them; null: now.
+///
+/// # Safety
+///
+/// `times` is null or points to two.
+unsafe fn times_of(times: *const libc::timespec) -> Option<[Time; 2]> {
+    if times.is_null() {
+        return None;
+    }
+    // SAFETY: as the caller vouches.
+    let (a, m) = unsafe { (*times, *times.add(1)) };
+    Some([a, m].map(|t| Time {
+        sec: t.tv_sec,
+        nsec: t.tv_nsec,
+    }))
+}
+
+/// As `times_of`, in microseconds.
+///
+/// # Safety
+///
+/// `times` is null or points to two.
+unsafe fn micro_times_of(times: *const libc::timeval) -> Option<[Time; 2]> {
+    if times.is_null() {
+        return None;
+    }
+    // SAFETY: as the caller vouches.
+    let (a, m) = unsafe { (*times, *times.add(1)) };
+    Some([a, m].map(|t| Time {
+        sec: t.tv_sec,
+        nsec: t.tv_usec * 1000,
+    }))
+}
+
+const HERE: c_int = libc::AT_FDCWD;
+const NOFOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
+const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+
+/// A path's bytes, in a closure that may leave early where it is null.
+macro_rules! path {
+    ($p:expr) => {
+        // SAFETY: the caller of the C function vouches for its string.
+        unsafe { bytes_of($p) }
+    };
+}
+
+interpose! {
+    [open open64 __open __open64] (path: *const c_char, flags: c_int, mode: mode_t) -> c_int: libc::SYS_openat, [HERE, path, flags, mode]
+        => |p| path!(path).and_then(|path| p.openat(HERE, path, flags, mode));
+    [__open_2 __open64_2] (path: *const c_char, flags: c_int) -> c_int: libc::SYS_openat, [HERE, path, flags, 0]
+        => |p| path!(path).and_then(|path| p.openat(HERE, path, flags, 0));
+    [openat openat64 __openat __openat64] (at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int: libc::SYS_openat, [at, path, flags, mode]
+        => |p| path!(path).and_then(|path| p.openat(at, path, flags, mode));
+    [__openat_2 __openat64_2] (at: c_int, path: *const c_char, flags: c_int) -> c_int: libc::SYS_openat, [at, path, flags, 0]
+        => |p| path!(path).and_then(|path| p.openat(at, path, flags, 0));
+    [creat creat64] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_openat, [HERE, path, CREAT, mode]
+        => |p| path!(path).and_then(|path| p.openat(HERE, path, CREAT, mode));
+    [access] (path: *const c_char, mode: c_int) -> c_int: libc::SYS_faccessat, [HERE, path, mode]
+        => |p| path!(path).and_then(|path| p.faccessat(HERE, path, mode, 0));
+    [faccessat] (at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int: libc::SYS_faccessat2, [at, path, mode, flags]
+        => |p| path!(path).and_then(|path| p.faccessat(at, path, mode, flags));
+    [euidaccess eaccess] (path: *const c_char, mode: c_int) -> c_int: libc::SYS_faccessat2, [HERE, path, mode, libc::AT_EACCESS]
+        => |p| path!(path).and_then(|path| p.faccessat(HERE, path, mode, libc::AT_EACCESS));
+    [unlink] (path: *const c_char) -> c_int: libc::SYS_unlinkat, [HERE, path, 0]
+        => |p| path!(path).and_then(|path| p.unlinkat(HERE, path, 0));
+    [unlinkat] (at: c_int, path: *const c_char, flags: c_int) -> c_int: libc::SYS_unlinkat, [at, path, flags]
+        => |p| path!(path).and_then(|path| p.unlinkat(at, path, flags));
+    [rmdir] (path: *const c_char) -> c_int: libc::SYS_unlinkat, [HERE, path, libc::AT_REMOVEDIR]
+        => |p| path!(path).and_then(|path| p.unlinkat(HERE, path, libc::AT_REMOVEDIR));
+    [rename] (old: *const c_char, new: *const c_char) -> c_int: libc::SYS_renameat2, [HERE, old, HERE, new, 0]
+        => |p| path!(old).zip(path!(new)).and_then(|(old, new)| p.renameat2(HERE, old, HERE, new, 0));
+    [renameat] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char) -> c_int: libc::SYS_renameat2, [old_at, old, new_at, new, 0]
+        => |p| path!(old).zip(path!(new)).and_then(|(old, new)| p.renameat2(old_at, old, new_at, new, 0));
+    [renameat2] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_uint) -> c_int: libc::SYS_renameat2, [old_at, old, new_at, new, flags]
+        => |p| path!(old).zip(path!(new)).and_then(|(old, new)| p.renameat2(old_at, old, new_at, new, flags));
+    [link] (old: *const c_char, new: *const c_char) -> c_int: libc::SYS_linkat, [HERE, old, HERE, new, 0]
+        => |p| path!(old).zip(path!(new)).and_then(|(old, new)| p.linkat(HERE, old, HERE, new, 0));
+    [linkat] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_int) -> c_int: libc::SYS_linkat, [old_at, old, new_at, new, flags]
+        => |p| path!(old).zip(path!(new)).and_then(|(old, new)| p.linkat(old_at, old, new_at, new, flags));
+    [symlink] (target: *const c_char, path: *const c_char) -> c_int: libc::SYS_symlinkat, [target, HERE, path]
+        => |p| path!(target).zip(path!(path)).and_then(|(target, path)| p.symlinkat(target, HERE, path));
+    [symlinkat] (target: *const c_char, at: c_int, path: *const c_char) -> c_int: libc::SYS_symlinkat, [target, at, path]
+        => |p| path!(target).zip(path!(path)).and_then(|(target, path)| p.symlinkat(target, at, path));
+    [readlink] (path: *const c_char, buffer: *mut c_char, n: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
+        => |p| path!(path).and_then(|path| p.readlinkat(HERE, path, unsafe { room(buffer, n) }));
+    [readlinkat] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
+        => |p| path!(path).and_then(|path| p.readlinkat(at, path, unsafe { room(buffer, n) }));
+    [__readlink_chk] (path: *const c_char, buffer: *mut c_char, n: size_t, _have: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
+        => |p| path!(path).and_then(|path| p.readlinkat(HERE, path, unsafe { room(buffer, n) }));
+    [__readlinkat_chk] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t, _have: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
+        => |p| path!(path).and_then(|path| p.readlinkat(at, path, unsafe { room(buffer, n) }));
+    [mkdir] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [HERE, path, mode]
+        => |p| path!(path).and_then(|path| p.mkdirat(HERE, path, mode));
+    [mkdirat] (at: c_int, path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [at, path, mode]
+        => |p| path!(path).and_then(|path| p.mkdirat(at, path, mode));
+    [mknod] (path: *const c_char, mode: mode_t, device: libc::dev_t) -> c_int: libc::SYS_mknodat, [HERE, path, mode, device]
+        => |p| path!(path).and_then(|path| p.mknodat(HERE, path, mode, device));
+    [mknodat] (at: c_int, path: *const c_char, mode: mode_t, device: libc::dev_t) -> c_int: libc::SYS_mknodat, [at, path, mode, device]
+        => |p| path!(path).and_then(|path| p.mknodat(at, path, mode, device));
+    [mkfifo] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mknodat, [HERE, path, mode | libc::S_IFIFO, 0]
+        => |p| path!(path).and_then(|path| p.mknodat(HERE, path, mode | libc::S_IFIFO, 0));
+    [mkfifoat] (at: c_int, path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mknodat, [at, path, mode | libc::S_IFIFO, 0]
+        => |p| path!(path).and_then(|path| p.mknodat(at, path, mode | libc::S_IFIFO, 0));
+    [chmod] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_fchmodat, [HERE, path, mode]
+        => |p| path!(path).and_then(|path| p.fchmodat(HERE, path, mode, 0));
+    [lchmod] (path: *const c_char, mode: mode_t) -> c_int: SYS_FCHMODAT2, [HERE, path, mode, NOFOLLOW]
+        => |p| path!(path).and_then(|path| p.fchmodat(HERE, path, mode, NOFOLLOW));
+    [fchmodat] (at: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int: SYS_FCHMODAT2, [at, path, mode, flags]
+        => |p| path!(path).and_then(|path| p.fchmodat(at, path, mode, flags));
+    [chown] (path: *const c_char, uid: uid_t, gid: gid_t) -> c_int: libc::SYS_fchownat, [HERE, path, uid, gid, 0]
+        => |p| path!(path).and_then(|path| p.fchownat(HERE, path, uid, gid, 0));
+    [lchown] (path: *const c_char, uid: uid_t, gid: gid_t) -> c_int: libc::SYS_fchownat, [HERE, path, uid, gid, NOFOLLOW]
+        => |p| path!(path).and_then(|path| p.fchownat(HERE, path, uid, gid, NOFOLLOW));
+    [fchownat] (at: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int: libc::SYS_fchownat, [at, path, uid, gid, flags]
+        => |p| path!(path).and_then(|path| p.fchownat(at, path, uid, gid, flags));
+    [truncate truncate64] (path: *const c_char, length: off_t) -> c_int: libc::SYS_truncate, [path, length]
+        => |p| path!(path).and_then(|path| p.truncate(path, length));
+    [utimensat] (at: c_int, path: *const c_char, times: *const libc::timespec, flags: c_int) -> c_int: libc::SYS_utimensat, [at, path, times, flags]
+        => |p| if path.is_null() { p.futimens(at, unsafe { times_of(times) }) } else { path!(path).and_then(|path| p.utimensat(at, path, unsafe { times_of(times) }, flags)) };
+    [futimens] (fd: c_int, times: *const libc::timespec) -> c_int: libc::SYS_utimensat, [fd, 0, times, 0]
+        => |p| p.futimens(fd, unsafe { times_of(times) });
+    [chdir] (path: *const c_char) -> c_int: libc::SYS_chdir, [path]
+        => |p| path!(path).and_then(|path| p.chdir(path));
+    [chroot] (path: *const c_char) -> c_int: libc::SYS_chroot, [path]
+        => |p| path!(path).and_then(|path| p.refuse_path(HERE, path, "chroot"));
+    [inotify_add_watch] (fd: c_int, path: *const c_char, mask: u32) -> c_int: libc::SYS_inotify_add_watch, [fd, path, mask]
+        => |p| path!(path).and_then(|path| p.refuse_path(HERE, path, "fanotify-inotify"));
+    [name_to_handle_at] (at: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int: libc::SYS_name_to_handle_at, [at, path, handle, mount, flags]
+        => |p| path!(path).and_then(|path| p.refuse_path(at, path, "name_to_handle"));
+    [getxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getxattr, [path, name, value, n]
+        => |p| path!(path).and_then(|path| p.xattr(HERE, path, true));
+    [lgetxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_lgetxattr, [path, name, value, n]
+        => |p| path!(path).and_then(|path| p.xattr(HERE, path, false));
+    [fgetxattr] (fd: c_int, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_fgetxattr, [fd, name, value, n]
+        => |p| p.fxattr(fd);
+    [setxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_setxattr, [path, name, value, n, flags]
+        => |p| path!(path).and_then(|path| p.xattr(HERE, path, true));
+    [lsetxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_lsetxattr, [path, name, value, n, flags]
+        => |p| path!(path).and_then(|path| p.xattr(HERE, path, false));
+    [fsetxattr] (fd: c_int, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_fsetxattr, [fd, name, value, n, flags]
+        => |p| p.fxattr(fd);
+    [listxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_listxattr, [path, list, n]
+        => |p| path!(path).and_then(|path| p.listxattr(path, true));
+    [llistxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_llistxattr, [path, list, n]
+        => |p| path!(path).and_then(|path| p.listxattr(path, false));
+    [flistxattr] (fd: c_int, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_flistxattr, [fd, list, n]
+        => |p| p.flistxattr(fd);
+    [removexattr] (path: *const c_char, name: *const c_char) -> c_int: libc::SYS_removexattr, [path, name]
+        => |p| path!(path).and_then(|path| p.xattr(HERE, path, true));
+    [lremovexattr] (path: *const c_char, name: *const c_char) -> c_int: libc::SYS_lremovexattr, [path, name]
+        => |p| path!(path).and_then(|path| p.xattr(HERE, path, false));
+    [fremovexattr] (fd: c_int, name: *const c_char) -> c_int: libc::SYS_fremovexattr, [fd, name]
+        => |p| p.fxattr(fd);
+}
+
+/// Linux 6.6; libc knows no name for it yet.
+const SYS_FCHMODAT2: core::ffi::c_long = 452;
+
+pub use others::resolve_all as resolve_others;
+
+mod others {
+    use super::{c_char, c_int};
+
+    crate::next::next_fn! {
+        utime: fn(*const c_char, *const libc::utimbuf) -> c_int;
+        utimes: fn(*const c_char, *const libc::timeval) -> c_int;
+        lutimes: fn(*const c_char, *const libc::timeval) -> c_int;
+        futimes: fn(c_int, *const libc::timeval) -> c_int;
+        futimesat: fn(c_int, *const c_char, *const libc::timeval) -> c_int;
+        remove: fn(*const c_char) -> c_int;
+        umask: fn(mode_t) -> mode_t;
+    }
+    use libc::mode_t;
+}
+
+macro_rules! micro {
+    ($($name:ident ($($p:ident: $t:ty),*) => |$process:ident| $ours:expr;)*) => {$(
+        /// Sets times, given in seconds or microseconds.
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($($p: $t),*) -> c_int {
+            let $process = weir_client::process::process();
+            // SAFETY: as the caller vouches.
+            unsafe {
+                match $ours {
+                    Some(result) => crate::finish(result),
+                    None => others::$name().map_or(-1, |f| f($($p),*)),
+                }
+            }
+        }
+    )*};
+}
+
+micro! {
+    utime(path: *const c_char, times: *const libc::utimbuf) => |p| {
+        let times = times.as_ref().map(|t| [t.actime, t.modtime].map(|sec| Time { sec, nsec: 0 }));
+        bytes_of(path).and_then(|path| p.utimensat(HERE, path, times, 0))
+    };
+    utimes(path: *const c_char, times: *const libc::timeval) => |p|
+        bytes_of(path).and_then(|path| p.utimensat(HERE, path, micro_times_of(times), 0));
+    lutimes(path: *const c_char, times: *const libc::timeval) => |p|
+        bytes_of(path).and_then(|path| p.utimensat(HERE, path, micro_times_of(times), NOFOLLOW));
+    futimes(fd: c_int, times: *const libc::timeval) => |p| p.futimens(fd, micro_times_of(times));
+    futimesat(at: c_int, path: *const c_char, times: *const libc::timeval) => |p|
+        bytes_of(path).and_then(|path| p.utimensat(at, path, micro_times_of(times), 0));
+}
+
+/// `remove(3)`: a file, or an empty directory.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn remove(path: *const c_char) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if !crate::is_our_c_path(HERE, path) {
+            return others::remove().map_or(-1, |f| f(path));
+        }
+        let saved = crate::raw::errno();
+        let done = unlink(path);
+        if done < 0 && crate::raw::errno() == libc::EISDIR {
+            crate::raw::set_errno(rustix::io::Errno::from_raw_os_error(saved));
+            return rmdir(path);
+        }
+        done
+    }
+}
+
+/// `umask(2)`: the client keeps a copy.
+///
+/// # Safety
+///
+/// None.
+#[no_mangle]
+pub unsafe extern "C" fn umask(mask: mode_t) -> mode_t {
+    weir_client::process::process().umask_changed(mask);
+    // SAFETY: a number.
+    unsafe { others::umask().map_or(0, |f| f(mask)) }
+}

@@ -1,0 +1,149 @@
+//! The functions that ours stand in front of, and the macro that puts ours there.
+//!
+//! A wrapper asks the client first; what is not weir's goes on to the next library's
+//! function of the same name, so that other interposers behind us (a profiler) still
+//! see it. Their addresses are looked up once, when this library is initialised:
+//! `dlsym` inside a wrapper could deadlock under allocators that open files. Other
+//! libraries' constructors may run before ours; until then wrappers make the system
+//! call themselves.
+
+use core::ffi::{c_void, CStr};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// The next library's function of a name; null until it was looked up.
+#[derive(Debug)]
+pub struct Next {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Next {
+    /// Not yet looked up.
+    pub const fn new(name: &'static CStr) -> Next {
+        Next {
+            name,
+            address: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// Looks it up.
+    pub fn resolve(&self) {
+        // SAFETY: the name is a C string; RTLD_NEXT searches behind this library.
+        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.address.store(address, Ordering::Release);
+    }
+
+    /// Its address, or null.
+    #[inline]
+    pub fn get(&self) -> *mut c_void {
+        self.address.load(Ordering::Relaxed)
+    }
+
+    /// Its address, looked up now if need be: for functions that no system call can
+    /// stand in for.
+    pub fn get_or_resolve(&self) -> *mut c_void {
+        if self.get().is_null() {
+            self.resolve();
+        }
+        self.get()
+    }
+}
+
+/// Declares wrappers of functions that are system calls.
+///
+/// `[names] (arguments) -> result: system call, [its arguments] => |process| ours;`
+/// where `ours` is an `Option<Result<_, Errno>>`: `None` sends the call on.
+macro_rules! interpose {
+    ($(
+        [$($name:ident)+] $parameters:tt -> $r:ty: $number:expr, $arguments:tt
+            => |$process:ident| $ours:expr;
+    )*) => {
+        $($(
+            $crate::next::interpose!(@one $name $parameters -> $r: $number, $arguments => |$process| $ours);
+        )+)*
+
+        /// Looks up what stands behind each wrapper of this file.
+        pub fn resolve() {
+            $($( next::$name.resolve(); )+)*
+        }
+
+        #[allow(non_upper_case_globals)] // named as the functions they stand for
+        mod next {
+            $($( $crate::next::interpose!(@static $name); )+)*
+        }
+    };
+    (@static $name:ident) => {
+        pub static $name: $crate::next::Next = $crate::next::Next::new(
+            match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!(),
+            },
+        );
+    };
+    (@one $name:ident ($($p:ident: $t:ty),*) -> $r:ty: $number:expr, [$($a:expr),*] => |$process:ident| $ours:expr) => {
+        #[doc = concat!("`", stringify!($name), "`: ours, or the next library's.")]
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($($p: $t),*) -> $r {
+            if let Some($process) = $crate::process() {
+                if let Some(result) = $ours {
+                    return $crate::finish(result);
+                }
+            }
+            let next = next::$name.get();
+            if next.is_null() {
+                // SAFETY: the caller vouches for the arguments.
+                return unsafe { $crate::raw::outcome($crate::raw::syscall($number, $crate::next::six([$($a as usize),*]))) } as $r;
+            }
+            // SAFETY: the symbol of this name has this signature, and the caller
+            // vouches for the arguments.
+            unsafe {
+                core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn($($t),*) -> $r>(next)($($p),*)
+            }
+        }
+    };
+}
+pub(crate) use interpose;
+
+/// The arguments of a system call, filled up to six.
+#[inline]
+pub fn six<const N: usize>(arguments: [usize; N]) -> [usize; 6] {
+    let mut all = [0; 6];
+    all[..N].copy_from_slice(&arguments);
+    all
+}
+
+/// Declares a [`Next`] and a typed accessor for a function that no system call can
+/// stand in for.
+macro_rules! next_fn {
+    ($( $name:ident: fn($($t:ty),*) -> $r:ty; )*) => {
+        $(
+            #[doc = concat!("The next `", stringify!($name), "`.")]
+            pub fn $name() -> Option<unsafe extern "C" fn($($t),*) -> $r> {
+                static NEXT: $crate::next::Next = $crate::next::Next::new(
+                    match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!(),
+                    },
+                );
+                let next = NEXT.get_or_resolve();
+                if next.is_null() {
+                    return None;
+                }
+                // SAFETY: the symbol of this name has this signature.
+                Some(unsafe {
+                    core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn($($t),*) -> $r>(next)
+                })
+            }
+        )*
+
+        /// Looks up all of these.
+        pub fn resolve_all() {
+            $( let _ = $name(); )*
+        }
+    };
+}
+pub(crate) use next_fn;

@@ -1,0 +1,72 @@
+//! System calls past libc, for the time before the next library's symbols are known.
+
+use core::ffi::{c_int, c_long};
+
+use rustix::io::Errno;
+
+/// What a C function returns for a system call's result: the value, or -1 with errno.
+#[inline]
+pub fn outcome(result: isize) -> isize {
+    if (-4095..0).contains(&result) {
+        set_errno(Errno::from_raw_os_error(
+            c_int::try_from(-result).unwrap_or(libc::EIO),
+        ));
+        -1
+    } else {
+        result
+    }
+}
+
+/// Sets the calling thread's errno.
+#[cold]
+pub fn set_errno(errno: Errno) {
+    // SAFETY: libc gives the address of this thread's errno, always valid.
+    unsafe { *libc::__errno_location() = errno.raw_os_error() }
+}
+
+/// The calling thread's errno.
+pub fn errno() -> c_int {
+    // SAFETY: as in `set_errno`.
+    unsafe { *libc::__errno_location() }
+}
+
+/// A system call.
+///
+/// # Safety
+///
+/// As the call itself demands of its arguments.
+#[inline]
+pub unsafe fn syscall(number: c_long, a: [usize; 6]) -> isize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let result: isize;
+        // SAFETY: the caller vouches for the arguments; the kernel changes rax, rcx
+        // and r11 and nothing else.
+        unsafe {
+            core::arch::asm!(
+                "syscall",
+                inlateout("rax") number as isize => result,
+                in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+                in("r10") a[3], in("r8") a[4], in("r9") a[5],
+                lateout("rcx") _, lateout("r11") _,
+                options(nostack)
+            );
+        }
+        result
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        let result: isize;
+        // SAFETY: as above; the kernel changes x0 only.
+        unsafe {
+            core::arch::asm!(
+                "svc 0",
+                in("x8") number as usize,
+                inlateout("x0") a[0] as isize => result,
+                in("x1") a[1], in("x2") a[2], in("x3") a[3], in("x4") a[4], in("x5") a[5],
+                options(nostack)
+            );
+        }
+        result
+    }
+}

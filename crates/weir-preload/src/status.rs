@@ -1,0 +1,254 @@
+//! Calls that fill a structure with what a file or the file system is: stat, statx,
+//! statfs, statvfs, pathconf.
+
+use core::ffi::{c_char, c_int, c_long, c_uint};
+
+use weir_client::types::{Outcome, Stat, StatFs};
+
+use crate::bytes_of;
+use crate::next::interpose;
+
+const HERE: c_int = libc::AT_FDCWD;
+const NOFOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
+const EMPTY: c_int = libc::AT_EMPTY_PATH;
+
+/// Fills a caller's structure.
+///
+/// # Safety
+///
+/// `into` is writable.
+unsafe fn give<T, F>(outcome: Outcome<F>, into: *mut T, convert: fn(&F) -> T) -> Outcome<()> {
+    outcome.map(|result| {
+        result.map(|value| {
+            // SAFETY: as the caller vouches.
+            unsafe { into.write(convert(&value)) }
+        })
+    })
+}
+
+/// As `struct stat`.
+#[allow(clippy::cast_possible_wrap)] // sizes and inode numbers as C has them
+fn stat_of(s: &Stat) -> libc::stat {
+    // SAFETY: a structure of numbers.
+    let mut c: libc::stat = unsafe { core::mem::zeroed() };
+    c.st_dev = s.dev;
+    c.st_ino = s.ino;
+    c.st_mode = s.mode;
+    c.st_nlink = s.nlink.into();
+    c.st_uid = s.uid;
+    c.st_gid = s.gid;
+    c.st_size = s.size as i64;
+    c.st_blksize = s.blksize.into();
+    c.st_blocks = s.blocks as i64;
+    (c.st_atime, c.st_atime_nsec) = (s.atime.sec, s.atime.nsec);
+    (c.st_mtime, c.st_mtime_nsec) = (s.mtime.sec, s.mtime.nsec);
+    (c.st_ctime, c.st_ctime_nsec) = (s.ctime.sec, s.ctime.nsec);
+    c
+}
+
+/// As `struct statx`.
+#[allow(clippy::cast_possible_truncation)] // nanoseconds below 10^9; the mode's upper bits are 0
+fn statx_of(s: &Stat) -> libc::statx {
+    // SAFETY: a structure of numbers.
+    let mut c: libc::statx = unsafe { core::mem::zeroed() };
+    c.stx_mask = libc::STATX_BASIC_STATS;
+    c.stx_blksize = s.blksize;
+    c.stx_nlink = s.nlink;
+    c.stx_uid = s.uid;
+    c.stx_gid = s.gid;
+    c.stx_mode = s.mode as u16;
+    c.stx_ino = s.ino;
+    c.stx_size = s.size;
+    c.stx_blocks = s.blocks;
+    c.stx_dev_major = libc::major(s.dev);
+    c.stx_dev_minor = libc::minor(s.dev);
+    for (to, from) in [
+        (&mut c.stx_atime, &s.atime),
+        (&mut c.stx_mtime, &s.mtime),
+        (&mut c.stx_ctime, &s.ctime),
+    ] {
+        to.tv_sec = from.sec;
+        to.tv_nsec = u32::try_from(from.nsec).unwrap_or(0);
+    }
+    c
+}
+
+fn statfs_of(s: &StatFs) -> libc::statfs {
+    // SAFETY: a structure of numbers.
+    let mut c: libc::statfs = unsafe { core::mem::zeroed() };
+    c.f_type = s.kind.into();
+    c.f_bsize = s.bsize.into();
+    c.f_frsize = s.bsize.into();
+    c.f_blocks = s.blocks;
+    c.f_bfree = s.bfree;
+    c.f_bavail = s.bfree;
+    c.f_files = s.files;
+    c.f_ffree = s.ffree;
+    c.f_namelen = s.namelen.into();
+    c
+}
+
+fn statvfs_of(s: &StatFs) -> libc::statvfs {
+    // SAFETY: a structure of numbers.
+    let mut c: libc::statvfs = unsafe { core::mem::zeroed() };
+    c.f_bsize = s.bsize.into();
+    c.f_frsize = s.bsize.into();
+    c.f_blocks = s.blocks;
+    c.f_bfree = s.bfree;
+    c.f_bavail = s.bfree;
+    c.f_files = s.files;
+    c.f_ffree = s.ffree;
+    c.f_favail = s.ffree;
+    c.f_fsid = s.fsid;
+    c.f_namemax = s.namelen.into();
+    c
+}
+
+macro_rules! path {
+    ($p:expr) => {
+        // SAFETY: the caller of the C function vouches for its string.
+        unsafe { bytes_of($p) }
+    };
+}
+
+/// `fstatat` with a path, which with AT_EMPTY_PATH may be null.
+fn at(
+    p: &'static weir_client::process::Process,
+    fd: c_int,
+    path: *const c_char,
+    flags: c_int,
+) -> Outcome<Stat> {
+    let path = if path.is_null() && flags & EMPTY != 0 {
+        Some(&b""[..])
+    } else {
+        path!(path)
+    };
+    path.and_then(|path| p.fstatat(fd, path, flags))
+}
+
+interpose! {
+    [fstat fstat64] (fd: c_int, into: *mut libc::stat) -> c_int: libc::SYS_fstat, [fd, into]
+        => |p| unsafe { give(p.fstat(fd), into, stat_of) };
+    [stat stat64] (path: *const c_char, into: *mut libc::stat) -> c_int: libc::SYS_newfstatat, [HERE, path, into, 0]
+        => |p| unsafe { give(at(p, HERE, path, 0), into, stat_of) };
+    [lstat lstat64] (path: *const c_char, into: *mut libc::stat) -> c_int: libc::SYS_newfstatat, [HERE, path, into, NOFOLLOW]
+        => |p| unsafe { give(at(p, HERE, path, NOFOLLOW), into, stat_of) };
+    [fstatat fstatat64] (fd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int: libc::SYS_newfstatat, [fd, path, into, flags]
+        => |p| unsafe { give(at(p, fd, path, flags), into, stat_of) };
+    [__fxstat __fxstat64] (_version: c_int, fd: c_int, into: *mut libc::stat) -> c_int: libc::SYS_fstat, [fd, into]
+        => |p| unsafe { give(p.fstat(fd), into, stat_of) };
+    [__xstat __xstat64] (_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int: libc::SYS_newfstatat, [HERE, path, into, 0]
+        => |p| unsafe { give(at(p, HERE, path, 0), into, stat_of) };
+    [__lxstat __lxstat64] (_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int: libc::SYS_newfstatat, [HERE, path, into, NOFOLLOW]
+        => |p| unsafe { give(at(p, HERE, path, NOFOLLOW), into, stat_of) };
+    [__fxstatat __fxstatat64] (_version: c_int, fd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int: libc::SYS_newfstatat, [fd, path, into, flags]
+        => |p| unsafe { give(at(p, fd, path, flags), into, stat_of) };
+    [statx] (fd: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut libc::statx) -> c_int: libc::SYS_statx, [fd, path, flags, mask, into]
+        => |p| unsafe { give(at(p, fd, path, flags), into, statx_of) };
+    [statfs statfs64] (path: *const c_char, into: *mut libc::statfs) -> c_int: libc::SYS_statfs, [path, into]
+        => |p| { let found = path!(path).and_then(|path| p.statfs(path)); unsafe { give(found, into, statfs_of) } };
+    [fstatfs fstatfs64] (fd: c_int, into: *mut libc::statfs) -> c_int: libc::SYS_fstatfs, [fd, into]
+        => |p| unsafe { give(p.fstatfs(fd), into, statfs_of) };
+}
+
+pub use others::resolve_all as resolve_others;
+
+mod others {
+    use super::{c_char, c_int, c_long};
+
+    crate::next::next_fn! {
+        statvfs: fn(*const c_char, *mut libc::statvfs) -> c_int;
+        statvfs64: fn(*const c_char, *mut libc::statvfs) -> c_int;
+        fstatvfs: fn(c_int, *mut libc::statvfs) -> c_int;
+        fstatvfs64: fn(c_int, *mut libc::statvfs) -> c_int;
+        pathconf: fn(*const c_char, c_int) -> c_long;
+        fpathconf: fn(c_int, c_int) -> c_long;
+    }
+}
+
+macro_rules! by_path_or_descriptor {
+    ($($path_fn:ident $fd_fn:ident)*) => {$(
+        /// `statvfs(3)`.
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $path_fn(path: *const c_char, into: *mut libc::statvfs) -> c_int {
+            let p = weir_client::process::process();
+            // SAFETY: as the caller vouches.
+            unsafe {
+                match give(bytes_of(path).and_then(|path| p.statfs(path)), into, statvfs_of) {
+                    Some(result) => crate::finish(result),
+                    None => others::$path_fn().map_or(-1, |f| f(path, into)),
+                }
+            }
+        }
+
+        /// `fstatvfs(3)`.
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $fd_fn(fd: c_int, into: *mut libc::statvfs) -> c_int {
+            let p = weir_client::process::process();
+            // SAFETY: as the caller vouches.
+            unsafe {
+                match give(p.fstatfs(fd), into, statvfs_of) {
+                    Some(result) => crate::finish(result),
+                    None => others::$fd_fn().map_or(-1, |f| f(fd, into)),
+                }
+            }
+        }
+    )*};
+}
+by_path_or_descriptor! { statvfs fstatvfs statvfs64 fstatvfs64 }
+
+/// Limits of our file system, as pathconf(3) names them; -1: no limit or no such one.
+fn limit(name: c_int) -> c_long {
+    match name {
+        libc::_PC_NAME_MAX => 255,
+        libc::_PC_PATH_MAX => 4096,
+        libc::_PC_LINK_MAX => c_long::from(u16::MAX),
+        libc::_PC_PIPE_BUF => 4096,
+        libc::_PC_FILESIZEBITS => 64,
+        libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED | libc::_PC_2_SYMLINKS => 1,
+        libc::_PC_REC_MIN_XFER_SIZE | libc::_PC_REC_INCR_XFER_SIZE | libc::_PC_ALLOC_SIZE_MIN => {
+            4096
+        }
+        libc::_PC_SYMLINK_MAX => 4095,
+        _ => -1,
+    }
+}
+
+/// `pathconf(3)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if crate::is_our_c_path(HERE, path) {
+            limit(name)
+        } else {
+            others::pathconf().map_or(-1, |f| f(path, name))
+        }
+    }
+}
+
+/// `fpathconf(3)`.
+///
+/// # Safety
+///
+/// None.
+#[no_mangle]
+pub unsafe extern "C" fn fpathconf(fd: c_int, name: c_int) -> c_long {
+    if crate::is_ours(fd) {
+        return limit(name);
+    }
+    // SAFETY: numbers.
+    unsafe { others::fpathconf().map_or(-1, |f| f(fd, name)) }
+}

@@ -1,0 +1,295 @@
+//! Functions of libc that look at the file system from inside libc: realpath, getcwd,
+//! mkstemp and their like.
+
+use core::ffi::{c_char, c_int};
+
+use rustix::io::Errno;
+use weir_client::process::process;
+
+use crate::{bytes_of, calls, is_our_c_path, names, raw};
+
+const PATH_MAX: usize = 4096;
+
+mod next {
+    use super::{c_char, c_int};
+
+    crate::next::next_fn! {
+        realpath: fn(*const c_char, *mut c_char) -> *mut c_char;
+        canonicalize_file_name: fn(*const c_char) -> *mut c_char;
+        getcwd: fn(*mut c_char, usize) -> *mut c_char;
+        get_current_dir_name: fn() -> *mut c_char;
+        mkstemp: fn(*mut c_char) -> c_int;
+        mkstemp64: fn(*mut c_char) -> c_int;
+        mkostemp: fn(*mut c_char, c_int) -> c_int;
+        mkostemp64: fn(*mut c_char, c_int) -> c_int;
+        mkstemps: fn(*mut c_char, c_int) -> c_int;
+        mkstemps64: fn(*mut c_char, c_int) -> c_int;
+        mkostemps: fn(*mut c_char, c_int, c_int) -> c_int;
+        mkostemps64: fn(*mut c_char, c_int, c_int) -> c_int;
+        mkdtemp: fn(*mut c_char) -> *mut c_char;
+    }
+}
+
+pub use next::resolve_all as resolve;
+
+/// Gives `text` to the caller: in `into`, of `room` bytes, or malloc'ed if that is null.
+///
+/// # Safety
+///
+/// `into` is null or `room` bytes are writable.
+unsafe fn hand_over(text: &[u8], into: *mut c_char, room: usize) -> *mut c_char {
+    // SAFETY: as the caller vouches; malloc gives what it is asked for, or null.
+    unsafe {
+        let into = if into.is_null() {
+            libc::malloc(room.max(text.len() + 1)).cast::<c_char>()
+        } else if room <= text.len() {
+            raw::set_errno(Errno::RANGE);
+            return core::ptr::null_mut();
+        } else {
+            into
+        };
+        if into.is_null() {
+            raw::set_errno(Errno::NOMEM);
+            return into;
+        }
+        core::ptr::copy_nonoverlapping(text.as_ptr(), into.cast(), text.len());
+        into.add(text.len()).write(0);
+        into
+    }
+}
+
+/// A call that fills a buffer with a path; `None`: not ours.
+///
+/// # Safety
+///
+/// As for `hand_over`.
+unsafe fn path_into(
+    found: weir_client::types::Outcome<usize>,
+    buffer: &[u8],
+    into: *mut c_char,
+    room: usize,
+) -> Option<*mut c_char> {
+    Some(match found? {
+        // SAFETY: as the caller vouches.
+        Ok(n) => unsafe { hand_over(&buffer[..n.min(buffer.len())], into, room) },
+        Err(errno) => {
+            raw::set_errno(errno);
+            core::ptr::null_mut()
+        }
+    })
+}
+
+/// # Safety
+///
+/// As realpath(3) demands.
+unsafe fn real(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
+    let mut buffer = [0; PATH_MAX];
+    // SAFETY: as the caller vouches: a C string, and PATH_MAX bytes of room.
+    unsafe {
+        let found = process().realpath(bytes_of(path)?, &mut buffer);
+        path_into(
+            found,
+            &buffer,
+            into,
+            if into.is_null() { 0 } else { PATH_MAX },
+        )
+    }
+}
+
+/// `realpath(3)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        real(path, into)
+            .unwrap_or_else(|| next::realpath().map_or(core::ptr::null_mut(), |f| f(path, into)))
+    }
+}
+
+/// `realpath(3)`, fortified.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn __realpath_chk(
+    path: *const c_char,
+    into: *mut c_char,
+    _have: usize,
+) -> *mut c_char {
+    // SAFETY: as the caller vouches.
+    unsafe { realpath(path, into) }
+}
+
+/// `canonicalize_file_name(3)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
+    // SAFETY: as the caller vouches.
+    unsafe { realpath(path, core::ptr::null_mut()) }
+}
+
+/// `getcwd(3)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn getcwd(into: *mut c_char, room: usize) -> *mut c_char {
+    let mut buffer = [0; PATH_MAX];
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let found = process().getcwd(&mut buffer);
+        path_into(found, &buffer, into, room)
+            .unwrap_or_else(|| next::getcwd().map_or(core::ptr::null_mut(), |f| f(into, room)))
+    }
+}
+
+/// `getcwd(3)`, fortified.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn __getcwd_chk(into: *mut c_char, room: usize, _have: usize) -> *mut c_char {
+    // SAFETY: as the caller vouches.
+    unsafe { getcwd(into, room) }
+}
+
+/// `get_current_dir_name(3)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
+    let mut buffer = [0; PATH_MAX];
+    // SAFETY: null asks for memory of malloc.
+    unsafe {
+        let found = process().getcwd(&mut buffer);
+        path_into(found, &buffer, core::ptr::null_mut(), 0)
+            .unwrap_or_else(|| next::get_current_dir_name().map_or(core::ptr::null_mut(), |f| f()))
+    }
+}
+
+/// How often a taken name is replaced by another one.
+const ATTEMPTS: u32 = 1 << 14;
+const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+
+/// Fills the six X before the last `suffix` bytes of a template until `make` succeeds.
+///
+/// # Safety
+///
+/// `template` is a writable C string.
+unsafe fn with_random_name(
+    template: *mut c_char,
+    suffix: c_int,
+    mut make: impl FnMut() -> c_int,
+) -> c_int {
+    // SAFETY: as the caller vouches.
+    let length = unsafe { bytes_of(template) }.map_or(0, <[u8]>::len);
+    let place = usize::try_from(suffix)
+        .ok()
+        .and_then(|suffix| length.checked_sub(suffix)?.checked_sub(6));
+    let Some(place) = place else {
+        raw::set_errno(Errno::INVAL);
+        return -1;
+    };
+    // SAFETY: six bytes within the string.
+    let holes = unsafe { core::slice::from_raw_parts_mut(template.cast::<u8>().add(place), 6) };
+    if holes != b"XXXXXX" {
+        raw::set_errno(Errno::INVAL);
+        return -1;
+    }
+    let saved = raw::errno();
+    for _ in 0..ATTEMPTS {
+        let mut random = [0u8; 8];
+        // SAFETY: eight bytes to fill.
+        unsafe {
+            raw::syscall(
+                libc::SYS_getrandom,
+                [random.as_mut_ptr() as usize, 8, 0, 0, 0, 0],
+            );
+        }
+        let mut value = u64::from_ne_bytes(random);
+        for hole in &mut *holes {
+            *hole = LETTERS[usize::try_from(value % 62).unwrap_or(0)];
+            value /= 62;
+        }
+        let made = make();
+        if made >= 0 {
+            raw::set_errno(Errno::from_raw_os_error(saved));
+            return made;
+        }
+        if raw::errno() != libc::EEXIST {
+            break;
+        }
+    }
+    holes.copy_from_slice(b"XXXXXX");
+    -1
+}
+
+/// # Safety
+///
+/// As mkostemps(3) demands.
+unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+    let flags = (flags & !libc::O_ACCMODE) | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    // SAFETY: as the caller vouches.
+    unsafe { with_random_name(template, suffix, || calls::open(template, flags, 0o600)) }
+}
+
+macro_rules! templates {
+    ($($name:ident ($($p:ident),*) ($suffix:expr, $flags:expr);)*) => {$(
+        /// `mkstemp(3)` or one of its kin.
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(template: *mut c_char, $($p: c_int),*) -> c_int {
+            // SAFETY: as the caller vouches.
+            unsafe {
+                if is_our_c_path(libc::AT_FDCWD, template) {
+                    return make_file(template, $suffix, $flags);
+                }
+                next::$name().map_or(-1, |f| f(template, $($p),*))
+            }
+        }
+    )*};
+}
+templates! {
+    mkstemp() (0, 0);
+    mkstemp64() (0, 0);
+    mkostemp(flags) (0, flags);
+    mkostemp64(flags) (0, flags);
+    mkstemps(suffix) (suffix, 0);
+    mkstemps64(suffix) (suffix, 0);
+    mkostemps(suffix, flags) (suffix, flags);
+    mkostemps64(suffix, flags) (suffix, flags);
+}
+
+/// `mkdtemp(3)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if !is_our_c_path(libc::AT_FDCWD, template) {
+            return next::mkdtemp().map_or(core::ptr::null_mut(), |f| f(template));
+        }
+        match with_random_name(template, 0, || names::mkdir(template, 0o700)) {
+            0 => template,
+            _ => core::ptr::null_mut(),
+        }
+    }
+}
