@@ -17,13 +17,12 @@ impl<P: Platform> Node<'_, P> {
             return Err(FsError::Invalid);
         }
         let want = want.max(min);
-        let lent = match self.space.grant(id, min, want) {
-            Some(lent) => lent,
-            None => {
-                self.reclaim();
-                self.space.grant(id, min, want).ok_or(FsError::NoSpace)?
-            }
-        };
+        let mut lent = self.space.grant(id, min, want);
+        if lent.is_none() {
+            self.reclaim();
+            lent = self.space.grant(id, min, want);
+        }
+        let lent = lent.ok_or(FsError::NoSpace)?;
         if let Some(client) = self.clients.get_mut(id) {
             client.lease(&lent);
         }

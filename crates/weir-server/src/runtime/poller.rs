@@ -148,7 +148,7 @@ impl Poller {
             fds.push(PollFd::from_borrowed_fd(socket.as_fd(), flags));
         }
         let pidfds = |life: (&Serial, &'_ Life)| matches!(life.1, Life::Pidfd(_));
-        for (_, life) in &self.lives {
+        for life in self.lives.values() {
             if let Life::Pidfd(fd) = life {
                 fds.push(PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
             }
@@ -199,7 +199,7 @@ impl Poller {
             match life {
                 Life::Pidfd(_) => {}
                 Life::Proc(pid) if std::path::Path::new(&format!("/proc/{pid}")).exists() => {
-                    none = false
+                    none = false;
                 }
                 Life::Proc(_) | Life::Unknown => {
                     none = false;

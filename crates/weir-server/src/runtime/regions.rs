@@ -48,7 +48,7 @@ const BACKLOG: i32 = 1024;
 const OFDS: usize = 1 << 20;
 const BLOCKS: usize = 1 << 18;
 const CELLS: usize = 1 << 19;
-const _: () = assert!(OFDS % BATCH as usize == 0);
+const _: () = assert!(OFDS.is_multiple_of(BATCH as usize));
 
 /// The directories of one instance.
 #[derive(Debug)]

@@ -86,14 +86,14 @@ impl<'a> Service<'a> {
             worked = true;
             self.take(event);
         }
-        for word in 0..self.bells {
+        for (first, word) in (0..).step_by(64).zip(0..self.bells) {
             if self.hub.doorbells[word].load(Ordering::Relaxed) == 0 {
                 continue;
             }
             let mut rung = self.hub.doorbells[word].swap(0, Ordering::SeqCst);
             worked = true;
             while rung != 0 {
-                let id = word as u32 * 64 + rung.trailing_zeros();
+                let id = first + rung.trailing_zeros();
                 rung &= rung - 1;
                 self.node.poll_client(ClientId(id), now_ns());
             }
