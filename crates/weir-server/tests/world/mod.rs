@@ -580,3 +580,26 @@ impl Writer {
         }
     }
 }
+
+/// So many things are measured.
+pub const MANY: u64 = 1_000_000;
+
+/// Resident memory of this process, in bytes: heap and tmpfs.
+pub fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let of = |key: &str| {
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(key))
+            .unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    };
+    of("RssAnon:") + of("RssShmem:")
+}
+
+/// Bytes an item, printed beside its limit.
+pub fn cost(what: &str, before: u64, most: u64) {
+    let bytes = resident().saturating_sub(before) / MANY;
+    println!("{what}: {bytes} bytes (at most {most})");
+    assert!(bytes <= most, "{what}: {bytes} bytes, more than {most}");
+}

@@ -1,0 +1,27 @@
+//! What a million extent runs of one file cost a server. Alone in its process.
+
+mod world;
+
+use weir_core::proto;
+use world::{cost, resident, Client, World, MANY};
+
+#[test]
+fn a_million_runs_of_one_file() {
+    let mut world = World::sized(40_000, 100, 32, 32);
+    let mut client = Client::new(&mut world);
+    let ino = world.create(b"random").unwrap();
+    let before = resident();
+    let mut offset = 0;
+    for i in 0..MANY {
+        // Gaps in no progression, so that no two writes are one run.
+        offset += 2 + (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60);
+        client.write(&mut world, ino, offset, b"x", None).1.unwrap();
+        if i.is_multiple_of(500) {
+            world.node.poll_client(client.id, 4);
+            world.call(client.caller(), proto::Publish {}).unwrap();
+        }
+    }
+    let runs = world.node.report().runs;
+    assert!(runs > MANY * 9 / 10, "{runs} runs");
+    cost("a run of one file", before, 96);
+}
