@@ -72,7 +72,7 @@ unsafe fn perform(block: *mut ControlBlock, action: Action) -> bool {
         let error = if result < 0 { raw::errno() } else { 0 };
         b.result.store(result, Ordering::Relaxed);
         b.error.store(error, Ordering::Release);
-        raw::set_errno(rustix::io::Errno::from_raw_os_error(saved));
+        raw::restore_errno(saved);
         error == 0
     }
 }

@@ -246,7 +246,7 @@ pub unsafe extern "C" fn remove(path: *const c_char) -> c_int {
         let saved = crate::raw::errno();
         let done = unlink(path);
         if done < 0 && crate::raw::errno() == libc::EISDIR {
-            crate::raw::set_errno(rustix::io::Errno::from_raw_os_error(saved));
+            crate::raw::restore_errno(saved);
             return rmdir(path);
         }
         done

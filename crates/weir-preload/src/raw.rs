@@ -24,6 +24,12 @@ pub fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.raw_os_error() }
 }
 
+/// Gives the calling thread's errno back what [`errno`] said earlier: also 0, which is no [`Errno`].
+pub fn restore_errno(saved: c_int) {
+    // SAFETY: as in `set_errno`.
+    unsafe { *libc::__errno_location() = saved }
+}
+
 /// The calling thread's errno.
 pub fn errno() -> c_int {
     // SAFETY: as in `set_errno`.

@@ -324,7 +324,7 @@ unsafe fn open_stream(path: *const c_char, mode: *const c_char) -> Option<*mut F
         if file.is_null() {
             let saved = raw::errno();
             calls::close(fd);
-            raw::set_errno(Errno::from_raw_os_error(saved));
+            raw::restore_errno(saved);
         }
         Some(file)
     }

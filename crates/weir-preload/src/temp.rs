@@ -225,7 +225,7 @@ unsafe fn with_random_name(
         }
         let made = make();
         if made >= 0 {
-            raw::set_errno(Errno::from_raw_os_error(saved));
+            raw::restore_errno(saved);
             return made;
         }
         if raw::errno() != libc::EEXIST {

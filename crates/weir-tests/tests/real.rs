@@ -44,7 +44,8 @@ const USUAL: &[&str] = &["--memory", "1G", "--set", "memory.warm=256M"];
 const SPILLING: &[&str] = &["--memory", "64M", "--set", "file.budget=4G"];
 /// Both tiers together hold 256 MiB.
 const TINY: &[&str] = &["--memory", "128M", "--set", "file.budget=128M"];
-const LIMIT: Duration = Duration::from_secs(300);
+/// What a test may take, unless `WEIR_TEST_LIMIT_S` says otherwise.
+const LIMIT_S: u64 = 300;
 
 const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check {
     Check {
@@ -248,6 +249,13 @@ const CHECKS: &[Check] = &[
     },
 ];
 
+fn limit() -> Duration {
+    let named = std::env::var("WEIR_TEST_LIMIT_S")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    Duration::from_secs(named.unwrap_or(LIMIT_S))
+}
+
 fn compile(programs: &[(&str, Compiler)]) -> anyhow::Result<()> {
     for (source, compiler) in programs {
         program(source, *compiler)?;
@@ -294,7 +302,7 @@ fn job(check: &Check, target: &Target) -> anyhow::Result<Job> {
             .map(|&word| word.to_owned())
             .collect(),
         weir_options: options.iter().map(|&word| word.to_owned()).collect(),
-        limit: LIMIT,
+        limit: limit(),
     })
 }
 

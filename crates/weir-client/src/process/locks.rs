@@ -54,7 +54,12 @@ impl Process {
         loop {
             let seen = session.event().load(Ordering::Acquire);
             match session.call(op.clone()) {
-                Err(Errno::AGAIN) if wait => sleep_on(session.event(), seen)?,
+                Err(Errno::AGAIN) if wait => match sleep_on(session.event(), seen) {
+                    Err(Errno::INTR) => return Err(Errno::INTR),
+                    // Woken, the word had changed already (EAGAIN), or the time was over
+                    // (ETIMEDOUT): each is a reason to ask again, none is the lock's answer.
+                    _ => {}
+                },
                 done => return done,
             }
         }
