@@ -40,7 +40,9 @@ const FIRST_FD: RawFd = 900;
 /// After how many bytes of a storage file the kernel is told to start writing them out.
 /// Measured on ext4 on a virtual disk, 1 GiB in writes of 1 MiB and then fdatasync: 1.6 to
 /// 2.9 GiB/s so, 1.1 to 1.4 when all is left to fdatasync, 2.0 to 2.5 with pieces of 4 or
-/// 8 MiB, and 1.4 to 1.9 with `O_DIRECT`, which besides needs aligned buffers.
+/// 8 MiB, and 1.4 to 1.9 with `O_DIRECT`, which besides needs aligned buffers. On the idle
+/// machine 2.9 to 3.6 against 2.5 to 2.6 with `O_DIRECT` (`cargo bench -p weir-store --bench
+/// file`).
 const WRITE_OUT_BYTES: u64 = 1 << 20;
 
 /// The slabs of one instance, as this process sees them.

@@ -91,7 +91,13 @@ impl Window {
         unsafe { copy_out(bytes.as_mut_ptr(), self.base.add(at), bytes.len()) }
     }
 
-    /// Maps the pages of `from..to`, which are present, by loads.
+    /// Maps its pages into this process ahead of stores, by loads; for warm memory, whose
+    /// pages are all present (of what is not, loads would make pages too, or raise SIGBUS
+    /// where tmpfs is full). Worth its while wherever pages are small, see above.
+    pub fn prepare(&self) {
+        self.map_ahead(0, self.len);
+    }
+
     fn map_ahead(&self, from: usize, to: usize) {
         assert!(from <= to && to <= self.len);
         for at in (from..to).step_by(FAULT_AROUND_BYTES) {
