@@ -199,3 +199,23 @@ fn times_are_of_the_last_write_unless_they_were_set() {
     world.node.idle(4000);
     assert_eq!(mtime(&mut world), 77);
 }
+
+#[test]
+fn what_the_killed_wrote_is_counted() {
+    let mut world = World::new(8);
+    let ino = world.create(b"f").unwrap();
+    let mut client = Client::new(&mut world);
+    client
+        .write(&mut world, ino, 7, b"twelve bytes", None)
+        .1
+        .unwrap();
+    let written = |world: &mut World| world.node.report().counters[0].clone();
+    let counted = ("bytes_written".to_owned(), 12);
+    assert_eq!(written(&mut world), counted);
+    world.node.gone(client.id, 20);
+    assert_eq!(written(&mut world), counted);
+    // A cell that is lent again begins anew.
+    let mut next = Client::new(&mut world);
+    next.write(&mut world, ino, 0, b"one", None).1.unwrap();
+    assert_eq!(written(&mut world).1, 15);
+}

@@ -37,6 +37,7 @@ impl<P: Platform> Node<'_, P> {
         let writer = Writer {
             client: id,
             block,
+            lent_at: 0,
             applied: Applied::default(),
         };
         let Some(cell) = self.cells.insert(writer) else {
@@ -45,6 +46,11 @@ impl<P: Platform> Node<'_, P> {
         };
         if let Some(client) = self.clients.get_mut(id) {
             client.cells.insert(cell);
+        }
+        if let Some(writer) = self.cells.get_mut(cell) {
+            writer.lent_at = self.open.cells[cell as usize]
+                .committed
+                .load(Ordering::Acquire);
         }
         self.link_cell(block, cell, id);
         Ok(Attached { block, cell })

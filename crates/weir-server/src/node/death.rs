@@ -1,6 +1,8 @@
 //! The end of a client: whatever killed it, what its finished writes wrote stays, and
 //! what it was lent comes back.
 
+use std::sync::atomic::Ordering;
+
 use weir_core::types::ClientId;
 
 use super::{ClientMemory, Node, Platform, Space};
@@ -28,7 +30,10 @@ impl<P: Platform> Node<'_, P> {
         let Some(client) = self.clients.get(id) else {
             return;
         };
-        for cell in client.cells.clone() {
+        let cells = client.cells.clone();
+        self.stats
+            .fold_written(self.uncounted(cells.iter().copied()));
+        for cell in cells {
             self.detach_cell(cell);
         }
         self.end_ofds(id);
@@ -42,5 +47,17 @@ impl<P: Platform> Node<'_, P> {
             self.stats.fold(client.memory.header());
         }
         self.sweep();
+    }
+
+    /// Bytes that went through cells that are attached still: clients count them when
+    /// they detach.
+    pub(super) fn uncounted(&self, cells: impl Iterator<Item = u32>) -> u64 {
+        cells
+            .filter_map(|cell| {
+                let committed = &self.open.cells[cell as usize].committed;
+                let lent_at = self.cells.get(cell)?.lent_at;
+                Some(committed.load(Ordering::Acquire).wrapping_sub(lent_at))
+            })
+            .fold(0, u64::saturating_add)
     }
 }

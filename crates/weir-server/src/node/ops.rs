@@ -141,6 +141,7 @@ impl<P: Platform> Node<'_, P> {
         let mut folded = self.stats.folded();
         for (_, client) in self.clients.iter() {
             folded.add(client.memory.header());
+            folded.add_written(self.uncounted(client.cells.iter().copied()));
         }
         let runs: usize = self.files.iter().map(ExtentIndex::run_count).sum();
         ServerStatus {

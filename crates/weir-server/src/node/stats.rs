@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use weir_core::node::region::{ClientHeader, COUNTERS, REFUSAL_NAMES};
+use weir_core::node::region::{ClientHeader, Counter, COUNTERS, REFUSAL_NAMES};
 
 /// The names of [`weir_core::node::region::Counter`]s, in their order.
 const COUNTER_NAMES: [&str; 6] = [
@@ -67,6 +67,11 @@ impl Stats {
         self.folded.clone()
     }
 
+    /// Bytes that a client wrote and, having been killed, did not count.
+    pub fn fold_written(&mut self, bytes: u64) {
+        self.folded.add_written(bytes);
+    }
+
     /// Requests done, by operation.
     pub fn requests(&self) -> Vec<(String, u64)> {
         named(&self.requests)
@@ -94,6 +99,12 @@ impl Folded {
         for (sum, word) in self.refused.iter_mut().zip(&header.refused) {
             *sum = sum.saturating_add(word.load(Ordering::Relaxed));
         }
+    }
+
+    /// Adds bytes that a client wrote and has not counted yet.
+    pub fn add_written(&mut self, bytes: u64) {
+        let written = &mut self.counters[Counter::BytesWritten as usize];
+        *written = written.saturating_add(bytes);
     }
 
     /// What clients counted, by name.

@@ -13,6 +13,8 @@ pub struct Writer {
     pub client: ClientId,
     /// The block of its file.
     pub block: u32,
+    /// What its `committed` was when it was lent.
+    pub lent_at: u64,
     /// What the index has of its record.
     pub applied: Applied,
 }
