@@ -94,12 +94,16 @@ impl Target {
     }
 }
 
-/// `WEIR_BIN`, else the `weir` of this profile, built now so that it is not an old one.
+/// `WEIR_TEST_BINARY`, else the `weir` of this profile, built now so that it is not an old one.
 fn weir_binary() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    if let Some(named) = std::env::var_os("WEIR_BIN") {
+    if let Some(named) = std::env::var_os("WEIR_TEST_BINARY") {
         let path = PathBuf::from(named);
-        ensure!(path.is_file(), "WEIR_BIN: {} is no file", path.display());
+        ensure!(
+            path.is_file(),
+            "WEIR_TEST_BINARY: {} is no file",
+            path.display()
+        );
         return Ok(path);
     }
     BUILT

@@ -5,6 +5,7 @@
 #include "check.h"
 #include <dirent.h>
 #include <limits.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -174,10 +175,19 @@ static void pointers_and_limits(void)
 	int fds[300], opened = 0;
 	char *volatile bad = (char *)8; /* in the first page, which nothing can map */
 	MUST(fd >= 0);
-	CHECK_FAILS(write(fd, bad, 100), EFAULT, "write from a bad address");
-	CHECK_FAILS(read(fd, bad, 4), EFAULT, "read into a bad address");
-	CHECK_FAILS(stat(bad, &st), EFAULT, "stat of a bad address");
-	CHECK_FAILS(open(bad, O_RDONLY), EFAULT, "open of a bad address");
+	/* Where the copy is made in the process itself, the signal of a bad address is an honest answer too. */
+	for (int what = 0; what < 4; what++) {
+		static const char *const WHAT[] = {"write from", "read into", "stat of", "open of"};
+		pid_t pid = fork();
+		if (pid == 0) {
+			lseek(fd, 0, SEEK_SET);
+			long done = what == 0 ? write(fd, bad, 100) : what == 1 ? read(fd, bad, 4) : what == 2 ? stat(bad, &st) : open(bad, O_RDONLY);
+			_exit(done == -1 && errno == EFAULT ? 0 : 1);
+		}
+		int status = 0;
+		waitpid(pid, &status, 0);
+		CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0) || (WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV), "%s a bad address: EFAULT or SIGSEGV", WHAT[what]);
+	}
 	CHECK(fstat(fd, &st) == 0 && st.st_size == 4 && file_is(in_dir("file"), "four"), "none of it changed the file");
 	close(fd);
 	MUST(getrlimit(RLIMIT_NOFILE, &old) == 0);

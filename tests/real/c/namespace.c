@@ -157,6 +157,16 @@ static void relative_to_descriptors(void)
 	CHECK(chdir("/") == 0 && getcwd(cwd, sizeof cwd) && !strcmp(cwd, "/"), "and out again");
 	MUST(chdir(before) == 0);
 	close(dir);
+	/* As programs do that walk a path from the root, component by component. */
+	dir = open("/", O_PATH | O_DIRECTORY);
+	CHECK(dir >= 0 && fstatat(dir, in_dir("at_moved/relative") + 1, &st, 0) == 0, "relative to a descriptor of /");
+	fd = openat(dir, in_dir("by_root") + 1, O_WRONLY | O_CREAT, 0600);
+	CHECK(fd >= 0 && exists(in_dir("by_root")), "and made so");
+	close(fd);
+	close(dir);
+	CHECK(chdir("/") == 0 && stat(in_dir("at_moved/relative") + 1, &st) == 0, "relative to the current directory /");
+	CHECK(chdir("/tmp") == 0 && snprintf(cwd, sizeof cwd, "..%s", in_dir("at_moved/relative")) && stat(cwd, &st) == 0, "and by .. from another one");
+	MUST(chdir(before) == 0);
 	/* O_PATH descriptors name a place and nothing more. */
 	dir = open(in_dir("at_moved"), O_PATH | O_DIRECTORY);
 	CHECK(dir >= 0 && fstatat(dir, "relative", &st, 0) == 0 && openat(dir, "absent", O_RDONLY) == -1 && errno == ENOENT, "O_PATH directory");

@@ -157,7 +157,10 @@ impl Process {
                 0 => return self.begin_in_kernel_cwd(instance, path),
                 cwd => Ino(cwd),
             },
-            fd => self.handle(fd)?.ino(),
+            fd => match self.handle(fd) {
+                Some(handle) => handle.ino(),
+                None => return self.begin_in_kernel_dir(instance, fd, path),
+            },
         };
         if path.is_empty() {
             return Some(Err(Errno::NOENT));
@@ -180,6 +183,26 @@ impl Process {
             return None;
         }
         let full = [&kernel_cwd()?, &b"/"[..], path].concat();
+        let rest = instance.prefix.strip(&full)?.to_vec();
+        Some(Ok((done!(self.view()).root(), Cow::Owned(rest))))
+    }
+
+    /// A path relative to a descriptor of the kernel's, as programs use them that walk from
+    /// `/` component by component. It can only lead to the mount if the mount's own name is in
+    /// it, which is all that is looked at for others.
+    fn begin_in_kernel_dir<'p>(
+        &'static self,
+        instance: &Instance,
+        fd: Fd,
+        path: &'p [u8],
+    ) -> Outcome<(Ino, Cow<'p, [u8]>)> {
+        let prefix = instance.prefix.bytes();
+        let name = prefix.rsplit(|b| *b == b'/').next()?;
+        if !path.split(|b| *b == b'/').any(|part| part == name) {
+            return None;
+        }
+        let dir = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new()).ok()?;
+        let full = [dir.as_bytes(), b"/", path].concat();
         let rest = instance.prefix.strip(&full)?.to_vec();
         Some(Ok((done!(self.view()).root(), Cow::Owned(rest))))
     }
