@@ -4,6 +4,10 @@
 //! access, readlink) asks nobody. It stays mapped until the process ends, across fork.
 
 use core::sync::atomic::Ordering;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
 
 use rustix::fs::CWD;
 use rustix::io::Errno;
@@ -13,6 +17,9 @@ use weir_core::node::cell::Cell;
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{open_layout, Hub, MAGIC};
 use weir_store::map::{file_bytes, open_shared, Access, MapError, Mapping, Region};
+use weir_store::slabmap::SlabMap;
+
+use crate::kernel::Fd;
 
 /// The node's shared memory.
 pub struct Node {
@@ -22,7 +29,11 @@ pub struct Node {
     blocks: &'static [FileBlock],
     cells: &'static [Cell],
     names: NamesView<'static>,
+    slabs: OnceLock<SlabMap>,
 }
+
+/// Slabs that a place may have, as far as a client reaches: 1 TiB.
+const MAX_SLABS: u32 = 16 << 10;
 
 impl core::fmt::Debug for Node {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -50,6 +61,7 @@ impl Node {
             blocks: open.slice(layout.blocks, counts.1).map_err(broken)?,
             cells: open.slice(layout.cells, counts.2).map_err(broken)?,
             names: map_names(shm_dir)?,
+            slabs: OnceLock::new(),
         })
     }
 
@@ -80,6 +92,24 @@ impl Node {
     #[inline]
     pub fn cells(&self) -> &'static [Cell] {
         self.cells
+    }
+
+    /// The slabs, as this process and its forked children map them; the first session
+    /// tells where the file tier is.
+    pub fn slabs(&self, storage_dirs: &[String]) -> &SlabMap {
+        self.slabs.get_or_init(|| {
+            let storage: Vec<_> = storage_dirs
+                .iter()
+                .map(|dir| (Path::new(dir), MAX_SLABS))
+                .collect();
+            let memory = Path::new(OsStr::from_bytes(&self.shm_dir));
+            SlabMap::new(memory, MAX_SLABS, &storage)
+        })
+    }
+
+    /// The descriptors that the slabs keep open.
+    pub fn kept_fds(&self) -> impl Iterator<Item = Fd> + '_ {
+        self.slabs.get().into_iter().flat_map(SlabMap::kept_fds)
     }
 
     /// The namespace.

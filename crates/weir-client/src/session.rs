@@ -10,8 +10,6 @@
 //!
 //! Locks are taken in this order: `push_lock`, `note_lock`, `call_lock`.
 
-use std::path::Path;
-
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 
@@ -44,18 +42,6 @@ use crate::socket;
 /// How often a sleeping caller looks whether the server lives, in ms.
 pub const LOOK_MS: u64 = 100;
 
-/// Slabs that a place may have, as far as a client reaches: 1 TiB.
-const SLABS: u32 = 16 << 10;
-
-fn slab_map(welcome: &Welcome) -> SlabMap {
-    let storage: Vec<(&Path, u32)> = welcome
-        .storage_dirs
-        .iter()
-        .map(|dir| (Path::new(dir), SLABS))
-        .collect();
-    SlabMap::new(Path::new(&welcome.shm_dir), SLABS, &storage)
-}
-
 /// One process's connection.
 #[derive(Debug)]
 pub struct Session {
@@ -69,7 +55,7 @@ pub struct Session {
     call_lock: SlowLock,
     note_lock: SlowLock,
     push_lock: SlowLock,
-    slabs: SlabMap,
+    slabs: &'static SlabMap,
     log: Log,
     /// The server was found dead or the channel broken: nothing is asked any more.
     dead: AtomicBool,
@@ -131,7 +117,7 @@ impl Session {
             call_lock: SlowLock::new(),
             note_lock: SlowLock::new(),
             push_lock: SlowLock::new(),
-            slabs: slab_map(&welcome),
+            slabs: node.slabs(&welcome.storage_dirs),
             log: Log::new(),
             welcome,
             dead: AtomicBool::new(!ours),
@@ -140,8 +126,8 @@ impl Session {
 
     /// The node's slabs.
     #[inline]
-    pub fn slabs(&self) -> &SlabMap {
-        &self.slabs
+    pub fn slabs(&self) -> &'static SlabMap {
+        self.slabs
     }
 
     /// The process's log.

@@ -598,6 +598,13 @@ pub struct Welcome {
     pub spin_us: u32,
 }
 
+/// A symbolic link in the run directory, to the directory of the shared regions: a
+/// process that uses nothing of the instance learns by it, and by [`PREFIX_LINK`], what
+/// is not the instance's, without connecting.
+pub const SHM_LINK: &str = "shm";
+/// As [`SHM_LINK`], "to" the mount prefix.
+pub const PREFIX_LINK: &str = "prefix";
+
 /// Encodes a request.
 pub fn request<O: Operation>(op: O, out: &mut Vec<u8>) {
     let request: Request = op.into();

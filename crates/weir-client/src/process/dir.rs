@@ -61,12 +61,9 @@ impl Process {
         }
         loop {
             let room = list.out.len() - list.filled;
-            if room < HEAD + 256 + 8 {
-                return if list.filled == 0 && room == 0 {
-                    Err(Errno::INVAL)
-                } else {
-                    Ok(())
-                };
+            // In a small buffer the first name is tried all the same.
+            if room < HEAD + 256 + 8 && list.filled > 0 {
+                return Ok(());
             }
             let entries = self.session()?.call(Readdir {
                 ino: dir,
@@ -79,8 +76,10 @@ impl Process {
             for entry in &entries {
                 let kind = u8::try_from((entry.mode >> 12) & 0o17).unwrap_or(0);
                 let next = entry.cookie + DOTS;
-                if list.put(entry.ino, next, kind, &entry.name).is_err() {
-                    return Ok(());
+                match list.put(entry.ino, next, kind, &entry.name) {
+                    Err(error) if list.filled == 0 => return Err(error),
+                    Err(_) => return Ok(()),
+                    Ok(()) => {}
                 }
                 *at = next;
             }

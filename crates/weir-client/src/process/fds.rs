@@ -36,7 +36,7 @@ const CLOSE_RANGE_CLOEXEC: u32 = 4;
 impl Process {
     /// close(2).
     pub fn close(&'static self, fd: Fd) -> Outcome<()> {
-        if internal::is_internal(fd) {
+        if self.is_internal_fd(fd) {
             return Some(Err(Errno::BADF));
         }
         self.handle(fd)?;
@@ -55,7 +55,9 @@ impl Process {
     pub fn close_range(&'static self, first: u32, last: u32, flags: u32) -> Outcome<()> {
         self.instance()?;
         let inside = |fd: &Fd| u32::try_from(*fd).is_ok_and(|fd| (first..=last).contains(&fd));
-        let ours = internal::numbers();
+        let mut ours = internal::numbers();
+        ours.extend(self.node.get().iter().flat_map(|node| node.kept_fds()));
+        ours.sort_unstable();
         let touched = ours.iter().any(inside) || table::all().any(|(fd, _)| inside(&fd));
         if !touched || first > last {
             return None;
@@ -125,8 +127,12 @@ impl Process {
     }
 
     fn dup_onto(&'static self, old: Fd, new: Fd, flags: i32) -> Outcome<Fd> {
-        if internal::is_internal(old) {
+        if self.is_internal_fd(old) {
             return Some(Err(Errno::BADF));
+        }
+        if self.is_slab_fd(new) {
+            // Its bytes may be on their way there: it cannot give way.
+            return Some(Err(Errno::BUSY));
         }
         let source = self.handle(old);
         let aside = internal::is_internal(new);

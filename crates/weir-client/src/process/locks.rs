@@ -54,13 +54,18 @@ impl Process {
         loop {
             let seen = session.event().load(Ordering::Acquire);
             match session.call(op.clone()) {
-                Err(Errno::AGAIN) if wait => match sleep_on(session.event(), seen) {
-                    Err(Errno::INTR) => return Err(Errno::INTR),
-                    // Woken, the word had changed already (EAGAIN), or the time was over
-                    // (ETIMEDOUT): each is a reason to ask again, none is the lock's answer.
-                    _ => {}
-                },
+                Err(Errno::AGAIN) if wait => {}
                 done => return done,
+            }
+            // The nap may end early or find the word changed already: all the same, ask
+            // again. Only a signal ends the waiting (also one whose handler was installed
+            // with SA_RESTART: the nap has a limit, to notice a dead server, and the
+            // kernel does not restart such naps).
+            if sleep_on(session.event(), seen) == Err(Errno::INTR) {
+                return Err(Errno::INTR);
+            }
+            if session.server_gone() {
+                return Err(Errno::SHUTDOWN);
             }
         }
     }

@@ -102,6 +102,10 @@ static PROCESS: Process = Process {
     files: Files::new(),
 };
 
+/// Slabs' descriptors are moved above this number where the limit of descriptors
+/// allows (it is seldom less than 1024).
+const LOWEST_SLAB_FD: Fd = 224;
+
 /// This process.
 #[inline]
 pub fn process() -> &'static Process {
@@ -144,6 +148,17 @@ impl Process {
     /// Whether the descriptor is one that weir uses itself.
     #[inline]
     pub fn is_internal_fd(&self, fd: Fd) -> bool {
-        crate::internal::is_internal(fd)
+        crate::internal::is_internal(fd) || self.is_slab_fd(fd)
+    }
+
+    /// Whether the descriptor is that of a slab of the file tier. They are few and at
+    /// high numbers, and the table of all slabs is long.
+    #[inline]
+    fn is_slab_fd(&self, fd: Fd) -> bool {
+        fd >= LOWEST_SLAB_FD
+            && self
+                .node
+                .get()
+                .is_some_and(|node| node.kept_fds().any(|kept| kept == fd))
     }
 }

@@ -29,7 +29,7 @@ impl Process {
                 let mode = Mode::from_bits_truncate(mode);
                 return Some(rustix::fs::mkdir(path, mode));
             }
-            Spot::Dir(_) | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
+            Spot::Dir | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
             Spot::Name { parent, name, .. } => (parent, name),
         };
         done!(self.check_parent(parent));
@@ -47,7 +47,7 @@ impl Process {
     pub fn mknodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, _device: u64) -> Outcome<()> {
         let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
             Spot::Outside(_) => return Some(self.refuse("mknod")),
-            Spot::Dir(_) | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
+            Spot::Dir | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
             Spot::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
             Spot::Name { parent, name, .. } => (parent, name),
         };
@@ -84,7 +84,7 @@ impl Process {
                 };
                 Some(rustix::fs::unlinkat(CWD, path, flags))
             }
-            Spot::Dir(_) => Some(Err(last_dot(path, dir))),
+            Spot::Dir => Some(Err(last_dot(path, dir))),
             Spot::Name { found: None, .. } => Some(Err(Errno::NOENT)),
             Spot::Name {
                 parent,
@@ -157,7 +157,7 @@ impl Process {
                 Some(rustix::fs::renameat_with(CWD, from, CWD, to, flags))
             }
             (Spot::Outside(_), _) | (_, Spot::Outside(_)) => Some(Err(Errno::XDEV)),
-            (Spot::Dir(_), _) | (_, Spot::Dir(_)) => Some(Err(Errno::BUSY)),
+            (Spot::Dir, _) | (_, Spot::Dir) => Some(Err(Errno::BUSY)),
             (Spot::Name { found: None, .. }, _) => Some(Err(Errno::NOENT)),
             (
                 Spot::Name {
@@ -217,9 +217,7 @@ impl Process {
                 return Some(rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty()))
             }
             (Found::Outside(_), _) | (_, Spot::Outside(_)) => return Some(Err(Errno::XDEV)),
-            (_, Spot::Dir(_) | Spot::Name { found: Some(_), .. }) => {
-                return Some(Err(Errno::EXIST))
-            }
+            (_, Spot::Dir | Spot::Name { found: Some(_), .. }) => return Some(Err(Errno::EXIST)),
             (Found::Inode(_, FileType::Dir), _) => return Some(Err(Errno::PERM)),
             (_, Spot::Name { slash: true, .. }) => return Some(Err(Errno::NOENT)),
             (Found::Inode(ino, _), Spot::Name { parent, name, .. }) => (ino, parent, name),
@@ -233,7 +231,7 @@ impl Process {
     pub fn symlinkat(&'static self, target: &[u8], dirfd: Fd, path: &[u8]) -> Outcome<()> {
         let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
             Spot::Outside(path) => return Some(rustix::fs::symlink(target, path)),
-            Spot::Dir(_) | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
+            Spot::Dir | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
             Spot::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
             Spot::Name { parent, name, .. } => (parent, name),
         };
@@ -261,8 +259,7 @@ impl Process {
             return Some(Err(Errno::INVAL));
         }
         if let Some(ino) = self.magic(path) {
-            let text = self.path_of_any(ino);
-            return Some(Ok(put(&done!(text), out)));
+            return Some(Ok(put(&done!(self.path_or_deleted(ino)), out)));
         }
         let (ino, kind) = match ours!(self.existing(dirfd, path, false, true)) {
             Found::Outside(path) => {
@@ -280,13 +277,15 @@ impl Process {
         Some(Ok(put(&target[..length], out)))
     }
 
-    /// The path of a directory; of a file, whose names nobody keeps, its number.
-    fn path_of_any(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        if self.attr(ino)?.file_type() == FileType::Dir {
-            return self.path_of(ino);
+    /// One of the paths of an inode; like the kernel's links, also of what has none.
+    fn path_or_deleted(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        match self.path_of(ino) {
+            Err(Errno::NOENT) => {
+                let prefix = self.instance.get().map_or(&[][..], |i| i.prefix.bytes());
+                Ok([prefix, format!("/[{}] (deleted)", ino.0).as_bytes()].concat())
+            }
+            path => path,
         }
-        let instance = self.instance.get().ok_or(Errno::NOENT)?;
-        Ok([instance.prefix.bytes(), format!("/[{}]", ino.0).as_bytes()].concat())
     }
 
     /// realpath(3): the canonical path of something that exists, how many bytes.

@@ -93,7 +93,7 @@ impl Process {
         for _ in 0..TRIES {
             match ours!(self.spot(dirfd, path, follow)) {
                 Spot::Outside(path) => return Some(Ok(Way::Outside(path))),
-                Spot::Dir(_) => return Some(Err(exists_or(exclusive, Errno::ISDIR))),
+                Spot::Dir => return Some(Err(exists_or(exclusive, Errno::ISDIR))),
                 Spot::Name { found: Some(_), .. } if exclusive => return Some(Err(Errno::EXIST)),
                 Spot::Name { slash: true, .. } => return Some(Err(Errno::ISDIR)),
                 Spot::Name {

@@ -39,7 +39,7 @@ pub enum Spot {
         slash: bool,
     },
     /// A directory that no name of the path tells: the root, `x/.`, `x/..`.
-    Dir(Ino),
+    Dir,
     /// Something of the kernel's.
     Outside(Vec<u8>),
 }
@@ -263,7 +263,7 @@ impl Process {
     /// The name that a path ends in, for making or removing it.
     pub(super) fn spot(&'static self, dirfd: Fd, path: &[u8], follow: bool) -> Outcome<Spot> {
         let spot = match ours!(self.place(dirfd, path, follow)) {
-            Place::Dir(dir) => Spot::Dir(dir),
+            Place::Dir(_) => Spot::Dir,
             Place::Outside(path) => Spot::Outside(path),
             Place::Name {
                 parent,

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weir_core::node::ofd;
+use weir_core::proto::{PREFIX_LINK, SHM_LINK};
 use weir_core::types::Ino;
 
 use super::table::{self, Handle, DIR, PATH, READ, WRITE};
@@ -30,12 +31,6 @@ const READY: u32 = 2;
 
 /// The environment variable that names the instance by its run directory.
 pub const INSTANCE_VARIABLE: &str = "WEIR_INSTANCE";
-/// Links in the run directory that spare a connection: to the directory of shared
-/// memory, and to the mount prefix.
-pub const SHM_LINK: &str = "shm";
-/// See [`SHM_LINK`].
-pub const PREFIX_LINK: &str = "prefix";
-
 /// Where the instance is.
 #[derive(Debug)]
 pub struct Instance {

@@ -168,9 +168,10 @@ fn add_writers(stat: &mut Stat, attr: &Attr, node: &Node) {
         return;
     }
     stat.size = size;
-    let known = attr.allocated.saturating_add(unpublished);
-    stat.blocks = known.min(size.max(attr.allocated)).div_ceil(512);
-    if mtime > attr.mtime_ns {
+    // The server may have heard of some of it: at least so much is stored.
+    stat.blocks = attr.allocated.max(unpublished.min(size)).div_ceil(512);
+    // 0: not written since the writers came.
+    if mtime != 0 && mtime > attr.mtime_ns {
         stat.mtime = time(mtime);
         stat.ctime = stat.ctime.max(stat.mtime);
     }

@@ -4,13 +4,13 @@
 //! SHM_DIR/open names        shared by all        SHM_DIR/ph      placeholder of descriptors
 //!         client-<id>       one a client         SHM_DIR/cwd/    working directories
 //!         slab-<n>          the memory tier      STORAGE/slab-<n>  the file tier
-//! RUN_DIR/server.sock
+//! RUN_DIR/server.sock       RUN_DIR/shm, prefix  links that say where that is
 //! ```
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{symlink, DirBuilderExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -28,6 +28,7 @@ use weir_core::node::region::{
     client_layout, open_layout, ClientHeader, Hub, MAGIC, NOTE_SLOTS, RECORD_SLOTS,
 };
 use weir_core::node::ring::{NoteSlot, RecordSlot};
+use weir_core::proto::{PREFIX_LINK, SHM_LINK};
 use weir_core::types::{ClientId, Rank};
 use weir_store::map::{create_sparse, Access, MapError, Mapping, Region};
 
@@ -57,6 +58,7 @@ pub struct Instance {
     shm_dir: PathBuf,
     storage: Vec<PathBuf>,
     max_files: u32,
+    prefix: String,
     /// Directories that were not there before.
     made: Vec<PathBuf>,
     /// The `open` region, whose file also says that the place is taken.
@@ -102,6 +104,7 @@ impl Instance {
             shm_dir: options.shm_dir.clone(),
             storage: options.storage.iter().map(|dir| dir.path.clone()).collect(),
             max_files: options.max_files,
+            prefix: options.prefix.clone(),
             made: Vec::new(),
             claim: None,
         };
@@ -126,7 +129,18 @@ impl Instance {
         for name in [PLACEHOLDER, WORKING_DIRS] {
             private_dir(&self.shm_dir.join(name))?;
         }
+        self.make_links();
         Ok(())
+    }
+
+    /// Links that spare clients a connection. Where they cannot be made (a file of that
+    /// name is in the way) clients ask instead.
+    fn make_links(&self) {
+        self.remove_links();
+        if self.shm_dir.is_absolute() {
+            let _ = symlink(&self.shm_dir, self.run_dir.join(SHM_LINK));
+            let _ = symlink(&self.prefix, self.run_dir.join(PREFIX_LINK));
+        }
     }
 
     /// Where shared memory is.
@@ -252,8 +266,18 @@ impl Instance {
 }
 
 impl Instance {
+    fn remove_links(&self) {
+        for link in [SHM_LINK, PREFIX_LINK] {
+            let link = self.run_dir.join(link);
+            if link.is_symlink() {
+                let _ = std::fs::remove_file(link);
+            }
+        }
+    }
+
     fn remove_files(&self) {
         let _ = std::fs::remove_file(self.run_dir.join(SOCKET));
+        self.remove_links();
         remove_files(&self.shm_dir, &[OPEN, "names"], &["client-", "slab-"]);
         for dir in &self.storage {
             remove_files(dir, &[], &["slab-"]);
