@@ -267,6 +267,10 @@ unsafe fn list(
         if !all.iter().any(|b| is_our_block(*b)) {
             return next.map_or(-1, |f| f(mode, blocks, count, event));
         }
+        if mode != libc::LIO_WAIT && mode != libc::LIO_NOWAIT {
+            raw::set_errno(rustix::io::Errno::INVAL);
+            return -1;
+        }
         let mut fine = true;
         let mut others = Vec::new();
         for &block in all.iter().filter(|b| !b.is_null()) {

@@ -4,7 +4,8 @@ use core::ffi::{c_int, c_uint, c_void};
 use std::io::{IoSlice, IoSliceMut};
 
 use libc::{iovec, off_t, size_t, ssize_t};
-use weir_client::types::LockRange;
+use rustix::io::Errno;
+use weir_client::types::{LockRange, Outcome};
 
 use crate::next::interpose;
 use crate::{process, raw};
@@ -43,18 +44,18 @@ unsafe fn room<'a>(buffer: *mut c_void, n: usize) -> &'a mut [u8] {
 /// The most that one call transfers, as on Linux.
 const MAX_TRANSFER: usize = 0x7fff_f000;
 
-/// A caller's vector; `None`: not one that the kernel would take (let it say so).
+/// The most pieces that a call may have (IOV_MAX).
+const MAX_PIECES: usize = 1024;
+
+/// A caller's vector; EINVAL: too many pieces, EFAULT: none where there should be some.
 ///
 /// # Safety
 ///
 /// `count` elements at `vector` are readable, and what they point to is as the call needs.
-unsafe fn gather<'a>(vector: *const iovec, count: c_int) -> Option<Vec<IoSlice<'a>>> {
-    let count = usize::try_from(count).ok().filter(|n| *n <= 1024)?;
-    if vector.is_null() && count > 0 {
-        return None;
-    }
+unsafe fn gather<'a>(vector: *const iovec, count: c_int) -> Result<Vec<IoSlice<'a>>, Errno> {
+    let count = pieces(vector, count)?;
     // SAFETY: as the caller vouches.
-    Some(unsafe {
+    Ok(unsafe {
         (0..count)
             .map(|i| &*vector.add(i))
             .map(|v| IoSlice::new(bytes(v.iov_base, v.iov_len)))
@@ -67,13 +68,10 @@ unsafe fn gather<'a>(vector: *const iovec, count: c_int) -> Option<Vec<IoSlice<'
 /// # Safety
 ///
 /// As for `gather`.
-unsafe fn scatter<'a>(vector: *const iovec, count: c_int) -> Option<Vec<IoSliceMut<'a>>> {
-    let count = usize::try_from(count).ok().filter(|n| *n <= 1024)?;
-    if vector.is_null() && count > 0 {
-        return None;
-    }
+unsafe fn scatter<'a>(vector: *const iovec, count: c_int) -> Result<Vec<IoSliceMut<'a>>, Errno> {
+    let count = pieces(vector, count)?;
     // SAFETY: as the caller vouches.
-    Some(unsafe {
+    Ok(unsafe {
         (0..count)
             .map(|i| &*vector.add(i))
             .map(|v| IoSliceMut::new(room(v.iov_base, v.iov_len)))
@@ -81,9 +79,43 @@ unsafe fn scatter<'a>(vector: *const iovec, count: c_int) -> Option<Vec<IoSliceM
     })
 }
 
+fn pieces(vector: *const iovec, count: c_int) -> Result<usize, Errno> {
+    match usize::try_from(count) {
+        Ok(count) if count <= MAX_PIECES && (count == 0 || !vector.is_null()) => Ok(count),
+        Ok(count) if count <= MAX_PIECES => Err(Errno::FAULT),
+        _ => Err(Errno::INVAL),
+    }
+}
+
 /// Whether it is worth building a vector.
 fn is_ours(fd: c_int) -> Option<()> {
     crate::is_ours(fd).then_some(())
+}
+
+/// Reads into a vector, if the descriptor is ours.
+fn reading<'a>(
+    fd: c_int,
+    vector: impl FnOnce() -> Result<Vec<IoSliceMut<'a>>, Errno>,
+    read: impl FnOnce(&mut [IoSliceMut<'a>]) -> Outcome<usize>,
+) -> Outcome<usize> {
+    is_ours(fd)?;
+    match vector() {
+        Ok(mut vector) => read(&mut vector),
+        Err(errno) => Some(Err(errno)),
+    }
+}
+
+/// Writes from a vector, if the descriptor is ours.
+fn writing<'a>(
+    fd: c_int,
+    vector: impl FnOnce() -> Result<Vec<IoSlice<'a>>, Errno>,
+    write: impl FnOnce(&[IoSlice<'a>]) -> Outcome<usize>,
+) -> Outcome<usize> {
+    is_ours(fd)?;
+    match vector() {
+        Ok(vector) => write(&vector),
+        Err(errno) => Some(Err(errno)),
+    }
 }
 
 interpose! {
@@ -103,17 +135,17 @@ interpose! {
     [pwrite pwrite64 __pwrite64] (fd: c_int, buffer: *const c_void, n: size_t, offset: off_t) -> ssize_t: libc::SYS_pwrite64, [fd, buffer, n, offset]
         => |p| p.pwrite(fd, unsafe { bytes(buffer, n) }, offset);
     [readv] (fd: c_int, vector: *const iovec, count: c_int) -> ssize_t: libc::SYS_readv, [fd, vector, count]
-        => |p| is_ours(fd).and_then(|()| unsafe { scatter(vector, count) }).and_then(|mut v| p.readv(fd, &mut v));
+        => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.readv(fd, v));
     [writev] (fd: c_int, vector: *const iovec, count: c_int) -> ssize_t: libc::SYS_writev, [fd, vector, count]
-        => |p| is_ours(fd).and_then(|()| unsafe { gather(vector, count) }).and_then(|v| p.writev(fd, &v));
+        => |p| writing(fd, || unsafe { gather(vector, count) }, |v| p.writev(fd, v));
     [preadv preadv64] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t) -> ssize_t: libc::SYS_preadv, [fd, vector, count, offset, 0]
-        => |p| is_ours(fd).and_then(|()| unsafe { scatter(vector, count) }).and_then(|mut v| p.preadv(fd, &mut v, offset));
+        => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.preadv(fd, v, offset));
     [pwritev pwritev64] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t) -> ssize_t: libc::SYS_pwritev, [fd, vector, count, offset, 0]
-        => |p| is_ours(fd).and_then(|()| unsafe { gather(vector, count) }).and_then(|v| p.pwritev(fd, &v, offset));
+        => |p| writing(fd, || unsafe { gather(vector, count) }, |v| p.pwritev(fd, v, offset));
     [preadv2 preadv64v2] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: libc::SYS_preadv2, [fd, vector, count, offset, 0, flags]
-        => |p| is_ours(fd).and_then(|()| unsafe { scatter(vector, count) }).and_then(|mut v| p.preadv2(fd, &mut v, offset, flags));
+        => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.preadv2(fd, v, offset, flags));
     [pwritev2 pwritev64v2] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: libc::SYS_pwritev2, [fd, vector, count, offset, 0, flags]
-        => |p| is_ours(fd).and_then(|()| unsafe { gather(vector, count) }).and_then(|v| p.pwritev2(fd, &v, offset, flags));
+        => |p| writing(fd, || unsafe { gather(vector, count) }, |v| p.pwritev2(fd, v, offset, flags));
     [lseek lseek64 __lseek] (fd: c_int, offset: off_t, whence: c_int) -> off_t: libc::SYS_lseek, [fd, offset, whence]
         => |p| p.lseek(fd, offset, whence);
     [ftruncate ftruncate64] (fd: c_int, length: off_t) -> c_int: libc::SYS_ftruncate, [fd, length]
@@ -134,7 +166,9 @@ interpose! {
     [fcntl fcntl64 __fcntl] (fd: c_int, command: c_int, argument: usize) -> c_int: libc::SYS_fcntl, [fd, command, argument]
         => |p| unsafe { control(p, fd, command, argument) };
     [ioctl] (fd: c_int, request: libc::c_ulong, argument: usize) -> c_int: libc::SYS_ioctl, [fd, request, argument]
-        => |p| p.ioctl(fd, request);
+        => |p| unsafe { io_control(p, fd, request, argument) };
+    [readahead] (fd: c_int, offset: off_t, n: size_t) -> ssize_t: libc::SYS_readahead, [fd, offset, n]
+        => |p| p.fadvise(fd, offset, 0, libc::POSIX_FADV_WILLNEED).map(|r| r.map(|()| 0usize));
     [getdents64] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getdents64, [fd, buffer, n]
         => |p| p.getdents64(fd, unsafe { room(buffer, n) });
     [copy_file_range] (from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, n: size_t, flags: c_uint) -> ssize_t:
@@ -153,6 +187,31 @@ interpose! {
         => |p| p.fchown(fd, uid, gid);
 }
 
+/// `ioctl(2)`: of those that ask something of a file, FIONREAD is one that programs use.
+///
+/// # Safety
+///
+/// As ioctl(2) demands.
+unsafe fn io_control(
+    p: &'static weir_client::process::Process,
+    fd: c_int,
+    request: libc::c_ulong,
+    argument: usize,
+) -> Outcome<c_int> {
+    if request != libc::FIONREAD {
+        return p.ioctl(fd, request);
+    }
+    let waiting = p.fstat(fd)?.and_then(|stat| {
+        let at = p.lseek(fd, 0, libc::SEEK_CUR).unwrap_or(Err(Errno::BADF))?;
+        Ok(stat.size.saturating_sub(at.unsigned_abs()))
+    });
+    Some(waiting.map(|bytes| {
+        // SAFETY: the request takes a pointer to an int.
+        unsafe { (argument as *mut c_int).write(c_int::try_from(bytes).unwrap_or(c_int::MAX)) };
+        0
+    }))
+}
+
 /// `fcntl(2)`: locks have a structure, all else a number.
 ///
 /// # Safety
@@ -163,7 +222,7 @@ unsafe fn control(
     fd: c_int,
     command: c_int,
     argument: usize,
-) -> weir_client::types::Outcome<c_int> {
+) -> Outcome<c_int> {
     match command {
         libc::F_GETLK
         | libc::F_SETLK
@@ -174,7 +233,7 @@ unsafe fn control(
             is_ours(fd)?;
             // SAFETY: these commands take a struct flock.
             let Some(flock) = (unsafe { (argument as *mut libc::flock).as_mut() }) else {
-                return Some(Err(rustix::io::Errno::FAULT));
+                return Some(Err(Errno::FAULT));
             };
             let mut range = LockRange {
                 kind: flock.l_type,
@@ -237,7 +296,7 @@ macro_rules! numbers {
         pub unsafe extern "C" fn $name($fd: c_int, $($p: $t),*) -> c_int {
             if let Some($process) = process() {
                 if let Some(result) = $ours {
-                    return result.map_or_else(|errno: rustix::io::Errno| errno.raw_os_error(), |()| 0);
+                    return result.map_or_else(|errno: Errno| errno.raw_os_error(), |()| 0);
                 }
             }
             // SAFETY: numbers only.
@@ -279,14 +338,14 @@ macro_rules! lockfs {
                     libc::F_ULOCK => (libc::F_SETLK, libc::F_UNLCK),
                     libc::F_TEST => (libc::F_GETLK, libc::F_WRLCK),
                     _ => {
-                        raw::set_errno(rustix::io::Errno::INVAL);
+                        raw::set_errno(Errno::INVAL);
                         return -1;
                     }
                 };
                 lock.l_type = kind as i16;
                 let done = fcntl(fd, how, &raw mut lock as usize);
                 if done == 0 && command == libc::F_TEST && lock.l_type != libc::F_UNLCK as i16 && lock.l_pid != libc::getpid() {
-                    raw::set_errno(rustix::io::Errno::ACCESS);
+                    raw::set_errno(Errno::ACCESS);
                     return -1;
                 }
                 done
@@ -304,7 +363,7 @@ lockfs! { lockf lockf64 }
 #[no_mangle]
 pub unsafe extern "C" fn isatty(fd: c_int) -> c_int {
     if crate::is_ours(fd) {
-        raw::set_errno(rustix::io::Errno::NOTTY);
+        raw::set_errno(Errno::NOTTY);
         return 0;
     }
     let mut attributes = [0u64; 16];

@@ -9,7 +9,7 @@
 //! | [`next`], [`raw`] | what stands behind a wrapper; system calls |
 //! | [`calls`], [`names`], [`status`] | descriptors; names; what stat and its like fill |
 //! | [`stdio`], [`dir`], [`aio`] | what libc does from inside itself: streams of files, of directories, aio |
-//! | [`launch`], [`memory`] | fork, exec, spawn; mappings |
+//! | [`launch`], [`memory`], [`sockets`] | fork, exec, spawn; mappings; descriptors sent over sockets |
 //! | [`temp`] | realpath, mkstemp and their like |
 //!
 //! Invariants: errno is changed only by a call that failed; no panic crosses to the
@@ -24,6 +24,7 @@ pub mod memory;
 pub mod names;
 pub mod next;
 pub mod raw;
+pub mod sockets;
 pub mod status;
 pub mod stdio;
 pub mod temp;
@@ -124,6 +125,8 @@ extern "C" fn construct() {
     status::resolve();
     names::resolve_others();
     status::resolve_others();
+    sockets::resolve();
+    sockets::resolve_others();
     dir::resolve();
     stdio::resolve_all();
     aio::resolve();

@@ -7,6 +7,7 @@ use weir_core::types::Ino;
 
 use super::place::{ours, Found};
 use super::stat::{EMPTY_PATH, NOFOLLOW};
+use super::table::PATH;
 use super::{Outcome, Process};
 use crate::kernel::Fd;
 use crate::types::{Time, UTIME_NOW, UTIME_OMIT};
@@ -24,10 +25,22 @@ fn nothing(ino: Ino) -> SetAttr {
 }
 
 impl Process {
+    /// The inode of a descriptor that is more than a place (not O_PATH).
+    fn changeable(&'static self, fd: Fd) -> Outcome<Ino> {
+        let handle = self.handle(fd)?;
+        Some(if handle.has(PATH) {
+            Err(Errno::BADF)
+        } else {
+            Ok(handle.ino())
+        })
+    }
+
     /// fchmod(2).
     pub fn fchmod(&'static self, fd: Fd, mode: u32) -> Outcome<()> {
-        let ino = self.handle(fd)?.ino();
-        Some(self.change_mode(ino, mode))
+        Some(
+            self.changeable(fd)?
+                .and_then(|ino| self.change_mode(ino, mode)),
+        )
     }
 
     /// fchmodat2(2).
@@ -63,8 +76,8 @@ impl Process {
 
     /// fchown(2); `u32::MAX` leaves as it is.
     pub fn fchown(&'static self, fd: Fd, uid: u32, gid: u32) -> Outcome<()> {
-        let ino = self.handle(fd)?.ino();
-        Some(self.change_owner(ino, uid, gid))
+        let ino = self.changeable(fd)?;
+        Some(ino.and_then(|ino| self.change_owner(ino, uid, gid)))
     }
 
     /// fchownat(2).
@@ -113,8 +126,8 @@ impl Process {
 
     /// futimens(2): access and modification time; `None`: now.
     pub fn futimens(&'static self, fd: Fd, times: Option<[Time; 2]>) -> Outcome<()> {
-        let ino = self.handle(fd)?.ino();
-        Some(self.change_times(ino, times))
+        let ino = self.changeable(fd)?;
+        Some(ino.and_then(|ino| self.change_times(ino, times)))
     }
 
     /// utimensat(2).

@@ -80,6 +80,9 @@ impl core::fmt::Debug for View {
     }
 }
 
+/// The longest path, with its NUL, bytes.
+const PATH_MAX: usize = 4096;
+
 /// How often the server is asked to get done with a change.
 const PATIENCE: u32 = 1000;
 
@@ -149,6 +152,9 @@ impl Process {
         let instance = self.instance()?;
         if path.first() == Some(&b'/') {
             let rest = instance.prefix.strip(path)?;
+            if path.len() >= PATH_MAX {
+                return Some(Err(Errno::NAMETOOLONG));
+            }
             let root = done!(self.view()).root();
             return Some(Ok((root, Cow::Borrowed(rest))));
         }

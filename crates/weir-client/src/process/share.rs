@@ -127,4 +127,24 @@ impl Process {
             }
         }
     }
+
+    /// Before some descriptors are sent to another process: makes those that are ours
+    /// ready.
+    pub fn share(&'static self, fds: &[Fd]) {
+        let _held = self.lock.hold();
+        for fd in fds {
+            if let Some(handle) = table::get(*fd) {
+                self.mark(*fd, handle);
+            }
+        }
+    }
+
+    /// After descriptors were received: takes over those that stand for files of ours.
+    pub fn received(&'static self, fds: &[Fd]) {
+        let Some(instance) = self.instance() else {
+            return;
+        };
+        let _held = self.lock.hold();
+        self.adopt_among(instance, fds.iter().copied());
+    }
 }

@@ -211,19 +211,24 @@ impl Process {
     /// Takes over the descriptors of weir and the current directory that the program
     /// before this one, in the same process, left.
     fn adopt(&self, instance: &Instance) {
+        self.adopt_among(instance, open_descriptors().into_iter());
+        self.adopt_cwd(instance);
+    }
+
+    /// Takes over those of `fds` that are placeholders. Under the lock.
+    pub(super) fn adopt_among(&self, instance: &Instance, fds: impl Iterator<Item = Fd>) {
         let path = [&instance.shm_dir, &b"/ph"[..]].concat();
         let Ok(mark) = rustix::fs::stat(path) else {
             return;
         };
-        for fd in open_descriptors() {
+        for fd in fds {
             let same = kernel::borrow(fd)
                 .and_then(rustix::fs::fstat)
                 .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (mark.st_dev, mark.st_ino));
-            if same {
+            if same && table::get(fd).is_none() {
                 self.adopt_fd(fd);
             }
         }
-        self.adopt_cwd(instance);
     }
 
     fn adopt_fd(&self, fd: Fd) {
