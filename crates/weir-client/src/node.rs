@@ -38,7 +38,9 @@ const MAX_SLABS: u32 = 16 << 10;
 impl core::fmt::Debug for Node {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let dir = String::from_utf8_lossy(&self.shm_dir);
-        f.debug_struct("Node").field("shm_dir", &dir).finish()
+        f.debug_struct("Node")
+            .field("shm_dir", &dir)
+            .finish_non_exhaustive()
     }
 }
 

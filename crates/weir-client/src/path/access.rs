@@ -4,6 +4,7 @@
 //! mode bits: a file that was made read-only is not opened for writing by accident.
 //! Root passes, but for executing a file that nobody may execute.
 
+use rustix::io::Errno;
 use weir_core::names::{Attr, FileType};
 
 /// R_OK of access(2).
@@ -25,6 +26,15 @@ pub struct Credentials {
 }
 
 impl Credentials {
+    /// EACCES if they may not do all of `want`.
+    pub fn check(&self, attr: &Attr, want: u32) -> Result<(), Errno> {
+        if self.may(attr, want) {
+            Ok(())
+        } else {
+            Err(Errno::ACCESS)
+        }
+    }
+
     /// Whether they may do all of `want` ([`READ`], [`WRITE`], [`EXECUTE`]).
     pub fn may(&self, attr: &Attr, want: u32) -> bool {
         if self.uid == 0 {

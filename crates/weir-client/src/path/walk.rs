@@ -66,6 +66,7 @@ impl core::fmt::Debug for Name {
 
 /// Where a path leads.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // the name lies on the stack, so that looking allocates nothing
 pub enum Place {
     /// To a directory that is not told by a name: the root, `x/.`, `x/..`, an empty rest.
     Dir(Ino),
@@ -142,7 +143,8 @@ impl<N: Names> Walk<'_, N> {
     fn step_up(&self, state: &mut State<'_>, at: usize) -> Result<Option<Place>, Errno> {
         self.check_search(state.dir)?;
         if state.dir == self.names.root() {
-            return self.absolute(state, self.above(&state.path[at..]));
+            let above = self.above(&state.path[at..]);
+            return Ok(self.absolute(state, above));
         }
         let attr = self.names.attr(state.dir)?.ok_or(Errno::NOENT)?;
         if attr.parent == Ino::NONE {
@@ -212,21 +214,21 @@ impl<N: Names> Walk<'_, N> {
             return Err(Errno::NAMETOOLONG);
         }
         if path.first() == Some(&b'/') {
-            return self.absolute(state, path);
+            return Ok(self.absolute(state, path));
         }
         (state.path, state.at) = (Cow::Owned(path), 0);
         Ok(None)
     }
 
     /// Goes on along an absolute path: ours again, or the kernel's.
-    fn absolute(&self, state: &mut State<'_>, path: Vec<u8>) -> Result<Option<Place>, Errno> {
+    fn absolute(&self, state: &mut State<'_>, path: Vec<u8>) -> Option<Place> {
         let Some(rest) = self.prefix.strip(&path) else {
-            return Ok(Some(Place::Outside(path)));
+            return Some(Place::Outside(path));
         };
         state.at = path.len() - rest.len();
         state.dir = self.names.root();
         state.path = Cow::Owned(path);
-        Ok(None)
+        None
     }
 
     fn check_dir(&self, dir: Ino) -> Result<(), Errno> {
@@ -242,10 +244,7 @@ impl<N: Names> Walk<'_, N> {
             return Ok(());
         }
         let attr = self.names.attr(dir)?.ok_or(Errno::NOENT)?;
-        match self.who.may(&attr, EXECUTE) {
-            true => Ok(()),
-            false => Err(Errno::ACCESS),
-        }
+        self.who.check(&attr, EXECUTE)
     }
 }
 

@@ -22,9 +22,11 @@ impl Process {
     pub fn chdir(&'static self, path: &[u8]) -> Outcome<()> {
         self.instance()?;
         match self.existing(AT_FDCWD, path, true, false) {
-            None => self.leave_for(|| rustix::process::chdir(path)),
+            None => Some(self.leave_for(|| rustix::process::chdir(path))),
             Some(Err(error)) => Some(Err(error)),
-            Some(Ok(Found::Outside(path))) => self.leave_for(|| rustix::process::chdir(&path[..])),
+            Some(Ok(Found::Outside(path))) => {
+                Some(self.leave_for(|| rustix::process::chdir(&path[..])))
+            }
             Some(Ok(Found::Inode(ino, FileType::Dir))) => Some(self.enter(ino)),
             Some(Ok(Found::Inode(..))) => Some(Err(Errno::NOTDIR)),
         }
@@ -38,18 +40,18 @@ impl Process {
             Some(_) => Some(Err(Errno::NOTDIR)),
             None => {
                 let borrowed = crate::kernel::borrow(fd);
-                self.leave_for(|| rustix::process::fchdir(borrowed?))
+                Some(self.leave_for(|| rustix::process::fchdir(borrowed?)))
             }
         }
     }
 
-    fn leave_for(&'static self, go: impl FnOnce() -> Result<(), Errno>) -> Outcome<()> {
+    fn leave_for(&'static self, go: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         let gone = go();
         if gone.is_ok() {
             self.cwd.store(0, Ordering::Relaxed);
             self.cwd_unknown.store(true, Ordering::Relaxed);
         }
-        Some(gone)
+        gone
     }
 
     fn enter(&'static self, ino: Ino) -> Result<(), Errno> {

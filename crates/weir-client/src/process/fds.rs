@@ -229,7 +229,7 @@ impl Process {
             }
         } else {
             if let Some(session) = session.filter(|_| handle.locked.load(Ordering::Relaxed)) {
-                self.unlock_description(session, handle);
+                Self::unlock_description(session, handle);
             }
             ofd.close();
             let named = self.view().and_then(|view| view.attr(ino));
@@ -253,7 +253,7 @@ impl Process {
         self.handles.put(handle);
     }
 
-    fn unlock_description(&self, session: &crate::session::Session, handle: &Handle) {
+    fn unlock_description(session: &crate::session::Session, handle: &Handle) {
         let (ino, ofd) = (handle.ino(), handle.index.load(Ordering::Relaxed));
         let _ = session.call(proto::Flock {
             ino,

@@ -62,6 +62,8 @@ pub struct Process {
     state: AtomicU32,
     /// The process's number when the state was made for it.
     pid: AtomicU32,
+    /// How many forks are under way: only within one can a child run on this memory.
+    forking: AtomicU32,
     /// 1, until a fork wipes it.
     unforked: Slot<AtomicU64>,
     /// Guards the tables.
@@ -86,6 +88,7 @@ pub struct Process {
 static PROCESS: Process = Process {
     state: AtomicU32::new(start::UNKNOWN),
     pid: AtomicU32::new(0),
+    forking: AtomicU32::new(0),
     unforked: Slot::empty(),
     lock: SlowLock::new(),
     instance: Slot::empty(),

@@ -130,10 +130,7 @@ impl Process {
     /// Whether names may be made and removed in a directory.
     pub(super) fn check_parent(&'static self, parent: Ino) -> Result<(), Errno> {
         let attr = self.view()?.attr(parent)?.ok_or(Errno::NOENT)?;
-        match self.who().may(&attr, access::WRITE | access::EXECUTE) {
-            true => Ok(()),
-            false => Err(Errno::ACCESS),
-        }
+        self.who().check(&attr, access::WRITE | access::EXECUTE)
     }
 
     fn open_target(&'static self, target: &Target, flags: i32) -> Result<Fd, Errno> {
@@ -177,10 +174,7 @@ impl Process {
         if flags & O_TRUNC != 0 {
             want |= access::WRITE;
         }
-        match self.who().may(attr, want) {
-            true => Ok(()),
-            false => Err(Errno::ACCESS),
-        }
+        self.who().check(attr, want)
     }
 
     /// A descriptor of an inode.
@@ -192,9 +186,10 @@ impl Process {
         let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
         ofd.open(attr.ino.0, kept.cast_unsigned());
         let alive = self.view()?.attr(attr.ino)?.is_some();
-        let opened = match alive {
-            true => self.open_placeholder(flags & O_CLOEXEC != 0),
-            false => Err(Errno::NOENT),
+        let opened = if alive {
+            self.open_placeholder(flags & O_CLOEXEC != 0)
+        } else {
+            Err(Errno::NOENT)
         };
         let fd = match opened {
             Ok(fd) => fd,
@@ -209,7 +204,7 @@ impl Process {
         if let Whose::VforkChild = whose {
             // The table is the parent's. The descriptor is this child's alone; it is
             // good for what such children do with it, namely to hand it to a program.
-            self.mark(fd, handle);
+            Self::mark(fd, handle);
             self.give_up(handle);
             return Ok(fd);
         }
@@ -267,13 +262,12 @@ impl Process {
 
     fn next_ofd(&self) -> Result<u32, Errno> {
         let next = self.ofd_next.load(Ordering::Relaxed);
-        let index = match next < self.ofd_end.load(Ordering::Relaxed) {
-            true => next,
-            false => {
-                let first = self.session()?.call(OfdBatch {})?;
-                self.ofd_end.store(first + BATCH, Ordering::Relaxed);
-                first
-            }
+        let index = if next < self.ofd_end.load(Ordering::Relaxed) {
+            next
+        } else {
+            let first = self.session()?.call(OfdBatch {})?;
+            self.ofd_end.store(first + BATCH, Ordering::Relaxed);
+            first
         };
         self.ofd_next.store(index + 1, Ordering::Relaxed);
         Ok(index)
@@ -304,8 +298,7 @@ fn check_kind(kind: FileType, flags: i32) -> Result<(), Errno> {
     let writes = flags & O_ACCMODE != 0 || flags & (O_TRUNC | O_CREAT) != 0;
     match kind {
         FileType::Dir if writes && flags & O_PATH == 0 => Err(Errno::ISDIR),
-        FileType::File if flags & O_DIRECTORY != 0 => Err(Errno::NOTDIR),
-        FileType::Symlink if flags & O_DIRECTORY != 0 => Err(Errno::NOTDIR),
+        FileType::File | FileType::Symlink if flags & O_DIRECTORY != 0 => Err(Errno::NOTDIR),
         FileType::Symlink if flags & O_PATH == 0 => Err(Errno::LOOP),
         _ => Ok(()),
     }

@@ -23,7 +23,11 @@ fn at_flags(follow: bool) -> AtFlags {
 }
 
 /// stat(2) or lstat(2).
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // as the kernel has them
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_wrap
+)] // as the kernel has them
 #[allow(clippy::unnecessary_cast)] // other widths on aarch64
 pub fn stat(path: &[u8], follow: bool) -> Result<Stat, Errno> {
     let s = rustix::fs::statat(CWD, path, at_flags(follow))?;

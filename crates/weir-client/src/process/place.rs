@@ -26,6 +26,7 @@ pub enum Found {
 
 /// A name in a directory, of which something shall be made or taken.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // the name lies on the stack, so that looking allocates nothing
 pub enum Spot {
     /// A name of weir's.
     Name {

@@ -19,6 +19,8 @@ const F_GETFD: i32 = 1;
 const FD_CLOEXEC: i32 = 1;
 const SEEK_SET: i32 = 0;
 
+const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
+
 /// Which process runs on this memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whose {
@@ -32,28 +34,32 @@ impl Process {
     /// Which process is calling. A forked child that nobody told of (a raw clone) is
     /// found out here, and becomes the owner of its copy of the state.
     pub(super) fn whose(&'static self) -> Whose {
+        // Between forks that were announced, nobody else runs on this memory; asking the
+        // kernel costs as much as all else that opening does here.
+        let wiped = self
+            .unforked
+            .get()
+            .map(|page| page.load(Ordering::Relaxed) == 0);
+        if wiped == Some(false) && self.forking.load(Ordering::Relaxed) == 0 {
+            return Whose::Own;
+        }
         let pid = own_pid();
         if pid == self.pid.load(Ordering::Relaxed) {
             return Whose::Own;
         }
-        let wiped = self
-            .unforked
-            .get()
-            .is_some_and(|page| page.load(Ordering::Relaxed) == 0);
-        if !wiped {
+        if wiped != Some(true) {
             return Whose::VforkChild;
         }
         self.become_owner();
         for (fd, handle) in table::all() {
-            self.mark(fd, handle);
+            Self::mark(fd, handle);
         }
         Whose::Own
     }
 
     /// Makes a description one that other processes may have.
-    pub(super) fn mark(&self, fd: Fd, handle: &Handle) {
+    pub(super) fn mark(fd: Fd, handle: &Handle) {
         let Some(ofd) = handle.ofd.get() else { return };
-        const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
         if ofd.state.load(Ordering::Acquire) & BOTH == BOTH {
             return;
         }
@@ -74,16 +80,19 @@ impl Process {
             return;
         }
         self.lock.take();
+        self.forking.fetch_add(1, Ordering::Relaxed);
         if let Whose::Own = self.whose() {
             for (fd, handle) in table::all() {
-                self.mark(fd, handle);
+                Self::mark(fd, handle);
             }
         }
     }
 
     /// After that, in the parent, also when it failed.
     pub fn after_fork_parent(&'static self) {
-        if self.instance.get().is_some() {
+        // Not if there was no instance yet when the fork began.
+        if self.lock.is_mine() {
+            self.forking.fetch_sub(1, Ordering::Relaxed);
             self.lock.give();
         }
     }
@@ -91,6 +100,7 @@ impl Process {
     /// After that, in a child that has memory of its own (not of vfork).
     pub fn after_fork_child(&'static self) {
         if self.instance.get().is_some() {
+            self.forking.store(0, Ordering::Relaxed);
             self.become_owner();
             self.lock.give();
         }
@@ -123,7 +133,7 @@ impl Process {
         for (fd, handle) in table::all() {
             let survives = kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
             if survives {
-                self.mark(fd, handle);
+                Self::mark(fd, handle);
             }
         }
     }
@@ -134,7 +144,7 @@ impl Process {
         let _held = self.lock.hold();
         for fd in fds {
             if let Some(handle) = table::get(*fd) {
-                self.mark(*fd, handle);
+                Self::mark(*fd, handle);
             }
         }
     }

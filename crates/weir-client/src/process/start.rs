@@ -102,19 +102,16 @@ impl Process {
             let target = rustix::fs::readlink(path, Vec::new()).ok()?;
             Some(target.into_bytes())
         };
-        let (shm_dir, prefix) = match (link(SHM_LINK), link(PREFIX_LINK)) {
-            (Some(shm_dir), Some(prefix)) => (shm_dir, prefix),
-            _ => {
-                let session: &'static Session =
-                    Box::leak(Box::new(Session::connect(&run_dir).ok()?));
-                self.node.set(Some(session.node()));
-                self.session.set(Some(session));
-                let welcome = session.welcome();
-                (
-                    welcome.shm_dir.clone().into(),
-                    welcome.prefix.clone().into(),
-                )
-            }
+        let known = link(SHM_LINK).zip(link(PREFIX_LINK));
+        let (shm_dir, prefix) = if let Some(known) = known {
+            known
+        } else {
+            let session: &'static Session = Box::leak(Box::new(Session::connect(&run_dir).ok()?));
+            self.node.set(Some(session.node()));
+            self.session.set(Some(session));
+            let welcome = session.welcome();
+            let shm_dir = welcome.shm_dir.clone().into();
+            (shm_dir, welcome.prefix.clone().into())
         };
         Some(Instance {
             run_dir,

@@ -81,10 +81,7 @@ impl Process {
         } else {
             real_credentials(self.who()).may(&attr, want)
         };
-        Some(match allowed {
-            true => Ok(()),
-            false => Err(Errno::ACCESS),
-        })
+        Some(if allowed { Ok(()) } else { Err(Errno::ACCESS) })
     }
 
     /// statfs(2).

@@ -171,7 +171,9 @@ impl<T: Linked> Queue<T> {
         self.take().unwrap_or_else(|| {
             let chunk: Vec<T> = (0..CHUNK).map(|_| T::default()).collect();
             let (first, rest) = chunk.leak().split_first().expect("a chunk is not empty");
-            rest.iter().for_each(|item| self.put(item));
+            for item in rest {
+                self.put(item);
+            }
             first
         })
     }

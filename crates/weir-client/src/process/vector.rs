@@ -147,13 +147,11 @@ impl Process {
                 Some(_) => Ok(open.file.vnode.append(open.session, &bytes)?.1),
             };
         }
-        match offset {
-            Some(at) => write_each(open, slices, at),
-            None => {
-                let at = open.reserve(length)?;
-                open.settle(at, length, write_each(open, slices, at))
-            }
+        if let Some(at) = offset {
+            return write_each(open, slices, at);
         }
+        let at = open.reserve(length)?;
+        open.settle(at, length, write_each(open, slices, at))
     }
 }
 
