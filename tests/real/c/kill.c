@@ -18,7 +18,7 @@ struct shared {
 	_Atomic long begun, done;     /* calls of the victim */
 	uint64_t slot_seed[SLOTS];    /* what the finished overwrite of a slot left there */
 	long slot_length[SLOTS];
-	long slot_now;                /* the slot that the call in flight overwrites, or -1 */
+	_Atomic long slot_now;        /* the slot that the call in flight overwrites, or -1 */
 };
 
 static struct shared *shared;
@@ -56,8 +56,15 @@ static void check_log(int *whole, int *readable)
 		return;
 	for (long n = 0; n < shared->done; n++) {
 		long length = record_length(n);
-		if (pread(fd, buf, (size_t)length, (off_t)at) != length || pattern_differs(buf, (size_t)length, 1, at) != -1) {
-			printf("  record %ld of %ld at %llu is not whole\n", n, (long)shared->done, (unsigned long long)at);
+		errno = 0;
+		ssize_t got = pread(fd, buf, (size_t)length, (off_t)at);
+		long differs = got > 0 ? pattern_differs(buf, (size_t)got, 1, at) : -1;
+		if (got != length || differs != -1) {
+			int error = errno;
+			ssize_t again = pread(fd, buf, (size_t)length, (off_t)at);
+			printf("  record %ld of %ld at %llu is not whole: read %zd of %ld (%s), differs at %ld (%d there); once more: %zd, differs at %ld\n", n,
+			       (long)shared->done, (unsigned long long)at, got, length, strerror(error), differs, differs >= 0 ? buf[differs] : 0, again,
+			       again > 0 ? pattern_differs(buf, (size_t)again, 1, at) : -1);
 			*readable = 0;
 			break;
 		}
