@@ -1,5 +1,7 @@
 //! What the data path needs of its process: shared tables, slabs and requests.
 
+use core::sync::atomic::{fence, Ordering};
+
 use rustix::io::Errno;
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
@@ -52,8 +54,33 @@ pub trait Host {
 /// The greatest file size: what `off_t` can say.
 pub const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 
-/// Finds a file's block and checks that it is the file's.
-pub fn block_of<H: Host>(host: &H, ino: Ino, state: &FileState) -> Option<&'static FileBlock> {
-    let block = host.blocks().get(state.block? as usize)?;
-    (block.ino.load(core::sync::atomic::Ordering::Acquire) == ino.0).then_some(block)
+/// What holds of a file at one moment: `ask` gets what the namespace says and the block,
+/// if somebody has the file open for writing.
+///
+/// The server can take the block back, and lend it to another file, between the look at
+/// the namespace and the look at the block: when the last writer leaves or is killed.
+/// Then what the namespace said is older than that (its size may be 0 still), and both are
+/// asked again. The namespace changes before the block does, so this ends.
+pub fn at_once<H: Host, T>(
+    host: &H,
+    ino: Ino,
+    ask: impl Fn(&FileState, Option<&'static FileBlock>) -> T,
+) -> Result<T, Errno> {
+    loop {
+        let state = host.file(ino)?;
+        let block = state
+            .block
+            .and_then(|index| host.blocks().get(index as usize));
+        let Some(block) = block else {
+            return Ok(ask(&state, None));
+        };
+        if block.ino.load(Ordering::Acquire) == ino.0 {
+            let answer = ask(&state, Some(block));
+            fence(Ordering::Acquire);
+            if block.ino.load(Ordering::Relaxed) == ino.0 {
+                return Ok(answer);
+            }
+        }
+        core::hint::spin_loop();
+    }
 }

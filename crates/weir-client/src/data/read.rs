@@ -12,7 +12,7 @@ use weir_core::extent::{ExtentIndex, Piece, PieceSource};
 use weir_core::node::region::Counter;
 use weir_store::slab::SlabId;
 
-use super::host::{block_of, FileState, Host};
+use super::host::{at_once, FileState, Host};
 use super::vnode::Vnode;
 
 /// Pieces that are looked up at a time.
@@ -79,17 +79,15 @@ impl Vnode {
     }
 
     fn moment<H: Host>(&self, host: &H) -> Result<Moment, Errno> {
-        let ino = self.ino();
-        let state = host.file(ino)?;
-        Ok(match block_of(host, ino, &state) {
+        at_once(host, self.ino(), |state, block| match block {
             // Activity first: what is written after this look makes it differ.
             Some(block) => Moment {
                 activity: block.activity(host.cells(), None),
                 size: block.size(host.cells()),
-                state,
+                state: *state,
             },
             None => Moment {
-                state,
+                state: *state,
                 size: state.size,
                 activity: 0,
             },

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use weir_core::types::Ino;
 
-use super::host::{block_of, Host};
+use super::host::{at_once, Host};
 use super::read::Map;
 use super::stream::Stream;
 use crate::siglock::{SigLock, TryLock};
@@ -83,8 +83,9 @@ impl Vnode {
 
     /// The size as of now, in bytes.
     pub fn size<H: Host>(&self, host: &H) -> Result<u64, Errno> {
-        let state = host.file(self.ino())?;
-        Ok(block_of(host, self.ino(), &state).map_or(state.size, |b| b.size(host.cells())))
+        at_once(host, self.ino(), |state, block| {
+            block.map_or(state.size, |block| block.size(host.cells()))
+        })
     }
 
     /// Reads what this process's live piece holds, without asking anybody.

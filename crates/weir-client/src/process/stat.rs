@@ -57,12 +57,14 @@ impl Process {
     /// The attributes of an inode as of now.
     pub(super) fn stat_of(&'static self, ino: Ino) -> Result<Stat, Errno> {
         let node = self.node()?;
-        let attr = self.attr(ino)?;
-        let mut stat = stat_from(&attr, node.hub());
-        if attr.block != 0 {
-            add_writers(&mut stat, &attr, node);
+        loop {
+            let attr = self.attr(ino)?;
+            let mut stat = stat_from(&attr, node.hub());
+            if attr.block == 0 || add_writers(&mut stat, &attr, node) {
+                return Ok(stat);
+            }
+            core::hint::spin_loop();
         }
-        Ok(stat)
     }
 
     /// faccessat2(2); `mode` is R_OK and its like.
@@ -151,18 +153,18 @@ fn device(hub: &Hub) -> u64 {
     ((minor & 0xfff00) << 12) | (0x57e << 8) | (minor & 0xff)
 }
 
-/// Adds what the writers of the file did since the server last heard of them.
-fn add_writers(stat: &mut Stat, attr: &Attr, node: &Node) {
+/// Adds what the writers of the file did since the server last heard of them. False: the
+/// last of them has gone since the attributes were read (it may have been killed), which
+/// are too old then.
+fn add_writers(stat: &mut Stat, attr: &Attr, node: &Node) -> bool {
     let block = attr.block.checked_sub(1);
     let Some(block) = block.and_then(|index| node.blocks().get(index as usize)) else {
-        return;
+        return true;
     };
     let size = block.size(node.cells());
     let (mtime, unpublished) = writers(block, node);
-    // The last writer may have gone since the attributes were read, and the block be
-    // another file's; then the inode's own numbers are as good as these.
     if block.ino.load(Ordering::Acquire) != attr.ino.0 {
-        return;
+        return false;
     }
     stat.size = size;
     // The server may have heard of some of it: at least so much is stored.
@@ -172,6 +174,7 @@ fn add_writers(stat: &mut Stat, attr: &Attr, node: &Node) {
         stat.mtime = time(mtime);
         stat.ctime = stat.ctime.max(stat.mtime);
     }
+    true
 }
 
 /// When the cells were last written through, and how many bytes their records hold.
