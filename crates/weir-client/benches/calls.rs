@@ -99,7 +99,7 @@ fn calls(tmp: &std::path::Path) {
         p.close(open(b"/weir/f")).unwrap().unwrap();
     });
     let theirs = best(5_000, |_| {
-        drop(rustix::fs::open(&file, OFlags::RDWR, Mode::empty()))
+        drop(rustix::fs::open(&file, OFlags::RDWR, Mode::empty()));
     });
     row("open + close", ours, theirs);
     let ours = best(500, |_| {
