@@ -143,6 +143,7 @@ fn main() {
     std::env::set_var("WEIR_INSTANCE", &options.run_dir);
     process().init();
     // Only this thread uses files of weir, as in a program of one thread.
+    #[allow(clippy::items_after_statements)] // beside its only use
     static ALONE: AtomicU8 = AtomicU8::new(1);
     // SAFETY: a static.
     unsafe { weir_client::sys::set_single_threaded_flag(ALONE.as_ptr()) };

@@ -71,7 +71,7 @@ unsafe fn syscall4(number: usize, args: [usize; 4]) -> Result<usize, Errno> {
 }
 
 /// A descriptor's number as an argument, sign-extended as C does.
-#[allow(clippy::cast_sign_loss)]
+#[allow(clippy::cast_sign_loss)] // a negative number is beyond every table
 fn arg(fd: i32) -> usize {
     fd as isize as usize
 }

@@ -45,6 +45,7 @@ unsafe fn ours<'a>(dir: *mut DIR) -> Option<&'a mut Stream> {
     }
 }
 
+#[allow(clippy::large_stack_arrays)] // built in place in the heap when optimised
 fn new_stream(fd: c_int) -> *mut DIR {
     Box::into_raw(Box::new(Stream {
         magic: MAGIC,

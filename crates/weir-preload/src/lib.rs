@@ -16,6 +16,14 @@
 //! caller (the profile aborts on one); a wrapper works before this library's
 //! constructor has run, for other libraries' constructors may run first.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::cast_ptr_alignment,
+    reason = "C's argument types become the kernel's words and back, as libc does it; fields of libc's structures are aligned as libc laid them out"
+)]
+
 pub mod aio;
 pub mod calls;
 pub mod dir;

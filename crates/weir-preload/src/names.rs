@@ -1,5 +1,10 @@
 //! Calls on names.
 
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "in the tables of wrappers each block rests on the same promise, that of the C function's caller, which the macro states"
+)]
+
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, uid_t};

@@ -1,6 +1,11 @@
 //! Calls that fill a structure with what a file or the file system is: stat, statx,
 //! statfs, statvfs, pathconf.
 
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "in the tables of wrappers each block rests on the same promise, that of the C function's caller, which the macro states"
+)]
+
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
 use weir_client::types::{Outcome, Stat, StatFs};
@@ -209,14 +214,14 @@ by_path_or_descriptor! { statvfs fstatvfs statvfs64 fstatvfs64 }
 fn limit(name: c_int) -> c_long {
     match name {
         libc::_PC_NAME_MAX => 255,
-        libc::_PC_PATH_MAX => 4096,
         libc::_PC_LINK_MAX => c_long::from(u16::MAX),
-        libc::_PC_PIPE_BUF => 4096,
         libc::_PC_FILESIZEBITS => 64,
         libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED | libc::_PC_2_SYMLINKS => 1,
-        libc::_PC_REC_MIN_XFER_SIZE | libc::_PC_REC_INCR_XFER_SIZE | libc::_PC_ALLOC_SIZE_MIN => {
-            4096
-        }
+        libc::_PC_PATH_MAX
+        | libc::_PC_PIPE_BUF
+        | libc::_PC_REC_MIN_XFER_SIZE
+        | libc::_PC_REC_INCR_XFER_SIZE
+        | libc::_PC_ALLOC_SIZE_MIN => 4096,
         libc::_PC_SYMLINK_MAX => 4095,
         _ => -1,
     }

@@ -29,6 +29,8 @@ const FIRST_SLOT: usize = 14;
 const FILENO: usize = 112;
 const OFFSET: usize = 144;
 const VTABLE: usize = 216;
+/// Protection is changed by pages.
+const PAGE: usize = 4096;
 /// A flag of `FILE`: an error was seen.
 const ERR_SEEN: c_int = 0x20;
 
@@ -103,7 +105,6 @@ fn replace(table: usize) -> bool {
         file_close as CloseFn as usize,
         file_stat as StatFn as usize,
     ];
-    const PAGE: usize = 4096;
     let begin = slot_of(table, 0) as usize & !(PAGE - 1);
     let end = (slot_of(table, 5) as usize).next_multiple_of(PAGE);
     let protect = |protection: c_int| {

@@ -169,7 +169,7 @@ impl Process {
             #[allow(clippy::cast_possible_truncation)] // flags; the kernel takes an int
             F_SETFD => kernel::fcntl(fd, F_SETFD, argument as i32),
             F_GETFL => Ok(status_flags(handle)),
-            #[allow(clippy::cast_possible_truncation)]
+            #[allow(clippy::cast_possible_truncation)] // flags; the kernel takes an int
             F_SETFL => set_status_flags(handle, argument as i32),
             _ => self.refuse_fcntl(command),
         })

@@ -93,10 +93,10 @@ pub fn get(fd: Fd) -> Option<&'static Handle> {
 
 /// Lets a descriptor refer to `handle`; what it referred to comes back.
 pub fn set(fd: Fd, handle: Option<&'static Handle>) -> Option<&'static Handle> {
-    #[allow(clippy::cast_sign_loss)]
+    #[allow(clippy::cast_sign_loss)] // a negative number is beyond every table
     let slot = TABLE.get(fd as usize)?;
     if handle.is_some() {
-        #[allow(clippy::cast_sign_loss)]
+        #[allow(clippy::cast_sign_loss)] // a negative number is beyond every table
         HIGH.fetch_max(fd as usize + 1, Ordering::Relaxed);
     }
     slot.swap(handle)

@@ -205,7 +205,7 @@ mod tests {
         for _ in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005) + 1;
             let pick = (random >> 33) as usize;
-            if pick % 3 == 0 && !live.is_empty() {
+            if pick.is_multiple_of(3) && !live.is_empty() {
                 let at = *live.keys().nth(pick % live.len()).unwrap();
                 live.remove(&at);
                 arena.free(at);

@@ -106,7 +106,7 @@ fn churn(shard: &mut Shard<'_>, tree: &Tree, random: &mut Random, kept: &AtomicU
             }
         }
     }
-    if round % 4 == 0 {
+    if round.is_multiple_of(4) {
         let next = kept.load(Ordering::Relaxed);
         let name = format!("keep{next}");
         shard
@@ -120,7 +120,11 @@ fn churn(shard: &mut Shard<'_>, tree: &Tree, random: &mut Random, kept: &AtomicU
 fn move_fixed_points(shard: &mut Shard<'_>, tree: &Tree, round: u64) {
     let root = tree.root;
     let [a, b] = [b"a", b"b"].map(|n| shard.lookup(root, n).unwrap().0);
-    let (from, to) = if round % 2 == 0 { (a, b) } else { (b, a) };
+    let (from, to) = if round.is_multiple_of(2) {
+        (a, b)
+    } else {
+        (b, a)
+    };
     let (from, to) = ((from, &b"moving"[..]), (to, &b"moving"[..]));
     shard.rename(from, to, RenameMode::NoReplace, 1).unwrap();
     let (x, y) = ((root, &b"x"[..]), (root, &b"y"[..]));

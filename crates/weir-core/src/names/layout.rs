@@ -321,7 +321,7 @@ mod tests {
                 assert!(section.offset_bytes >= end);
                 end = section.offset_bytes + (section.len * element) as u64;
             }
-            assert!(l.file_bytes >= end && l.file_bytes % ALIGN == 0);
+            assert!(l.file_bytes >= end && l.file_bytes.is_multiple_of(ALIGN));
         }
     }
 

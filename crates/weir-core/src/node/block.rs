@@ -100,7 +100,7 @@ impl FileBlock {
             fence(Ordering::Acquire);
             let same = self.size_version.load(Ordering::Relaxed) == version;
             tries += 1;
-            if (same && version % 2 == 0) || tries > SIZE_RETRIES {
+            if (same && version.is_multiple_of(2)) || tries > SIZE_RETRIES {
                 return size;
             }
             core::hint::spin_loop();
