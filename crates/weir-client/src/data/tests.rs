@@ -42,6 +42,9 @@ struct Server {
     segment_bytes: u64,
     size_at_rest: u64,
     warm: bool,
+    /// Take the block back just after the next look at the namespace.
+    take_back: bool,
+    taken_back: bool,
 }
 
 fn leak<T: Default>(n: usize) -> &'static [T] {
@@ -140,12 +143,20 @@ impl Host for Process {
     }
     fn file(&self, ino: Ino) -> Result<FileState, Errno> {
         assert_eq!(ino, INO);
-        let server = self.node.server.lock().unwrap();
-        Ok(FileState {
+        let mut server = self.node.server.lock().unwrap();
+        let state = FileState {
             size: server.size_at_rest,
             generation: server.generation,
-            block: Some(0),
-        })
+            block: (!server.taken_back).then_some(0),
+        };
+        if std::mem::take(&mut server.take_back) {
+            self.node.harvest(&mut server);
+            let block = &self.node.blocks[0];
+            server.size_at_rest = block.size(self.node.cells);
+            server.taken_back = true;
+            block.ino.store(0, Ordering::Release);
+        }
+        Ok(state)
     }
     fn log(&self) -> &Log {
         &self.log
@@ -427,6 +438,27 @@ fn coalescing_carries_no_older_write_past_a_newer_one() {
         },
     ];
     run(&steps, 1 << 20, true);
+}
+
+/// The last writer was killed, and the server takes its block back between a reader's
+/// look at the namespace, which still says 0 bytes, and its look at the block.
+#[test]
+fn a_block_taken_back_between_two_looks_hides_no_bytes() {
+    let whole = pattern(0, 5000, 1);
+    for ask_size in [false, true] {
+        let node = Node::new(1 << 20, true);
+        let (writer, reader) = (node.process(), node.process());
+        assert_eq!(vnode().write_at(&writer, 0, &whole), Ok(5000));
+        node.server.lock().unwrap().take_back = true;
+        if ask_size {
+            assert_eq!(vnode().size(&reader), Ok(5000));
+        } else {
+            let mut back = vec![0; 6000];
+            assert_eq!(vnode().read_at(&reader, 0, &mut back), Ok(5000));
+            assert_eq!(back[..5000], whole[..]);
+        }
+        assert!(node.server.lock().unwrap().taken_back);
+    }
 }
 
 #[test]
