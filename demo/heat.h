@@ -46,7 +46,7 @@ static inline void need(int ok, const char *what)
 	}
 }
 
-/* The slowest process's seconds, on process 0 printed as `result NAME WHAT BYTES SECONDS` for run.sh. */
+/* The slowest process's seconds, on process 0 printed as `result NAME WHAT BYTES SECONDS` for demo/run. */
 static inline void result(const char *name, const char *what, double bytes, double seconds)
 {
 	double slowest;

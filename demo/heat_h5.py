@@ -36,7 +36,7 @@ def step(field):
 
 
 def result(what, count, seconds):
-    """The slowest process's seconds, for run.sh."""
+    """The slowest process's seconds, for demo/run."""
     slowest = world.reduce(seconds, MPI.MAX)
     if rank == 0:
         print(f"result hdf5 {what} {count} {slowest:.6f}", flush=True)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # One job of the demo, on any directory: four processes simulate and write one shared checkpoint by MPI-IO from C (MPICH),
 # another program reads and verifies it; the same with parallel HDF5 from Python (Open MPI); both files are copied to OUT.
-# Usage: job.sh DIR OUT BUILD MIB_MPIIO MIB_HDF5. Its lines `result` and `verified` are for run.sh.
+# Usage: job.sh DIR OUT BUILD MIB_MPIIO MIB_HDF5. Its lines `result` and `verified` are for demo/run.
 set -eu
 dir=$1 out=$2 build=$3 mpiio=$4 hdf5=$5
 here=$(cd "$(dirname "$0")" && pwd)

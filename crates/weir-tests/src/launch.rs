@@ -114,20 +114,18 @@ fn weir_binary() -> Result<PathBuf> {
 
 fn build_weir() -> Result<PathBuf> {
     let profile = profile_dir();
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(source_root()).args([
-        "build",
-        "--quiet",
-        "-p",
-        "weir-cli",
-        "-p",
-        "weir-preload",
-    ]);
-    if profile.file_name() == Some(OsStr::new("release")) {
-        cargo.arg("--release");
+    // One at a time: cargo merges the features of a crate over all packages of one build, and
+    // the library's rustix must do without std.
+    for package in ["weir-cli", "weir-preload"] {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(source_root());
+        cargo.args(["build", "--quiet", "-p", package]);
+        if profile.file_name() == Some(OsStr::new("release")) {
+            cargo.arg("--release");
+        }
+        let status = cargo.status().context("start cargo to build weir")?;
+        ensure!(status.success(), "cargo build -p {package}: {status}");
     }
-    let status = cargo.status().context("start cargo to build weir")?;
-    ensure!(status.success(), "cargo build of weir: {status}");
     let binary = profile.join("weir");
     ensure!(binary.is_file(), "{} was not built", binary.display());
     Ok(binary)
