@@ -1,5 +1,8 @@
 //! Reading and writing, at an offset and at the description's own.
 //!
+//! What the hot way is made of is always inlined: a result that goes through memory, in
+//! pieces of other sizes than it is read in, costs more than a small write itself.
+//!
 //! The way of a write: descriptor, handle, vnode; a handful of loads, nothing shared
 //! with another process but what the write itself changes.
 //!
@@ -8,6 +11,8 @@
 //! process, overlap; a read takes its bytes afterwards and reads again if another was
 //! faster. (Linux orders the calls by a lock instead; what a program can see is the
 //! same, but for a write that fails in the middle while another follows it.)
+
+#![allow(clippy::inline_always)] // see above: measured
 
 use core::sync::atomic::Ordering;
 
@@ -20,6 +25,7 @@ use super::table::{File, Handle, DIR, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::Fd;
 use crate::session::Session;
+use crate::sys;
 
 const SEEK_SET: i32 = 0;
 const SEEK_CUR: i32 = 1;
@@ -39,14 +45,14 @@ pub(super) struct Open {
 
 impl Process {
     /// write(2).
-    #[inline]
+    #[inline(always)]
     pub fn write(&'static self, fd: Fd, bytes: &[u8]) -> Outcome<usize> {
         let handle = self.handle(fd)?;
         Some(self.for_writing(handle).and_then(|open| open.write(bytes)))
     }
 
     /// pwrite(2). As on Linux, O_APPEND wins over the offset.
-    #[inline]
+    #[inline(always)]
     pub fn pwrite(&'static self, fd: Fd, bytes: &[u8], offset: i64) -> Outcome<usize> {
         let handle = self.handle(fd)?;
         let Ok(offset) = u64::try_from(offset) else {
@@ -59,14 +65,14 @@ impl Process {
     }
 
     /// read(2).
-    #[inline]
+    #[inline(always)]
     pub fn read(&'static self, fd: Fd, bytes: &mut [u8]) -> Outcome<usize> {
         let handle = self.handle(fd)?;
         Some(self.for_reading(handle).and_then(|open| open.read(bytes)))
     }
 
     /// pread(2).
-    #[inline]
+    #[inline(always)]
     pub fn pread(&'static self, fd: Fd, bytes: &mut [u8], offset: i64) -> Outcome<usize> {
         let handle = self.handle(fd)?;
         let Ok(offset) = u64::try_from(offset) else {
@@ -79,7 +85,7 @@ impl Process {
     }
 
     /// The file behind `handle`, if it is open for writing.
-    #[inline]
+    #[inline(always)]
     pub(super) fn for_writing(&'static self, handle: &'static Handle) -> Result<Open, Errno> {
         match (handle.file.get(), handle.ofd.get()) {
             (Some(file), Some(ofd)) if handle.has(WRITE) => Ok(Open {
@@ -92,7 +98,7 @@ impl Process {
     }
 
     /// The file behind `handle`, if it is open for reading.
-    #[inline]
+    #[inline(always)]
     pub(super) fn for_reading(&'static self, handle: &'static Handle) -> Result<Open, Errno> {
         match (handle.file.get(), handle.ofd.get()) {
             (Some(file), Some(ofd)) if handle.has(READ) => Ok(Open {
@@ -160,7 +166,7 @@ impl Process {
 
 impl Open {
     /// write(2).
-    #[inline]
+    #[inline(always)]
     fn write(self, bytes: &[u8]) -> Result<usize, Errno> {
         if appends(self.ofd) {
             return self.append(bytes);
@@ -171,7 +177,7 @@ impl Open {
     }
 
     /// Takes the next `length` bytes at the description's offset for a write.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reserve(self, length: usize) -> Result<u64, Errno> {
         let offset = &self.ofd.offset;
         let mut at = offset.load(Ordering::Relaxed);
@@ -179,6 +185,11 @@ impl Open {
             let end = at.saturating_add(length as u64);
             if end > MAX_OFFSET && length > 0 {
                 return Err(Errno::FBIG);
+            }
+            // Nobody else can move it: no other process has it, and no thread is there.
+            if sys::single_threaded() && !self.ofd.is_shared() {
+                offset.store(end, Ordering::Release);
+                return Ok(at);
             }
             match offset.compare_exchange_weak(at, end, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(at),
@@ -188,7 +199,7 @@ impl Open {
     }
 
     /// Gives back what was reserved and not written, if nobody reserved behind it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn settle(
         self,
         at: u64,
@@ -206,7 +217,7 @@ impl Open {
         done
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn append(self, bytes: &[u8]) -> Result<usize, Errno> {
         if bytes.is_empty() {
             return Ok(0);
@@ -219,7 +230,7 @@ impl Open {
     }
 
     /// Writes at an offset.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write_at(self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         if appends(self.ofd) {
             // The description's offset stays where it is.
@@ -230,13 +241,13 @@ impl Open {
     }
 
     /// read(2).
-    #[inline]
+    #[inline(always)]
     fn read(self, bytes: &mut [u8]) -> Result<usize, Errno> {
         self.read_with(|open, at| open.read_at(at, bytes))
     }
 
     /// Reads at the description's offset by `read`, and moves it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read_with(
         self,
         mut read: impl FnMut(Open, u64) -> Result<usize, Errno>,
@@ -254,7 +265,7 @@ impl Open {
     }
 
     /// Reads at an offset.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read_at(self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
         self.file.vnode.read_at(self.session, offset, bytes)
     }
