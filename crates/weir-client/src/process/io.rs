@@ -25,7 +25,6 @@ use super::table::{File, Handle, DIR, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::Fd;
 use crate::session::Session;
-use crate::sys;
 
 const SEEK_SET: i32 = 0;
 const SEEK_CUR: i32 = 1;
@@ -186,11 +185,7 @@ impl Open {
             if end > MAX_OFFSET && length > 0 {
                 return Err(Errno::FBIG);
             }
-            // Nobody else can move it: no other process has it, and no thread is there.
-            if sys::single_threaded() && !self.ofd.is_shared() {
-                offset.store(end, Ordering::Release);
-                return Ok(at);
-            }
+            // Atomic also where one thread has it alone: a signal handler may write too.
             match offset.compare_exchange_weak(at, end, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(at),
                 Err(now) => at = now,
