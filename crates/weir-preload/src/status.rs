@@ -32,7 +32,7 @@ unsafe fn give<T, F>(outcome: Outcome<F>, into: *mut T, convert: fn(&F) -> T) ->
 }
 
 /// As `struct stat`.
-#[allow(clippy::cast_possible_wrap)] // sizes and inode numbers as C has them
+#[allow(clippy::cast_lossless)] // other widths on aarch64
 fn stat_of(s: &Stat) -> libc::stat {
     // SAFETY: a structure of numbers.
     let mut c: libc::stat = unsafe { core::mem::zeroed() };
@@ -43,7 +43,7 @@ fn stat_of(s: &Stat) -> libc::stat {
     c.st_uid = s.uid;
     c.st_gid = s.gid;
     c.st_size = s.size as i64;
-    c.st_blksize = s.blksize.into();
+    c.st_blksize = s.blksize as libc::blksize_t;
     c.st_blocks = s.blocks as i64;
     (c.st_atime, c.st_atime_nsec) = (s.atime.sec, s.atime.nsec);
     (c.st_mtime, c.st_mtime_nsec) = (s.mtime.sec, s.mtime.nsec);
