@@ -127,6 +127,9 @@ fn compile(source: &str, compiler: Compiler) -> Result<PathBuf> {
         compiler.suffix(),
         std::process::id()
     ));
+    // Compilers leave files named after the source where they run (gfortran its .mod
+    // files, h5pcc the object), so each build runs in a directory of its own.
+    let own = tempfile::tempdir_in(&dir).context("a directory to build in")?;
     let result = Command::new(command)
         .args(options)
         .args(WARNINGS)
@@ -134,8 +137,7 @@ fn compile(source: &str, compiler: Compiler) -> Result<PathBuf> {
         .arg(&temporary)
         .arg(&source)
         .args(compiler.libraries())
-        // gfortran writes its .mod files here.
-        .current_dir(&dir)
+        .current_dir(own.path())
         .output()
         .with_context(|| format!("start {command}"))?;
     ensure!(
