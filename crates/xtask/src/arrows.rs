@@ -23,7 +23,8 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("weir-bench", Some(&[])),
     ("weir-cli", None),
     ("weir-tests", None),
-    ("xtask", Some(&[])),
+    ("weir-cluster", Some(&[])),
+    ("xtask", Some(&["weir-cluster"])),
 ];
 
 /// Whether a package is one of this workspace.

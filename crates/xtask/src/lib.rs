@@ -7,6 +7,7 @@
 //! Left out: taste.
 
 pub mod arrows;
+pub mod cluster;
 pub mod source;
 
 use std::path::{Path, PathBuf};

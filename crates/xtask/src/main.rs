@@ -1,13 +1,21 @@
-//! Chores of the repository that are too much for a line of make: `cargo xtask tidy`.
+//! Chores of the repository that are too much for a line of make: `cargo xtask tidy`, and
+//! `cargo xtask cluster` for test clusters.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some("tidy") {
-        return tidy();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.first().map(String::as_str) {
+        Some("tidy") => tidy(),
+        Some("cluster") => xtask::cluster::run(&words[1..]).unwrap_or_else(|e| {
+            eprintln!("cluster: {e:#}");
+            ExitCode::from(2)
+        }),
+        _ => {
+            eprintln!("usage: cargo xtask tidy\n{}", xtask::cluster::USAGE);
+            ExitCode::from(2)
+        }
     }
-    eprintln!("usage: cargo xtask tidy");
-    ExitCode::from(2)
 }
 
 fn tidy() -> ExitCode {

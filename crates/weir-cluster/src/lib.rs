@@ -1,0 +1,262 @@
+//! Test clusters: a set of network namespaces on one machine, each of them a node with a host
+//! name, address, process table, `/tmp`, `/dev/shm`, `/run` and `/etc/hosts` of its own.
+//!
+//! ```text
+//!  switch: namespace with bridge br0 -- n0 -- veth -- eth0 10.77.0.1  node 0: NAME-0
+//!                                    -- n1 -- veth -- eth0 10.77.0.2  node 1: NAME-1 ...
+//! ```
+//!
+//! Invariants:
+//! - nothing of a cluster is in the machine's own network namespace, so that two clusters
+//!   cannot meet although their addresses are the same;
+//! - a node's processes are a PID namespace, whose first process the kernel kills them all with:
+//!   to kill that one is to lose the node; to kill them all removes all devices;
+//! - the first process of a node ends with its standard input, which ends with the program that
+//!   made the cluster, however that ends. Only [`Cluster::leave`] changes that;
+//! - the directory of a cluster is locked for as long as a first process lives; one that is
+//!   not locked is a leftover, which the next cluster clears away.
+//!
+//! Left out: user namespaces. All this needs root; [`missing`] says what a machine lacks.
+
+mod net;
+mod node;
+mod place;
+mod ssh;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{ensure, Context, Result};
+
+pub use node::Node;
+use node::{start_init, Init};
+use place::Place;
+
+/// What a cluster is to be like.
+#[derive(Clone, Debug, Default)]
+pub struct Spec {
+    /// How many nodes, 1 to [`NODES_MOST`].
+    pub nodes: usize,
+    /// What to call it; the default is made of this process's id.
+    pub name: Option<String>,
+    /// The rate of each node's link, both ways, in the words of tc(8): `10gbit`.
+    pub rate: Option<String>,
+    /// Whether a real sshd serves each node, with a key that every node has.
+    pub ssh: bool,
+}
+
+/// The most nodes of one cluster.
+pub const NODES_MOST: usize = 250;
+
+/// A cluster; dropped, it is gone.
+#[derive(Debug)]
+pub struct Cluster {
+    place: Place,
+    nodes: Vec<Node>,
+    /// Those of the switch and of the nodes; none for a cluster that another process made.
+    inits: Vec<Init>,
+    /// Whether dropping this leaves the cluster alone.
+    left: bool,
+}
+
+/// What this machine lacks to have a cluster, a line each; empty when it can.
+pub fn missing(ssh: bool) -> Vec<String> {
+    let mut lacks = Vec::new();
+    if !nix::unistd::geteuid().is_root() {
+        lacks.push("root's rights".to_owned());
+    }
+    let mut programs = vec![
+        ("ip", "iproute2"),
+        ("tc", "iproute2"),
+        ("unshare", "util-linux"),
+        ("nsenter", "util-linux"),
+        ("setpriv", "util-linux"),
+        ("bash", "bash"),
+    ];
+    if ssh {
+        programs.extend([
+            ("sshd", "openssh-server"),
+            ("ssh", "openssh-client"),
+            ("ssh-keygen", "openssh-client"),
+        ]);
+    }
+    for (program, package) in programs {
+        if place::find_program(program).is_none() {
+            lacks.push(format!("{program} (apt-get install {package})"));
+        }
+    }
+    if lacks.is_empty() {
+        lacks.extend(net::refused());
+    }
+    lacks
+}
+
+/// Whether a test that needs a cluster can run here. If not, says so on standard error; with
+/// `WEIR_TEST_NEED_CLUSTER=1`, panics instead, so that a machine meant for it cannot skip.
+pub fn can_test(what: &str, ssh: bool) -> bool {
+    let lacks = missing(ssh);
+    if lacks.is_empty() {
+        return true;
+    }
+    let lacks = lacks.join("; ");
+    assert!(
+        std::env::var_os("WEIR_TEST_NEED_CLUSTER").is_none(),
+        "{what}: this machine lacks {lacks}"
+    );
+    eprintln!("SKIP {what}: this machine lacks {lacks}");
+    false
+}
+
+impl Cluster {
+    /// Makes a cluster.
+    pub fn up(spec: &Spec) -> Result<Self> {
+        ensure!(
+            (1..=NODES_MOST).contains(&spec.nodes),
+            "a cluster has 1 to {NODES_MOST} nodes"
+        );
+        let lacks = missing(spec.ssh);
+        ensure!(lacks.is_empty(), "this machine lacks {}", lacks.join("; "));
+        let place = Place::claim(spec.name.as_deref())?;
+        let mut cluster = Self {
+            nodes: place.nodes(spec.nodes),
+            place,
+            inits: Vec::new(),
+            left: false,
+        };
+        cluster.make(spec)?;
+        Ok(cluster)
+    }
+
+    fn make(&mut self, spec: &Spec) -> Result<()> {
+        let dir = self.place.dir();
+        std::fs::write(dir.join("hosts"), self.hosts())?;
+        std::fs::write(dir.join("init.sh"), include_str!("init.sh"))?;
+        if spec.ssh {
+            ssh::prepare(dir, &self.nodes)?;
+        }
+        let switch = start_init(dir, None)?;
+        self.inits.push(switch);
+        for node in &self.nodes {
+            std::fs::create_dir_all(node.storage())?;
+            std::fs::create_dir_all(node.dir().join("tmp"))?;
+            self.inits.push(start_init(dir, Some(node))?);
+        }
+        for init in &mut self.inits {
+            init.wait_until_ready()?;
+        }
+        let (switch, nodes) = self.inits.split_first().expect("the switch");
+        net::connect(switch, nodes, spec.rate.as_deref())?;
+        if spec.ssh {
+            ssh::serve(dir, &self.nodes)?;
+        }
+        Ok(())
+    }
+
+    /// The lines that every node has as `/etc/hosts`.
+    fn hosts(&self) -> String {
+        let lines = self
+            .nodes
+            .iter()
+            .map(|node| format!("{} {}\n", node.address(), node.host()));
+        std::iter::once("127.0.0.1 localhost\n".to_owned())
+            .chain(lines)
+            .collect()
+    }
+
+    /// A cluster that was left ([`Cluster::leave`]); dropping it leaves it again.
+    pub fn open(name: &str) -> Result<Self> {
+        let place = Place::existing(name)?;
+        let nodes = place.found_nodes()?;
+        Ok(Self {
+            place,
+            nodes,
+            inits: Vec::new(),
+            left: true,
+        })
+    }
+
+    /// The names of clusters that live on this machine.
+    pub fn living() -> Vec<String> {
+        place::names(true)
+    }
+
+    /// Clears what dead clusters left; their names.
+    pub fn sweep() -> Vec<String> {
+        place::sweep()
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        self.place.name()
+    }
+
+    /// A directory on disk that all nodes see under this path.
+    pub fn dir(&self) -> &Path {
+        self.place.dir()
+    }
+
+    /// The nodes, by number.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Node `index`, from 0.
+    pub fn node(&self, index: usize) -> &Node {
+        &self.nodes[index]
+    }
+
+    /// Host names with commas between, as `--hosts` takes them.
+    pub fn host_list(&self) -> String {
+        let names: Vec<&str> = self.nodes.iter().map(Node::host).collect();
+        names.join(",")
+    }
+
+    /// Kills every process of node `index`, and with them its address, at once: a node that
+    /// lost its power. What it had on disk stays.
+    pub fn lose(&mut self, index: usize) -> Result<()> {
+        self.nodes[index].kill()?;
+        if let Some(init) = self.inits.get_mut(index + 1) {
+            init.reap()?;
+        }
+        Ok(())
+    }
+
+    /// Lets the cluster live on after this process, until somebody takes it [`down`](Self::down).
+    pub fn leave(mut self) -> Result<()> {
+        for init in &mut self.inits {
+            init.leave()?;
+        }
+        self.left = true;
+        Ok(())
+    }
+
+    /// Removes the cluster: processes, devices, directories.
+    pub fn down(mut self) -> Result<()> {
+        self.remove()
+    }
+
+    fn remove(&mut self) -> Result<()> {
+        self.left = true;
+        place::kill_all(self.place.dir()).context("ending the nodes")?;
+        for init in &mut self.inits {
+            init.reap()?;
+        }
+        self.place.remove()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if !self.left {
+            if let Err(e) = self.remove() {
+                eprintln!("cluster {}: {e:#}", self.place.name());
+            }
+        }
+    }
+}
+
+/// Where clusters keep their directories: `WEIR_CLUSTER_DIR`, else `/var/tmp/weir-clusters`. Not
+/// below `/tmp` and `/run`, which a node has of its own.
+pub fn base() -> PathBuf {
+    std::env::var_os("WEIR_CLUSTER_DIR")
+        .map_or_else(|| PathBuf::from("/var/tmp/weir-clusters"), PathBuf::from)
+}

@@ -1,0 +1,80 @@
+//! Wires: the bridge in the switch, and a veth pair to each node.
+//!
+//! All is done by ip(8) and tc(8) in batches inside the namespaces, one process each, so that a
+//! cluster of many nodes is up at once.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use anyhow::{ensure, Context, Result};
+
+use crate::node::Init;
+
+/// Joins the nodes, whose addresses are 10.77.0.1 and on, at `rate` (tc(8)).
+pub fn connect(switch: &Init, nodes: &[Init], rate: Option<&str>) -> Result<()> {
+    let mut lines = String::from("link set lo up\nlink add br0 type bridge\nlink set br0 up\n");
+    for (i, node) in nodes.iter().enumerate() {
+        let pid = node.number()?;
+        writeln!(lines, "link add n{i} type veth peer name eth0 netns {pid}")?;
+        writeln!(lines, "link set n{i} master br0 up")?;
+    }
+    batch("ip", switch, &lines)?;
+    for (i, node) in nodes.iter().enumerate() {
+        let address = format!("10.77.0.{}/24", i + 1);
+        let lines = format!("link set lo up\naddress add {address} dev eth0\nlink set eth0 up\n");
+        batch("ip", node, &lines)?;
+    }
+    if let Some(rate) = rate {
+        let ports: Vec<String> = (0..nodes.len())
+            .map(|i| limit(&format!("n{i}"), rate))
+            .collect();
+        batch("tc", switch, &ports.concat())?;
+        for node in nodes {
+            batch("tc", node, &limit("eth0", rate))?;
+        }
+    }
+    Ok(())
+}
+
+/// Lines for tc(8) that hold what leaves `device` to `rate`.
+fn limit(device: &str, rate: &str) -> String {
+    format!(
+        "qdisc add dev {device} root handle 1: htb default 1\n\
+         class add dev {device} parent 1: classid 1:1 htb rate {rate} burst 256k cburst 256k quantum 60000\n"
+    )
+}
+
+/// Runs a batch of ip(8) or tc(8) in the network namespace of `init`.
+fn batch(program: &str, init: &Init, lines: &str) -> Result<()> {
+    let mut child = Command::new("nsenter")
+        .args(["-t", &init.number()?, "-n", "--", program, "-batch", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .context("nsenter")?;
+    let mut stdin = child.stdin.take().expect("piped");
+    let written = stdin.write_all(lines.as_bytes());
+    drop(stdin);
+    let status = child.wait()?;
+    ensure!(status.success(), "{program} failed ({status}):\n{lines}");
+    written.context(program.to_owned())
+}
+
+/// What the kernel refuses, by trying it: root in a container may lack the capabilities.
+pub fn refused() -> Option<String> {
+    let script = "ip link add br0 type bridge && ip link add veth0 type veth peer name veth1";
+    let tried = Command::new("unshare")
+        .args([
+            "--net", "--mount", "--pid", "--fork", "--uts", "sh", "-c", script,
+        ])
+        .stdin(Stdio::null())
+        .output();
+    match tried {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(format!(
+            "the right to make namespaces, bridges or veth pairs: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
+        Err(e) => Some(format!("unshare: {e}")),
+    }
+}

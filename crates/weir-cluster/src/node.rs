@@ -1,0 +1,187 @@
+//! One node: its first process, and commands in it.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{bail, Context, Result};
+use nix::unistd::Pid;
+
+use crate::place::{kill_recorded, record, recorded, Place};
+
+/// A node of a cluster.
+#[derive(Clone, Debug)]
+pub struct Node {
+    dir: PathBuf,
+    host: String,
+    address: Ipv4Addr,
+}
+
+impl Node {
+    pub(crate) fn new(place: &Place, index: usize) -> Self {
+        let last = u8::try_from(index + 1).expect("at most NODES_MOST");
+        Self {
+            dir: place.dir().join(format!("node-{index}")),
+            host: format!("{}-{index}", place.name()),
+            address: Ipv4Addr::new(10, 77, 0, last),
+        }
+    }
+
+    /// Its host name.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Its address on the cluster's network.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// What the machine calls the directory of which the node has `tmp` as `/tmp`.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A directory on disk for the node's own storage; every node sees it, for its path is
+    /// unique.
+    pub fn storage(&self) -> PathBuf {
+        self.dir.join("storage")
+    }
+
+    /// Its first process, as the machine numbers it, if it lives.
+    pub fn pid(&self) -> Option<u32> {
+        let pid = recorded(&self.dir.join("pid"))?;
+        u32::try_from(pid.as_raw()).ok()
+    }
+
+    /// A command in the node. It is killed if who waits for it is (nsenter, which stands for it
+    /// outside); what it leaves behind is not. Variables that name directories of the machine's
+    /// own are removed, and `HOME` is left.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        // Without a first process nsenter says so; 0 is nobody's number.
+        let pid = self.pid().unwrap_or(0).to_string();
+        let mut command = Command::new("nsenter");
+        command
+            .args(["-t", &pid, "-m", "-u", "-i", "-n", "-p", "--"])
+            .args(["setpriv", "--pdeathsig", "KILL", "--"])
+            .arg(program)
+            .env_remove("TMPDIR")
+            .env_remove("XDG_RUNTIME_DIR")
+            .current_dir("/");
+        command
+    }
+
+    pub(crate) fn kill(&self) -> Result<()> {
+        kill_recorded(&self.dir.join("pid"))
+    }
+}
+
+/// The first process of a node or of the switch, seen from its maker.
+#[derive(Debug)]
+pub struct Init {
+    /// unshare(1), whose child it is.
+    unshare: Child,
+    pid_file: PathBuf,
+    lifeline: Option<ChildStdin>,
+    says: BufReader<ChildStdout>,
+    log: PathBuf,
+}
+
+/// Starts the first process of `node`, or of the switch.
+pub fn start_init(cluster: &Path, node: Option<&Node>) -> Result<Init> {
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    let dir = node.map_or_else(|| cluster.join("switch"), |node| node.dir.clone());
+    if node.is_some() {
+        command.args(["--uts", "--ipc"]);
+    }
+    command
+        .arg("bash")
+        .arg(cluster.join("init.sh"))
+        .arg(cluster);
+    if let Some(node) = node {
+        command.arg(&node.dir).arg(&node.host);
+    }
+    std::fs::create_dir_all(&dir)?;
+    let log = dir.join("init.log");
+    let mut unshare = command
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&log)?)
+        .spawn()
+        .context("unshare")?;
+    let lifeline = unshare.stdin.take();
+    let says = BufReader::new(unshare.stdout.take().expect("piped"));
+    Ok(Init {
+        unshare,
+        pid_file: dir.join("pid"),
+        lifeline,
+        says,
+        log,
+    })
+}
+
+impl Init {
+    /// Waits for the word that the node is in order, and writes down its first process.
+    pub fn wait_until_ready(&mut self) -> Result<()> {
+        let mut line = String::new();
+        self.says.read_line(&mut line)?;
+        if line != "ready\n" {
+            let why = std::fs::read_to_string(&self.log).unwrap_or_default();
+            bail!("a node did not come up: {}", why.trim());
+        }
+        record(&self.pid_file, self.pid()?)
+    }
+
+    /// The only child of unshare(1).
+    fn pid(&self) -> Result<Pid> {
+        let parent = self.unshare.id();
+        let path = format!("/proc/{parent}/task/{parent}/children");
+        let children = std::fs::read_to_string(&path).context(path)?;
+        let child = children.split_whitespace().next();
+        let child = child.context("a first process died at once")?;
+        Ok(Pid::from_raw(child.parse()?))
+    }
+
+    /// The number by which nsenter(1) and ip(8) know its namespaces.
+    pub fn number(&self) -> Result<String> {
+        let pid = recorded(&self.pid_file).context("a node is gone")?;
+        Ok(pid.to_string())
+    }
+
+    /// Has it live on without us.
+    pub fn leave(&mut self) -> Result<()> {
+        if let Some(mut lifeline) = self.lifeline.take() {
+            writeln!(lifeline, "stay").context("leaving a node")?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of one that was killed.
+    pub fn reap(&mut self) -> Result<()> {
+        self.lifeline = None;
+        self.unshare.wait().context("waiting for a node's end")?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_first_process_takes_no_command() {
+        let node = Node {
+            dir: "/nonexistent".into(),
+            host: "none".into(),
+            address: Ipv4Addr::LOCALHOST,
+        };
+        assert_eq!(node.pid(), None);
+        let output = node.command("true").output();
+        // Where nsenter is missing it cannot be started, which is as good.
+        assert!(output.map_or(true, |output| !output.status.success()));
+    }
+}

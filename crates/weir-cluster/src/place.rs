@@ -1,0 +1,244 @@
+//! The directory of a cluster, and whether a cluster lives in it.
+//!
+//! ```text
+//! BASE/guard.lock  held while directories are made and cleared
+//! BASE/NAME/lock     locked, shared (flock(2)), by the first processes of switch and nodes
+//!           hosts    the nodes' /etc/hosts
+//!           ssh/     keys and configuration, if sshd was asked for
+//!           shared/  for tests: the same for all nodes
+//!           init.sh  what first processes run
+//!           switch/  the switch's `pid`, init.log
+//!           node-0/  the node's `pid`, init.log, tmp/ and storage/
+//! ```
+//!
+//! A `pid` file holds the number of the first process, as the machine sees it, and the time of
+//! its start (proc(5), stat field 22), so that a number that was given again is not taken for it.
+
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
+use crate::{base, Node, NODES_MOST};
+
+/// How long the kernel may take to end the processes of a cluster.
+const END: Duration = Duration::from_secs(20);
+
+/// A cluster's directory.
+#[derive(Debug)]
+pub struct Place {
+    name: String,
+    dir: PathBuf,
+    /// Held until the first processes have theirs, and beyond.
+    _lock: Option<File>,
+}
+
+impl Place {
+    /// A directory of a free name; clears leftovers first.
+    pub fn claim(name: Option<&str>) -> Result<Self> {
+        std::fs::create_dir_all(base())?;
+        let guard = guard()?;
+        sweep_guarded(&guard);
+        let own = format!("c{}", std::process::id());
+        let counted = (0..1000).map(|n| match (name, n) {
+            (Some(name), _) => name.to_owned(),
+            (None, 0) => own.clone(),
+            (None, n) => format!("{own}x{n}"),
+        });
+        for name in counted {
+            check_name(&name)?;
+            let dir = base().join(&name);
+            match DirBuilder::new().mode(0o755).create(&dir) {
+                Ok(()) => return Self::lock(name, dir),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(e).with_context(|| dir.display().to_string()),
+            }
+        }
+        bail!("a cluster of that name is there already");
+    }
+
+    fn lock(name: String, dir: PathBuf) -> Result<Self> {
+        let lock = File::create(dir.join("lock"))?;
+        lock.lock_shared().context("locking the cluster")?;
+        std::fs::create_dir(dir.join("shared"))?;
+        Ok(Self {
+            name,
+            dir,
+            _lock: Some(lock),
+        })
+    }
+
+    /// That of a cluster that lives.
+    pub fn existing(name: &str) -> Result<Self> {
+        check_name(name)?;
+        let dir = base().join(name);
+        ensure!(lives(&dir), "there is no cluster {name}");
+        Ok(Self {
+            name: name.to_owned(),
+            dir,
+            _lock: None,
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// `count` nodes in it.
+    pub fn nodes(&self, count: usize) -> Vec<Node> {
+        (0..count).map(|i| Node::new(self, i)).collect()
+    }
+
+    /// The nodes that have a directory.
+    pub fn found_nodes(&self) -> Result<Vec<Node>> {
+        let there = |i: &usize| self.dir.join(format!("node-{i}")).is_dir();
+        let count = (0..NODES_MOST).take_while(there).count();
+        ensure!(count > 0, "cluster {} has no nodes", self.name);
+        Ok(self.nodes(count))
+    }
+
+    /// Removes the directory.
+    pub fn remove(&self) -> Result<()> {
+        std::fs::remove_dir_all(&self.dir)
+            .with_context(|| format!("removing {}", self.dir.display()))
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    ensure!(
+        !name.is_empty()
+            && name.len() <= 32
+            && name
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()),
+        "a cluster's name is part of host names: up to 32 small letters and digits"
+    );
+    Ok(())
+}
+
+/// Whether a first process holds the lock.
+fn lives(dir: &Path) -> bool {
+    let Ok(lock) = File::open(dir.join("lock")) else {
+        return false;
+    };
+    matches!(lock.try_lock(), Err(std::fs::TryLockError::WouldBlock))
+}
+
+/// The names of clusters that live, or of those that left their directory.
+pub fn names(living: bool) -> Vec<String> {
+    let entries = std::fs::read_dir(base()).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter(|entry| entry.path().join("lock").is_file() && lives(&entry.path()) == living)
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Held while directories are made and judged dead, so that one without a lock yet is not
+/// taken for a leftover.
+fn guard() -> Result<File> {
+    let file = File::create(base().join("guard.lock"))?;
+    file.lock().context("locking the clusters' directory")?;
+    Ok(file)
+}
+
+/// Removes the directories of clusters of which no process is left.
+pub fn sweep() -> Vec<String> {
+    guard().map_or_else(|_| Vec::new(), |guard| sweep_guarded(&guard))
+}
+
+fn sweep_guarded(_guard: &File) -> Vec<String> {
+    let mut dead = names(false);
+    dead.retain(|name| std::fs::remove_dir_all(base().join(name)).is_ok());
+    dead
+}
+
+/// Kills the first process of the switch and of each node and waits until none is left.
+pub fn kill_all(dir: &Path) -> Result<()> {
+    let parts = std::fs::read_dir(dir)?.flatten().map(|entry| entry.path());
+    let pids: Vec<PathBuf> = parts.map(|part| part.join("pid")).collect();
+    for pid in &pids {
+        kill_recorded(pid)?;
+    }
+    let start = Instant::now();
+    while pids.iter().any(|pid| recorded(pid).is_some()) {
+        ensure!(start.elapsed() < END, "some do not end");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// Kills the process that the file tells of, if it lives.
+pub fn kill_recorded(file: &Path) -> Result<()> {
+    if let Some(pid) = recorded(file) {
+        match kill(pid, Signal::SIGKILL) {
+            Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+            Err(e) => return Err(e).context("killing the first process of a node"),
+        }
+    }
+    Ok(())
+}
+
+/// Writes the file that tells of a process.
+pub fn record(file: &Path, pid: Pid) -> Result<()> {
+    let start = start_time(pid).context("a first process died at once")?;
+    std::fs::write(file, format!("{pid} {start}\n")).with_context(|| file.display().to_string())
+}
+
+/// The process that the file tells of, if it is still that one.
+pub fn recorded(file: &Path) -> Option<Pid> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let (pid, start) = text.trim().split_once(' ')?;
+    let pid = Pid::from_raw(pid.parse().ok()?);
+    (start_time(pid)? == start.parse().ok()?).then_some(pid)
+}
+
+/// When a process began, in ticks since the machine's start; `None` for a zombie or none.
+fn start_time(pid: Pid) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything: what counts is after the last one.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    (state != "Z" && state != "X").then(|| fields.nth(18)?.parse().ok())?
+}
+
+/// A program in PATH or in the system's directories.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_of_one_life_of_a_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        record(&file, Pid::this()).unwrap();
+        assert_eq!(recorded(&file), Some(Pid::this()));
+        std::fs::write(&file, format!("{} 1\n", Pid::this())).unwrap();
+        assert_eq!(recorded(&file), None);
+    }
+
+    #[test]
+    fn names_are_fit_for_hosts() {
+        assert!(check_name("c123").is_ok());
+        for bad in ["", "a/b", "..", "A", "a b", &"a".repeat(33)] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+}
