@@ -3,11 +3,13 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`node`] | the logic, without sockets, threads and clocks |
+//! | [`cluster`] | the logic of several servers together |
 //! | [`options`] | what a server is started with |
 //! | [`runtime`] | one server's threads, socket and shared memory |
 //! | [`control`] | asking a running server, for tools |
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod control;
 mod frame;
 pub mod node;

@@ -62,6 +62,8 @@ impl Names for Table {
             index_generation: 0,
             block: 0,
             parent: *parent,
+            home: ino,
+            fresh: true,
         }))
     }
 

@@ -12,6 +12,12 @@ const TYPE_MASK: u32 = 0o170_000;
 /// The bits of a mode that hold permissions, set-id and sticky.
 const PERMISSIONS: u32 = 0o7777;
 
+/// `aux` of a regular file's record: 0 for an inode at home; of a stand-in, whether its
+/// numbers may be believed.
+pub(super) const STALE: u32 = 1;
+/// See [`STALE`].
+pub(super) const LEASED: u32 = 2;
+
 /// The types of file that weir has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum FileType {
@@ -79,6 +85,11 @@ pub struct Attr {
     /// A directory's `..` (the root's is itself); of a file, the directory of one of its
     /// names. [`Ino::NONE`] once that name is gone.
     pub parent: Ino,
+    /// The inode's number everywhere: `ino`, unless this is a stand-in for an inode of
+    /// another server.
+    pub home: Ino,
+    /// Whether the numbers are the home's own as of now; a stand-in may be behind.
+    pub fresh: bool,
 }
 
 impl Attr {
@@ -131,8 +142,16 @@ impl InodeRecord {
     /// The words one by one: torn, unless under `seq` or in the writer.
     #[inline]
     pub(super) fn words(&self, ino: Ino) -> Attr {
+        let parent = Ino(self.parent.load(Relaxed));
+        let standing_in = match self.file_type() {
+            Some(FileType::File) => self.aux.load(Relaxed),
+            _ => 0,
+        };
         Attr {
             ino,
+            parent: if standing_in == 0 { parent } else { Ino::NONE },
+            home: if standing_in == 0 { ino } else { parent },
+            fresh: standing_in != STALE,
             mode: self.mode.load(Relaxed),
             nlink: self.nlink.load(Relaxed),
             uid: self.uid.load(Relaxed),
@@ -144,7 +163,6 @@ impl InodeRecord {
             ctime_ns: self.ctime.load(Relaxed),
             index_generation: self.index_generation.load(Relaxed),
             block: self.block.load(Relaxed),
-            parent: Ino(self.parent.load(Relaxed)),
         }
     }
 

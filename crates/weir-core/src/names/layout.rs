@@ -124,11 +124,13 @@ pub struct InodeRecord {
     pub(super) ctime: AtomicI64,
     /// Never goes back, not even at reuse: what was cached of an earlier life is void.
     pub(super) index_generation: AtomicU64,
-    /// The directory of `entry`. In a free slot: the next free one.
+    /// The directory of `entry`. In a free slot: the next free one. In a file's
+    /// stand-in: the inode it stands in for.
     pub(super) parent: AtomicU64,
     /// The entry that names the inode (of several hard links, one of them), or 0.
     pub(super) entry: AtomicU32,
     /// Symbolic link: its target in the arena. Directory: the writer's own number for it.
+    /// File: 0, or of a stand-in `STALE` or `LEASED`.
     pub(super) aux: AtomicU32,
 }
 

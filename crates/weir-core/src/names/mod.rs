@@ -27,17 +27,19 @@
 //! | `view` | the reader |
 //! | `arena`, `inodes`, `order`, `entries` | the writer's parts: memory for entries, inode slots, directory order, the hash table |
 //! | `shard`, `rename`, `error` | the operations |
+//! | `foreign` | the same in parts, for a namespace of several servers |
 //!
 //! Left out: permission checks (an instance has one user), special files, and
-//! the journal. Entries and inodes are made in two separate steps, so that they may
-//! come to live on different servers (see [`crate::placement`]); this module's
-//! operations do both on one.
+//! the journal. Entries and inodes may live on different servers (see
+//! [`crate::placement`]): what is then done in several places is put together by the
+//! server out of the parts in `foreign`.
 
 mod arena;
 mod attr;
 mod dentry;
 mod entries;
 mod error;
+mod foreign;
 mod hash;
 mod inodes;
 mod layout;
@@ -60,6 +62,7 @@ mod scale_tests;
 
 pub use attr::{Attr, FileType, SetAttr};
 pub use error::NamesError;
+pub use foreign::DirPart;
 pub use layout::{
     layout, InodeRecord, Layout, NamesHeader, Section, Tables, TablesError, MAGIC, STRIPES, VERSION,
 };

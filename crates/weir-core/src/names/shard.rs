@@ -17,6 +17,7 @@ use super::{
 };
 use crate::types::Ino;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -87,6 +88,8 @@ pub struct Shard<'a> {
     pub(super) entries: u64,
     /// Inodes of each type, in the order of [`kind_index`].
     live: [u64; 3],
+    /// The slots of directories of other servers that entries here are in.
+    pub(super) foreign: HashMap<Ino, u32>,
 }
 
 impl<'a> Shard<'a> {
@@ -104,6 +107,7 @@ impl<'a> Shard<'a> {
             orders: Orders::default(),
             entries: 0,
             live: [0; 3],
+            foreign: HashMap::new(),
         };
         let aux = shard.orders.add();
         let new = NewInode::of(FileType::Dir, mode, owner, now_ns);
@@ -442,9 +446,13 @@ impl<'a> Shard<'a> {
         self.live[kind_index(kind)] -= 1;
     }
 
-    /// The record of a live inode of this rank.
+    /// The record of a live inode of this rank, or of a directory that stands in for
+    /// another rank's.
     pub(super) fn live(&self, ino: Ino) -> Result<&'a InodeRecord, NamesError> {
-        let record = self.tables.record(ino).filter(|record| record.is(ino));
+        let record = match self.tables.record(ino) {
+            Some(record) => record.is(ino).then_some(record),
+            None => self.stand_in(ino),
+        };
         record.ok_or(NamesError::Stale(ino))
     }
 
@@ -468,7 +476,7 @@ impl<'a> Shard<'a> {
     }
 
     /// The same, of a name that can be made.
-    fn free_place<'n>(
+    pub(super) fn free_place<'n>(
         &self,
         parent: Ino,
         name: &'n [u8],
@@ -513,7 +521,7 @@ impl<'a> Shard<'a> {
 }
 
 impl NewInode {
-    fn of(kind: FileType, mode: u32, owner: Owner, now_ns: i64) -> Self {
+    pub(super) fn of(kind: FileType, mode: u32, owner: Owner, now_ns: i64) -> Self {
         NewInode {
             kind,
             mode,

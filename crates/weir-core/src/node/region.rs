@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open:         Hub | Ofd x ofds | FileBlock x blocks | Cell x cells
-//! client-<id>:  ClientHeader | RecordSlot x RECORD_SLOTS | NoteSlot x NOTE_SLOTS | Channel
+//! client-<id>:  ClientHeader | RecordSlot x RECORD_SLOTS | NoteSlot x NOTE_SLOTS | Channel | window
 //! ```
 //!
 //! Every part begins at a multiple of 4096. The files are sparse: what is not used
@@ -23,6 +23,8 @@ pub const MAGIC: u64 = 0x5745_4952_0000_0001;
 pub const RECORD_SLOTS: usize = 2048;
 /// Slots of a client's ring of notes.
 pub const NOTE_SLOTS: usize = 1024;
+/// Bytes of the window of a client's region, through which bytes of other nodes come.
+pub const WINDOW_BYTES: usize = 4 << 20;
 /// Clients that a server can have at a time.
 pub const MAX_CLIENTS: usize = 4096;
 
@@ -153,6 +155,8 @@ pub struct ClientLayout {
     pub notes: usize,
     /// Of the channel.
     pub channel: usize,
+    /// Of the window.
+    pub window: usize,
     /// Bytes in all.
     pub bytes: usize,
 }
@@ -175,11 +179,13 @@ pub const fn client_layout() -> ClientLayout {
     let records = page(size_of::<ClientHeader>());
     let notes = page(records + RECORD_SLOTS * size_of::<RecordSlot>());
     let channel = page(notes + NOTE_SLOTS * size_of::<NoteSlot>());
+    let window = page(channel + size_of::<Channel>());
     ClientLayout {
         records,
         notes,
         channel,
-        bytes: page(channel + size_of::<Channel>()),
+        window,
+        bytes: window + WINDOW_BYTES,
     }
 }
 

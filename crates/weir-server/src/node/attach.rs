@@ -16,13 +16,13 @@ use super::{Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
     /// The block of a file that is open for writing.
-    pub(super) fn block_of(&self, ino: Ino) -> Option<u32> {
+    pub(crate) fn block_of(&self, ino: Ino) -> Option<u32> {
         let block = self.names.attr(ino).ok()?.block.checked_sub(1)?;
         (self.blocks.get(block)?.ino == ino).then_some(block)
     }
 
     /// Attaches a client to a file for writing.
-    pub(super) fn attach_client(&mut self, id: ClientId, ino: Ino) -> Result<Attached, FsError> {
+    pub(crate) fn attach_client(&mut self, id: ClientId, ino: Ino) -> Result<Attached, FsError> {
         let attr = self.regular(ino)?;
         if self.clients.get(id).is_none() {
             return Err(FsError::NotPermitted);
@@ -87,7 +87,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Takes a cell back: what was written through it is in the index, the size and
     /// the times.
-    pub(super) fn detach_cell(&mut self, cell: u32) {
+    pub(crate) fn detach_cell(&mut self, cell: u32) {
         let Some(writer) = self.cells.get(cell).copied() else {
             return;
         };
@@ -170,7 +170,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The size of a file as of now.
-    pub(super) fn size_of(&self, attr: &Attr) -> u64 {
+    pub(crate) fn size_of(&self, attr: &Attr) -> u64 {
         let Some(block) = self.block_of(attr.ino) else {
             return attr.size;
         };
@@ -185,7 +185,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The modification time of a file as of now.
-    pub(super) fn mtime_of(&self, attr: &Attr) -> i64 {
+    pub(crate) fn mtime_of(&self, attr: &Attr) -> i64 {
         let cells = self
             .block_of(attr.ino)
             .and_then(|block| self.blocks.get(block))
@@ -199,7 +199,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Lets a time that was set count for more than what the file's writers wrote
     /// before.
-    pub(super) fn forget_cell_times(&self, ino: Ino) {
+    pub(crate) fn forget_cell_times(&self, ino: Ino) {
         let Some(file) = self.block_of(ino).and_then(|block| self.blocks.get(block)) else {
             return;
         };
@@ -217,7 +217,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The attributes of `ino`, which must be a regular file.
-    pub(super) fn regular(&self, ino: Ino) -> Result<Attr, FsError> {
+    pub(crate) fn regular(&self, ino: Ino) -> Result<Attr, FsError> {
         let attr = self.names.attr(ino).map_err(refusal)?;
         match attr.file_type() {
             FileType::File => Ok(attr),
@@ -226,7 +226,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    pub(super) fn now_u64(&self) -> u64 {
+    pub(crate) fn now_u64(&self) -> u64 {
         u64::try_from(self.now_ns).unwrap_or(0)
     }
 }

@@ -14,13 +14,13 @@ use super::{Node, Platform, Space};
 /// The most that a run takes in a reply: five numbers, the source's kind and its four.
 const RUN_BYTES: usize = 5 * 10 + 1 + 3 + 5 + 10 + 10;
 /// Runs in a reply.
-const MAX_RUNS: usize = (REPLY_BYTES - 64) / RUN_BYTES;
+pub(crate) const MAX_RUNS: usize = (REPLY_BYTES - 64) / RUN_BYTES;
 /// The most slabs named in one reply.
 const MAX_SLABS: usize = (REPLY_BYTES - 64) / 5;
 
 impl<P: Platform> Node<'_, P> {
     /// Where the bytes of a range are, and of as much of the file as fits the reply.
-    pub(super) fn locate_range(
+    pub(crate) fn locate_range(
         &mut self,
         ino: Ino,
         offset: u64,
@@ -58,7 +58,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The next data or hole from `offset` on.
-    pub(super) fn seek_from(
+    pub(crate) fn seek_from(
         &mut self,
         ino: Ino,
         offset: u64,
@@ -85,7 +85,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Cuts a file, or extends it with zeros.
-    pub(super) fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
+    pub(crate) fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
         let attr = self.regular(ino)?;
         if size > MAX_OFFSET {
             return Err(FsError::TooBig);
@@ -104,7 +104,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Makes a range a hole, or lets the file reach to its end.
-    pub(super) fn allocate_range(
+    pub(crate) fn allocate_range(
         &mut self,
         ino: Ino,
         offset: u64,
@@ -155,7 +155,7 @@ impl<P: Platform> Node<'_, P> {
         self.announce_changes();
     }
 
-    fn raise_size(&mut self, attr: &Attr, size: u64) {
+    pub(crate) fn raise_size(&mut self, attr: &Attr, size: u64) {
         match self.block_of(attr.ino) {
             Some(block) => self.open.blocks[block as usize].raise(size),
             None => self.set_own_size(attr, size.max(attr.size), false),
@@ -184,7 +184,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The slabs of storage directories that a file has bytes in.
-    pub(super) fn file_slabs(&mut self, ino: Ino) -> Result<Vec<u32>, FsError> {
+    pub(crate) fn file_slabs(&mut self, ino: Ino) -> Result<Vec<u32>, FsError> {
         self.names.attr(ino).map_err(refusal)?;
         self.harvest(ino);
         let space = &self.space;

@@ -51,7 +51,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Bytes that went through cells that are attached still: clients count them when
     /// they detach.
-    pub(super) fn uncounted(&self, cells: impl Iterator<Item = u32>) -> u64 {
+    pub(crate) fn uncounted(&self, cells: impl Iterator<Item = u32>) -> u64 {
         cells
             .filter_map(|cell| {
                 let committed = &self.open.cells[cell as usize].committed;

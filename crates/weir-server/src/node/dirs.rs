@@ -13,7 +13,7 @@ use super::{Node, Platform};
 const ENTRY_BYTES: usize = 10 + 10 + 5 + 10 + 10 + 3;
 
 /// What a refusal of the namespace is to a client.
-pub(super) fn refusal(error: NamesError) -> FsError {
+pub(crate) fn refusal(error: NamesError) -> FsError {
     match error {
         NamesError::NotFound => FsError::NotFound,
         NamesError::Exists => FsError::Exists,
@@ -32,7 +32,7 @@ pub(super) fn refusal(error: NamesError) -> FsError {
 }
 
 impl<P: Platform> Node<'_, P> {
-    pub(super) fn create_file(
+    pub(crate) fn create_file(
         &mut self,
         from: Caller,
         op: &proto::Create,
@@ -88,7 +88,7 @@ impl<P: Platform> Node<'_, P> {
         attached.map(Some)
     }
 
-    pub(super) fn make_dir(&mut self, op: &proto::Mkdir) -> Result<Ino, FsError> {
+    pub(crate) fn make_dir(&mut self, op: &proto::Mkdir) -> Result<Ino, FsError> {
         let owner = Owner {
             uid: op.uid,
             gid: op.gid,
@@ -99,7 +99,7 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    pub(super) fn make_symlink(&mut self, op: &proto::Symlink) -> Result<Ino, FsError> {
+    pub(crate) fn make_symlink(&mut self, op: &proto::Symlink) -> Result<Ino, FsError> {
         let owner = Owner {
             uid: op.uid,
             gid: op.gid,
@@ -110,13 +110,13 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    pub(super) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
+    pub(crate) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
         self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.now_ns))
     }
 
     /// Tries again after what nobody has open any more was swept away, if the tables
     /// are full.
-    fn with_room<R>(
+    pub(crate) fn with_room<R>(
         &mut self,
         mut act: impl FnMut(&mut Self) -> Result<R, NamesError>,
     ) -> Result<R, FsError> {
@@ -130,7 +130,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    pub(super) fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+    pub(crate) fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
         let gone = self
             .names
             .unlink(parent, name, self.now_ns)
@@ -139,7 +139,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    pub(super) fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+    pub(crate) fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
         let gone = self
             .names
             .rmdir(parent, name, self.now_ns)
@@ -148,7 +148,7 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
-    pub(super) fn rename_entry(&mut self, op: &proto::Rename) -> Result<(), FsError> {
+    pub(crate) fn rename_entry(&mut self, op: &proto::Rename) -> Result<(), FsError> {
         let mode = match op.flags {
             0 => RenameMode::Replace,
             1 => RenameMode::NoReplace,
@@ -172,7 +172,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    pub(super) fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError> {
+    pub(crate) fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError> {
         let set = SetAttr {
             mode: op.mode,
             uid: op.uid,
@@ -188,7 +188,7 @@ impl<P: Platform> Node<'_, P> {
         self.names.setattr(op.ino, &set).map(drop).map_err(refusal)
     }
 
-    pub(super) fn list(&self, op: &proto::Readdir) -> Result<Vec<Entry>, FsError> {
+    pub(crate) fn list(&self, op: &proto::Readdir) -> Result<Vec<Entry>, FsError> {
         let most = (op.budget_bytes as usize).min(REPLY_BYTES - 64);
         let mut entries = Vec::new();
         let mut bytes = 0;
@@ -197,13 +197,31 @@ impl<P: Platform> Node<'_, P> {
             if bytes > most && !entries.is_empty() {
                 return ControlFlow::Break(());
             }
-            entries.push((found.ino, found.cookie, found.name.to_vec()));
+            entries.push((
+                found.ino,
+                found.file_type,
+                found.cookie,
+                found.name.to_vec(),
+            ));
             ControlFlow::Continue(())
         });
         shown.map_err(refusal)?;
         entries
             .into_iter()
-            .map(|(ino, cookie, name)| self.entry(ino, cookie, name))
+            .map(|(ino, kind, cookie, name)| {
+                if self.names.is_own(ino) {
+                    return self.entry(ino, cookie, name);
+                }
+                // It lives at another server: its type is all that is known here.
+                Ok(Entry {
+                    ino,
+                    cookie,
+                    mode: kind.mode_bits(),
+                    size: 0,
+                    mtime_ns: 0,
+                    name,
+                })
+            })
             .collect()
     }
 
@@ -219,7 +237,7 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    pub(super) fn walk(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {
+    pub(crate) fn walk(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {
         let mut ino = self.names.root();
         for name in components {
             (ino, _) = self.names.lookup(ino, name).map_err(refusal)?;

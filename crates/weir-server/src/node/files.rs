@@ -21,6 +21,19 @@ impl FileTable {
         self.chunks.get(at / CHUNK)?.as_ref()?.get(at % CHUNK)
     }
 
+    /// The slots of files that have extents.
+    pub fn not_empty(&self) -> impl Iterator<Item = u32> + '_ {
+        self.chunks
+            .iter()
+            .enumerate()
+            .filter_map(|(chunk, files)| Some((chunk, files.as_ref()?)))
+            .flat_map(|(chunk, files)| {
+                let all = files.iter().enumerate();
+                all.filter(|(_, index)| !index.is_empty())
+                    .filter_map(move |(at, _)| u32::try_from(chunk * CHUNK + at).ok())
+            })
+    }
+
     /// The index of `ino`, to be changed.
     pub fn get_mut(&mut self, ino: Ino) -> &mut ExtentIndex {
         let at = ino.index() as usize;

@@ -18,7 +18,7 @@ use super::{ClientMemory, Node, Platform, Space};
 
 impl<P: Platform> Node<'_, P> {
     /// Takes in all that was written to `ino` before this call.
-    pub(super) fn harvest(&mut self, ino: Ino) {
+    pub(crate) fn harvest(&mut self, ino: Ino) {
         let Some(file) = self.block_of(ino).and_then(|block| self.blocks.get(block)) else {
             return;
         };
@@ -27,7 +27,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Takes in all that a client wrote before this call.
-    pub(super) fn harvest_client(&mut self, id: ClientId) {
+    pub(crate) fn harvest_client(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else {
             return;
         };
@@ -38,7 +38,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Takes in all that anybody wrote before this call.
-    pub(super) fn harvest_all(&mut self) {
+    pub(crate) fn harvest_all(&mut self) {
         for id in self.clients.ids() {
             self.harvest_client(id);
         }
@@ -71,7 +71,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Empties a client's ring of records, whatever files they are of.
-    pub(super) fn drain(&mut self, id: ClientId) {
+    pub(crate) fn drain(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else {
             return;
         };
@@ -145,7 +145,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Changes the index of `ino`; what it no longer refers to is free.
-    pub(super) fn change<R>(
+    pub(crate) fn change<R>(
         &mut self,
         ino: Ino,
         change: impl FnOnce(&mut ExtentIndex, &mut dyn FnMut(weir_core::extent::FreedRange), u16) -> R,
@@ -166,7 +166,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Tells whoever cached where the changed files' bytes are. Before it returns,
     /// nothing that was freed is lent again.
-    pub(super) fn announce_changes(&mut self) {
+    pub(crate) fn announce_changes(&mut self) {
         for ino in std::mem::take(&mut self.changed) {
             let allocated = self.files.get(ino).map_or(0, ExtentIndex::allocated_bytes);
             let set = SetAttr {

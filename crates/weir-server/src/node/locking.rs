@@ -11,7 +11,7 @@ use super::locks::{Family, Owner, Wish, READ, UNLOCK, WRITE};
 use super::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
-    pub(super) fn lock_file(&mut self, from: Caller, op: &proto::Flock) -> Result<(), FsError> {
+    pub(crate) fn lock_file(&mut self, from: Caller, op: &proto::Flock) -> Result<(), FsError> {
         let kind = match op.operation {
             1 => READ,
             2 => WRITE,
@@ -28,7 +28,7 @@ impl<P: Platform> Node<'_, P> {
         self.set_lock(from, op.ino, &wish, op.wait)
     }
 
-    pub(super) fn lock_record(
+    pub(crate) fn lock_record(
         &mut self,
         from: Caller,
         op: &proto::RecordLock,
@@ -46,7 +46,7 @@ impl<P: Platform> Node<'_, P> {
         self.set_lock(from, op.ino, &wish, op.wait)
     }
 
-    pub(super) fn find_lock(
+    pub(crate) fn find_lock(
         &mut self,
         from: Caller,
         op: &proto::TestLock,
@@ -128,7 +128,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Drops what dead owners hold, and wakes who waited for it.
-    pub(super) fn drop_dead_locks(&mut self) {
+    pub(crate) fn drop_dead_locks(&mut self) {
         if self.locks.is_empty() {
             return;
         }

@@ -20,6 +20,7 @@
 //! | `attach`, `data`, `dirs`, `space`, `locking` | operations |
 //! | `orphans`, `notes`, `death` | what ends |
 //! | `ops` | the operations' dispatch |
+//! | `parts` | operations of several servers, as far as they concern this one |
 
 mod applied;
 mod attach;
@@ -36,6 +37,7 @@ mod notes;
 mod ofds;
 mod ops;
 mod orphans;
+mod parts;
 mod space;
 mod stats;
 mod writers;
@@ -57,6 +59,7 @@ use ofds::OfdTable;
 use stats::Stats;
 use writers::{OpenFile, Slots, Writer};
 
+pub(crate) use data::MAX_RUNS;
 pub use memory::{ClientMemory, OpenRegion};
 
 /// What the logic asks of the kernel.
@@ -117,6 +120,12 @@ pub struct Node<'m, P: Platform> {
     locks: LockTable,
     /// Files and directories without a name, that somebody may still have open.
     orphans: HashSet<Ino>,
+    /// One of several servers.
+    several: bool,
+    /// Files that other nodes have open.
+    pinned: HashSet<Ino>,
+    /// Files whose last bytes other servers are to be told of.
+    gone: Vec<Ino>,
     /// Files whose index changed in the call at hand.
     changed: Vec<Ino>,
     stats: Stats,
@@ -150,6 +159,9 @@ impl<'m, P: Platform> Node<'m, P> {
             ofds: OfdTable::new(open.ofds.len() / BATCH as usize),
             locks: LockTable::default(),
             orphans: HashSet::new(),
+            several: false,
+            pinned: HashSet::new(),
+            gone: Vec::new(),
             changed: Vec::new(),
             stats: Stats::default(),
             now_ns: identity.started_ns,
@@ -183,23 +195,42 @@ impl<'m, P: Platform> Node<'m, P> {
     pub fn poll_client(&mut self, id: ClientId, now_ns: i64) -> bool {
         self.now_ns = now_ns;
         let noted = self.take_notes(id);
-        let Some(client) = self.clients.get(id) else {
-            return noted;
-        };
-        let memory = Arc::clone(&client.memory);
-        let channel = memory.channel();
-        if channel.state.load(Ordering::Acquire) != channel::REQUEST {
-            return noted;
-        }
         let (mut request, mut reply) = (
             std::mem::take(&mut self.request),
             std::mem::take(&mut self.reply),
         );
-        request.clear();
         reply.clear();
-        channel.take_request(&mut request);
-        self.serve(Caller::Client(id), &request, now_ns, &mut reply);
-        if channel.put_reply(&reply).is_err() {
+        let asked = self.take_request(id, &mut request);
+        if asked {
+            self.serve(Caller::Client(id), &request, now_ns, &mut reply);
+            self.put_reply(id, &mut reply);
+        }
+        (self.request, self.reply) = (request, reply);
+        noted || asked
+    }
+
+    /// Takes what a client asks for out of its channel; false if it asks for nothing.
+    pub(crate) fn take_request(&mut self, id: ClientId, request: &mut Vec<u8>) -> bool {
+        let Some(client) = self.clients.get(id) else {
+            return false;
+        };
+        let channel = client.memory.channel();
+        if channel.state.load(Ordering::Acquire) != channel::REQUEST {
+            return false;
+        }
+        request.clear();
+        channel.take_request(request);
+        true
+    }
+
+    /// Gives a client its reply; nothing happens if it is gone.
+    pub(crate) fn put_reply(&mut self, id: ClientId, reply: &mut Vec<u8>) {
+        let Some(client) = self.clients.get(id) else {
+            return;
+        };
+        let memory = Arc::clone(&client.memory);
+        let channel = memory.channel();
+        if channel.put_reply(reply).is_err() {
             // Every reply is bounded below the channel's size; if one is not, say so.
             tracing::error!(
                 client = id.0,
@@ -207,15 +238,43 @@ impl<'m, P: Platform> Node<'m, P> {
                 "a reply does not fit the channel"
             );
             reply.clear();
-            proto::encode(&Err::<(), FsError>(FsError::Io), &mut reply);
-            let _ = channel.put_reply(&reply);
+            proto::encode(&Err::<(), FsError>(FsError::Io), reply);
+            let _ = channel.put_reply(reply);
         }
         channel.state.store(channel::REPLY, Ordering::SeqCst);
         if channel.client_sleeps.load(Ordering::SeqCst) != 0 {
             self.platform.wake(&channel.state);
         }
-        (self.request, self.reply) = (request, reply);
-        true
+    }
+
+    /// Writes bytes of other nodes into a client's window.
+    pub(crate) fn put_window(&mut self, id: ClientId, bytes: &[u8]) -> Result<(), FsError> {
+        let client = self.clients.get(id).ok_or(FsError::NotPermitted)?;
+        let window = client.memory.window();
+        if bytes.len() > window.len() * 8 {
+            return Err(FsError::TooBig);
+        }
+        for (word, part) in window.iter().zip(bytes.chunks(8)) {
+            let mut value = [0; 8];
+            value[..part.len()].copy_from_slice(part);
+            word.store(u64::from_ne_bytes(value), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Does a decoded request that concerns this node alone.
+    pub(crate) fn perform(&mut self, from: Caller, request: proto::Request, out: &mut Vec<u8>) {
+        let name = proto::perform(self, from, request, out);
+        self.stats.count_request(name);
+    }
+
+    pub(crate) fn time(&self) -> i64 {
+        self.now_ns
+    }
+
+    /// A `Stop` was asked for elsewhere.
+    pub(crate) fn begin_stop(&mut self) {
+        self.stopping = true;
     }
 
     /// Does one encoded request and appends the encoded reply to `out`.

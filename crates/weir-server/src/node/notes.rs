@@ -10,14 +10,14 @@ use super::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
     /// Takes the notes of all clients.
-    pub(super) fn take_all_notes(&mut self) {
+    pub(crate) fn take_all_notes(&mut self) {
         for id in self.clients.ids() {
             self.take_notes(id);
         }
     }
 
     /// Takes a client's notes. True if there were any.
-    pub(super) fn take_notes(&mut self, id: ClientId) -> bool {
+    pub(crate) fn take_notes(&mut self, id: ClientId) -> bool {
         let Some(client) = self.clients.get(id) else {
             return false;
         };

@@ -59,7 +59,7 @@ impl OfdTable {
 
 impl<P: Platform> Node<'_, P> {
     /// Lends a batch.
-    pub(super) fn lend_ofds(&mut self, id: ClientId) -> Result<u32, FsError> {
+    pub(crate) fn lend_ofds(&mut self, id: ClientId) -> Result<u32, FsError> {
         if !self.ofds.batches.has_room() {
             self.check_ownerless();
         }
@@ -75,25 +75,25 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Whether other processes than its owner may have the description.
-    pub(super) fn is_shared(&self, index: u32) -> bool {
+    pub(crate) fn is_shared(&self, index: u32) -> bool {
         const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
         let state = self.open.ofds[index as usize].state.load(Ordering::Acquire);
         state & BOTH == BOTH
     }
 
-    pub(super) fn close_ofd(&mut self, index: u32) {
+    pub(crate) fn close_ofd(&mut self, index: u32) {
         self.open.ofds[index as usize].close();
     }
 
     /// Frees a gone client's descriptions but those that others still have.
-    pub(super) fn end_ofds(&mut self, id: ClientId) {
+    pub(crate) fn end_ofds(&mut self, id: ClientId) {
         for batch in self.ofds.of(Some(id)) {
             self.end_batch(batch);
         }
     }
 
     /// Looks again at the batches whose owner is gone.
-    pub(super) fn check_ownerless(&mut self) {
+    pub(crate) fn check_ownerless(&mut self) {
         for batch in self.ofds.of(None) {
             self.end_batch(batch);
         }

@@ -1,11 +1,13 @@
 //! The operations, each handed to where it is done.
 
 use weir_core::extent::ExtentIndex;
+use weir_core::names::Attr;
 use weir_core::proto::{
-    Allocate, Attach, Attached, Caller, Create, Created, Entry, Flock, FsError, FsStat, HeldLock,
-    Lent, Link, Locate, Located, Lookup, Mkdir, OfdBatch, Operations, Ping, Publish, Readdir,
-    RecordLock, Rename, Rmdir, Seek, Segment, ServerStatus, SetAttr, Statfs, Status, Stop, Symlink,
-    Sync, TestLock, Truncate, Unlink,
+    Allocate, Attach, Attached, Caller, Child, Create, Created, Entry, Fetch, Find, Flock, Flush,
+    FsError, FsStat, GetAttr, HeldLock, Hold, Lease, Lent, Link, Locate, Located, Lookup, Mkdir,
+    OfdBatch, Operations, PathOf, Ping, Publish, Readdir, Readlink, RecordLock, Rename, Rmdir,
+    Seek, Segment, ServerStatus, SetAttr, Statfs, Status, Stop, Symlink, Sync, TestLock, Truncate,
+    Unlink,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -112,6 +114,38 @@ impl<P: Platform> Operations for Node<'_, P> {
 
     fn statfs(&mut self, _: Caller, _: Statfs) -> Result<FsStat, FsError> {
         Ok(self.room())
+    }
+
+    fn find(&mut self, _: Caller, op: Find) -> Result<Option<Child>, FsError> {
+        self.find_child(op.dir, &op.name)
+    }
+
+    fn get_attr(&mut self, _: Caller, op: GetAttr) -> Result<Attr, FsError> {
+        self.attr_now(op.ino)
+    }
+
+    fn readlink(&mut self, _: Caller, op: Readlink) -> Result<Vec<u8>, FsError> {
+        self.symlink_target(op.ino)
+    }
+
+    fn path_of(&mut self, _: Caller, op: PathOf) -> Result<Vec<u8>, FsError> {
+        self.path_here(op.ino)
+    }
+
+    fn hold(&mut self, _: Caller, op: Hold) -> Result<Attr, FsError> {
+        self.attr_now(op.ino)
+    }
+
+    fn lease(&mut self, _: Caller, op: Lease) -> Result<(), FsError> {
+        self.attr_of(op.ino).map(drop)
+    }
+
+    fn fetch(&mut self, _: Caller, _: Fetch) -> Result<(), FsError> {
+        Err(FsError::Invalid) // there are no others
+    }
+
+    fn flush(&mut self, _: Caller, op: Flush) -> Result<(), FsError> {
+        self.attr_of(op.ino).map(drop)
     }
 
     fn status(&mut self, _: Caller, _: Status) -> Result<ServerStatus, FsError> {

@@ -18,7 +18,7 @@ const MANY: usize = 1024;
 
 impl<P: Platform> Node<'_, P> {
     /// An inode lost its last name.
-    pub(super) fn add_orphan(&mut self, ino: Ino) {
+    pub(crate) fn add_orphan(&mut self, ino: Ino) {
         self.orphans.insert(ino);
         // Doubling, so that many that are open do not cost a sweep each.
         if self.orphans.len() >= MANY && self.orphans.len().is_power_of_two() {
@@ -27,7 +27,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Frees the orphans that nobody has open.
-    pub(super) fn sweep(&mut self) {
+    pub(crate) fn sweep(&mut self) {
         if self.orphans.is_empty() {
             return;
         }
@@ -43,11 +43,22 @@ impl<P: Platform> Node<'_, P> {
             .orphans
             .iter()
             .copied()
-            .filter(|ino| !held.contains(ino) && self.block_of(*ino).is_none())
+            .filter(|ino| !held.contains(ino) && !self.pinned.contains(ino))
+            .filter(|ino| self.block_of(*ino).is_none())
             .collect();
         for ino in gone {
             self.free_inode(ino);
         }
+    }
+
+    /// The files that somebody of this node has open.
+    pub(crate) fn open_files(&self) -> HashSet<Ino> {
+        fence(Ordering::SeqCst);
+        self.ofds
+            .entries()
+            .filter_map(|index| self.open.ofds.get(index as usize))
+            .map(|ofd| Ino(ofd.ino.load(Ordering::SeqCst)))
+            .collect()
     }
 
     fn free_inode(&mut self, ino: Ino) {
@@ -56,6 +67,9 @@ impl<P: Platform> Node<'_, P> {
         if self.files.get(ino).is_some_and(|index| !index.is_empty()) {
             self.change(ino, |index, freed, _| index.clear(freed));
             self.announce_changes();
+        }
+        if self.several {
+            self.gone.push(ino);
         }
         if let Err(error) = self.names.release(ino) {
             tracing::error!(?ino, %error, "an unnamed file cannot be freed");

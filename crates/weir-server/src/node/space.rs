@@ -7,7 +7,7 @@ use super::{Node, Platform, Space};
 
 impl<P: Platform> Node<'_, P> {
     /// Lends a client a segment. What was deleted or overwritten makes room at once.
-    pub(super) fn lend_segment(
+    pub(crate) fn lend_segment(
         &mut self,
         id: ClientId,
         min: u64,
@@ -30,14 +30,14 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Does all that may free space.
-    pub(super) fn reclaim(&mut self) {
+    pub(crate) fn reclaim(&mut self) {
         self.take_all_notes();
         self.harvest_all();
         self.sweep();
     }
 
     /// A client no longer writes into a segment.
-    pub(super) fn end_lease(&mut self, id: ClientId, segment: SegmentId) -> bool {
+    pub(crate) fn end_lease(&mut self, id: ClientId, segment: SegmentId) -> bool {
         // A record in it may be in a cell only.
         self.harvest_client(id);
         let held = self
@@ -51,7 +51,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Room for statvfs.
-    pub(super) fn room(&self) -> FsStat {
+    pub(crate) fn room(&self) -> FsStat {
         let tiers = self.space.usage();
         let counts = self.names.counts();
         let capacity_bytes = tiers.iter().map(|tier| tier.budget_bytes).sum();

@@ -19,13 +19,14 @@ use rustix::fs::{chmod, Mode, CWD};
 use rustix::net::{
     bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
 };
+use std::sync::atomic::AtomicU64;
 use weir_core::names::{layout, Owner, Section, Shard, Tables};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::channel::Channel;
 use weir_core::node::ofd::{Ofd, BATCH};
 use weir_core::node::region::{
-    client_layout, open_layout, ClientHeader, Hub, MAGIC, NOTE_SLOTS, RECORD_SLOTS,
+    client_layout, open_layout, ClientHeader, Hub, MAGIC, NOTE_SLOTS, RECORD_SLOTS, WINDOW_BYTES,
 };
 use weir_core::node::ring::{NoteSlot, RecordSlot};
 use weir_core::proto::{PREFIX_LINK, SHM_LINK};
@@ -93,6 +94,10 @@ impl ClientMemory for ClientRegion {
 
     fn channel(&self) -> &Channel {
         &self.part(client_layout().channel, 1)[0]
+    }
+
+    fn window(&self) -> &[AtomicU64] {
+        self.part(client_layout().window, WINDOW_BYTES / 8)
     }
 }
 

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use weir_core::extent::{ExtentIndex, PieceSource};
@@ -13,7 +13,9 @@ use weir_core::names::{layout, InodeRecord, NamesHeader, Owner, Shard, Tables};
 use weir_core::node::cell::State;
 use weir_core::node::channel::Channel;
 use weir_core::node::claim::{acquire, Claim, Outcome};
-use weir_core::node::region::{client_layout, open_layout, ClientHeader, NOTE_SLOTS, RECORD_SLOTS};
+use weir_core::node::region::{
+    client_layout, open_layout, ClientHeader, NOTE_SLOTS, RECORD_SLOTS, WINDOW_BYTES,
+};
 use weir_core::node::ring::{Note, NoteSlot, Record, RecordSlot};
 use weir_core::proto::{self, Attached, Caller, FsError, Lent, Operation, Tier, TierStatus};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
@@ -175,6 +177,10 @@ impl ClientMemory for Memory {
     fn channel(&self) -> &Channel {
         &self.part(client_layout().channel, 1)[0]
     }
+
+    fn window(&self) -> &[AtomicU64] {
+        self.part(client_layout().window, WINDOW_BYTES / 8)
+    }
 }
 
 /// A kernel in which shared descriptions live as long as the test says.
@@ -213,7 +219,7 @@ fn zeroed<T: Default>(len: usize) -> &'static [T] {
     Vec::leak(std::iter::repeat_with(T::default).take(len).collect())
 }
 
-fn shard(max_files: u32) -> Shard<'static> {
+fn shard(rank: Rank, max_files: u32) -> Shard<'static> {
     let parts = layout(max_files);
     let bytes = usize::try_from(parts.file_bytes).unwrap();
     let region = map(bytes).leak();
@@ -225,7 +231,7 @@ fn shard(max_files: u32) -> Shard<'static> {
             .unwrap(),
         region.slice(at(parts.arena), parts.arena.len).unwrap(),
         region.slice(at(parts.buckets), parts.buckets.len).unwrap(),
-        Rank(0),
+        rank,
     )
     .unwrap();
     Shard::new(tables, 0o755, Owner { uid: 0, gid: 0 }, 1).unwrap()
@@ -237,6 +243,16 @@ impl World {
     }
 
     pub fn sized(units: usize, max_files: u32, blocks: usize, cells: usize) -> World {
+        World::ranked((Rank(0), 1), units, max_files, (blocks, cells))
+    }
+
+    /// One of several servers.
+    pub fn ranked(
+        (rank, servers): (Rank, u16),
+        units: usize,
+        max_files: u32,
+        (blocks, cells): (usize, usize),
+    ) -> World {
         let ofds = 256;
         let parts = open_layout(ofds, blocks, cells);
         let region = map(parts.bytes).leak();
@@ -247,8 +263,8 @@ impl World {
             cells: region.slice(parts.cells, cells).unwrap(),
         };
         let identity = Identity {
-            rank: Rank(0),
-            servers: 1,
+            rank,
+            servers,
             pid: 1,
             started_ns: 1,
         };
@@ -256,7 +272,7 @@ impl World {
         let node = Node::new(
             identity,
             open,
-            shard(max_files),
+            shard(rank, max_files),
             store.clone(),
             fake.clone(),
             8,

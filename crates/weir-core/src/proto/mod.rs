@@ -4,16 +4,19 @@
 //! dispatch ([`Operations`], [`dispatch`]) and its client stub ([`request`],
 //! [`reply`]). Messages are postcard (a compact, documented serde format); the wire
 //! format is the order of the fields. They pass through a client's channel
-//! ([`crate::node::channel`]) or, for control, in frames of a Unix socket; from the
-//! next version on also between servers. Names and targets are bytes, as in POSIX.
+//! ([`crate::node::channel`]) or, for control, in frames of a Unix socket. What servers
+//! ask of each other is in [`peer`]. Names and targets are bytes, as in POSIX.
 //!
 //! A reply is `Result<Reply, FsError>`: an operation either did all that it says, or
 //! changed nothing.
+
+pub mod peer;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::extent::Run;
+use crate::names::{Attr, FileType};
 use crate::types::{ClientId, Ino, SegmentId};
 
 /// The version of this protocol; both sides must have the same.
@@ -82,6 +85,9 @@ pub enum FsError {
     /// EPROTO: the request could not be understood.
     #[error("malformed request")]
     Malformed,
+    /// EIO: a server of the instance does not answer.
+    #[error("a server of the instance does not answer")]
+    Unreachable,
     /// ESHUTDOWN: the instance has stopped.
     #[error("the instance has stopped")]
     Stopped,
@@ -104,20 +110,16 @@ pub trait Operation: Into<Request> {
     const NAME: &'static str;
 }
 
-macro_rules! operations {
+/// Makes of each line a message, and an enum of all of them.
+macro_rules! messages {
     ($(
         $(#[$meta:meta])*
-        $method:ident: $name:ident { $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)? } -> $reply:ty;
+        $name:ident { $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)? }
     )*) => {
         $(
             $(#[$meta])*
             #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
             pub struct $name { $( $(#[$field_meta])* pub $field: $type ),* }
-
-            impl Operation for $name {
-                type Reply = $reply;
-                const NAME: &'static str = stringify!($method);
-            }
 
             impl From<$name> for Request {
                 fn from(op: $name) -> Request {
@@ -131,6 +133,23 @@ macro_rules! operations {
         pub enum Request {
             $( #[doc = concat!("See [`", stringify!($name), "`].")] $name($name), )*
         }
+    };
+}
+pub(crate) use messages;
+
+macro_rules! operations {
+    ($(
+        $(#[$meta:meta])*
+        $method:ident: $name:ident { $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)? } -> $reply:ty;
+    )*) => {
+        messages! { $( $(#[$meta])* $name { $( $(#[$field_meta])* $field: $type ),* } )* }
+
+        $(
+            impl Operation for $name {
+                type Reply = $reply;
+                const NAME: &'static str = stringify!($method);
+            }
+        )*
 
         /// What a server does for each operation.
         pub trait Operations {
@@ -141,14 +160,21 @@ macro_rules! operations {
         /// Returns the operation's name, for counting.
         pub fn dispatch<O: Operations>(ops: &mut O, from: Caller, bytes: &[u8], out: &mut Vec<u8>) -> &'static str {
             match postcard::from_bytes::<Request>(bytes) {
-                $( Ok(Request::$name(op)) => {
-                    encode_reply::<$name>(&ops.$method(from, op), out);
-                    $name::NAME
-                } )*
+                Ok(request) => perform(ops, from, request, out),
                 Err(_) => {
                     encode_reply::<Ping>(&Err(FsError::Malformed), out);
                     "malformed"
                 }
+            }
+        }
+
+        /// As [`dispatch`], of a decoded request.
+        pub fn perform<O: Operations>(ops: &mut O, from: Caller, request: Request, out: &mut Vec<u8>) -> &'static str {
+            match request {
+                $( Request::$name(op) => {
+                    encode_reply::<$name>(&ops.$method(from, op), out);
+                    $name::NAME
+                } )*
             }
         }
     };
@@ -393,6 +419,60 @@ operations! {
     /// Room and tables, for statvfs(3).
     statfs: Statfs {} -> FsStat;
 
+    /// What a name of a directory names. (Of several servers only: a client of one server
+    /// looks into the shared tables. So are the following.)
+    find: Find {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+    } -> Option<Child>;
+
+    /// The attributes of an inode, with what this node's writers wrote.
+    get_attr: GetAttr {
+        /// The inode, by its number in this node's table or its own.
+        ino: Ino,
+    } -> Attr;
+
+    /// The target of a symbolic link.
+    readlink: Readlink {
+        /// The link.
+        ino: Ino,
+    } -> Vec<u8>;
+
+    /// The path of a directory, from the root; "/" for the root.
+    path_of: PathOf {
+        /// The directory.
+        ino: Ino,
+    } -> Vec<u8>;
+
+    /// Prepares a file for being open at this node: its attributes, with the number that
+    /// it has in this node's table (`ino`).
+    hold: Hold {
+        /// The file.
+        ino: Ino,
+    } -> Attr;
+
+    /// Brings a file's stand-in up to date, and keeps it so until another node writes.
+    lease: Lease {
+        /// The file, by its number in this node's table.
+        ino: Ino,
+    } -> ();
+
+    /// Brings bytes of other servers' logs into the caller's window
+    /// ([`crate::node::region::WINDOW_BYTES`]), one range behind the other.
+    fetch: Fetch {
+        /// Which.
+        ranges: Vec<peer::LogRange>,
+    } -> ();
+
+    /// Makes what this node wrote to a file visible to the others, and durable as
+    /// [`Sync`] does.
+    flush: Flush {
+        /// The file.
+        ino: Ino,
+    } -> ();
+
     /// The state of the server, for `weir status` and the report.
     status: Status {} -> ServerStatus;
 
@@ -405,6 +485,15 @@ operations! {
 
     /// Ends the instance: the reply is sent, then the server stops.
     stop: Stop {} -> ServerStatus;
+}
+
+/// What a name names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Child {
+    /// The inode.
+    pub ino: Ino,
+    /// Its type.
+    pub kind: FileType,
 }
 
 /// What [`Create`] did.

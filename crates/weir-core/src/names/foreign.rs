@@ -1,0 +1,288 @@
+//! Parts of the operations, for a namespace that several servers hold.
+//!
+//! An entry lives at one server ([`crate::placement::home_of_entry`]) and the inode that it
+//! names perhaps at another. A directory of another server whose entries are here has a
+//! *stand-in*: a record of this table that no entry names, found by the directory's own
+//! number, with the order of the entries here, the time of their last change and how many
+//! of them are directories. A file of another server that somebody of this node has open
+//! has one as well; it has a number of this table, which clients use as that of any file.
+//!
+//! Left out: who may have stand-ins and what they show; that is the server's
+//! (`weir-server`, `cluster/`).
+
+use super::attr::{LEASED, STALE};
+use super::inodes::NewInode;
+use super::layout::InodeRecord;
+use super::seq::Change;
+use super::shard::{touch_dir, Owner, Shard};
+use super::{Attr, FileType, NamesError, SetAttr, LINK_MAX, ROOT_INDEX};
+use crate::types::Ino;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What a directory's stand-in knows of it: its part of what the directory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirPart {
+    /// Entries here that are directories.
+    pub dirs: u32,
+    /// Entries here.
+    pub entries: u64,
+    /// When an entry here came or went, ns since 1970; 0: never.
+    pub changed_ns: i64,
+}
+
+impl<'a> Shard<'a> {
+    /// The record of the stand-in of another server's directory.
+    pub(super) fn stand_in(&self, dir: Ino) -> Option<&'a InodeRecord> {
+        let index = *self.foreign.get(&dir)?;
+        self.tables.inodes.get(index as usize)
+    }
+
+    /// Whether `ino` is a number of this table.
+    pub fn is_own(&self, ino: Ino) -> bool {
+        ino.rank() == self.tables.rank()
+    }
+
+    /// The number of the inode in a slot, in its life as of now.
+    pub fn ino_at(&self, index: u32) -> Ino {
+        let record = self.tables.inodes.get(index as usize);
+        let life = record.map_or(0, |record| record.generation.load(Relaxed));
+        let life = u16::try_from(life & 0xFFFF).unwrap_or(0);
+        Ino::new(self.tables.rank(), life, index)
+    }
+
+    /// Whether entries of `dir`, which lives elsewhere, may be here.
+    pub fn stands_in(&self, dir: Ino) -> bool {
+        self.foreign.contains_key(&dir)
+    }
+
+    /// Lets this table's own root, which is nobody's at a rank other than 0, stand in for
+    /// the root of all.
+    pub fn stand_in_for_root(&mut self, root: Ino) {
+        if root != self.root() {
+            self.foreign.insert(root, ROOT_INDEX);
+        }
+    }
+
+    /// Makes the stand-in of a directory of another server. What is made in it takes
+    /// over its group, if `mode` says so. Nothing happens if there is one.
+    pub fn adopt_dir(&mut self, dir: Ino, mode: u32, owner: Owner) -> Result<(), NamesError> {
+        if dir.rank() == self.tables.rank() || self.stands_in(dir) {
+            return Ok(());
+        }
+        let aux = self.orders.add();
+        let new = NewInode::of(FileType::Dir, mode, owner, 0);
+        match self.inodes.make(&self.tables, &NewInode { aux, ..new }) {
+            Ok(local) => {
+                self.foreign.insert(dir, local.index());
+                Ok(())
+            }
+            Err(error) => {
+                self.orders.remove(aux);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a directory's stand-in. NOT EMPTY: there are entries here.
+    pub fn disown_dir(&mut self, dir: Ino) -> Result<(), NamesError> {
+        let Some(record) = self.stand_in(dir) else {
+            return Ok(());
+        };
+        if self.order(record).len() > 0 {
+            return Err(NamesError::NotEmpty);
+        }
+        if let Some(index) = self.foreign.remove(&dir).filter(|i| *i != ROOT_INDEX) {
+            let aux = record.aux.load(Relaxed);
+            self.inodes.drop(&self.tables, record, index);
+            self.orders.remove(aux);
+        }
+        Ok(())
+    }
+
+    /// This server's part of a directory, at home or not.
+    pub fn dir_part(&self, dir: Ino) -> Result<DirPart, NamesError> {
+        let record = self.dir(dir)?;
+        Ok(DirPart {
+            dirs: record.nlink.load(Relaxed).saturating_sub(2),
+            entries: self.order(record).len(),
+            changed_ns: record.mtime.load(Relaxed),
+        })
+    }
+
+    /// Makes the stand-in of a file of another server; its number in this table. Its
+    /// numbers are not to be believed until [`Shard::refresh`].
+    pub fn adopt_file(&mut self, attr: &Attr) -> Result<Ino, NamesError> {
+        let new = NewInode {
+            aux: STALE,
+            ..NewInode::of(FileType::File, attr.mode, owner_of(attr), attr.ctime_ns)
+        };
+        let local = self.inodes.make(&self.tables, &new)?;
+        let record = self.live(local)?;
+        let _change = Change::begin(&record.seq);
+        record.parent.store(attr.home.0, Relaxed);
+        Ok(local)
+    }
+
+    /// Ends the stand-in of a file.
+    pub fn disown_file(&mut self, local: Ino) -> Result<(), NamesError> {
+        let record = self.file_stand_in(local)?;
+        self.inodes.drop(&self.tables, record, local.index());
+        Ok(())
+    }
+
+    /// Tells a stand-in what its home says. With `leased` the numbers hold until
+    /// [`Shard::recall`], and readers believe them.
+    pub fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), NamesError> {
+        let record = self.file_stand_in(local)?;
+        let _change = Change::begin(&record.seq);
+        record.apply(&SetAttr {
+            mode: Some(attr.mode),
+            uid: Some(attr.uid),
+            gid: Some(attr.gid),
+            size: Some(attr.size),
+            allocated: Some(attr.allocated),
+            atime_ns: Some(attr.atime_ns),
+            mtime_ns: Some(attr.mtime_ns),
+            ctime_ns: Some(attr.ctime_ns),
+            block: None,
+        });
+        record.nlink.store(attr.nlink, Relaxed);
+        record
+            .aux
+            .store(if leased { LEASED } else { STALE }, Relaxed);
+        Ok(())
+    }
+
+    /// Takes back the belief in a stand-in's numbers; what readers have cached of the
+    /// file is void.
+    pub fn recall(&mut self, local: Ino) -> Result<(), NamesError> {
+        let record = self.file_stand_in(local)?;
+        let _change = Change::begin(&record.seq);
+        record.aux.store(STALE, Relaxed);
+        record.index_generation.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    fn file_stand_in(&self, local: Ino) -> Result<&'a InodeRecord, NamesError> {
+        let record = self.live(local)?;
+        let is_file = record.file_type() == Some(FileType::File);
+        let stands_in = is_file && record.aux.load(Relaxed) != 0;
+        stands_in.then_some(record).ok_or(NamesError::WrongType)
+    }
+
+    /// Puts an entry for an inode that lives elsewhere, or is linked by the caller.
+    pub fn enter(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        child: Ino,
+        kind: FileType,
+        now_ns: i64,
+    ) -> Result<(), NamesError> {
+        let (dir, key) = self.free_place(parent, name)?;
+        let at = self.prepare_entry(dir, &key, child, kind)?;
+        self.publish_entry(at);
+        self.name_inode(child, at, parent);
+        touch_dir(dir, i32::from(kind == FileType::Dir), now_ns);
+        self.tell();
+        Ok(())
+    }
+
+    /// Takes an entry, and leaves the inode's links to the caller; what it named.
+    pub fn withdraw(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        now_ns: i64,
+    ) -> Result<(Ino, FileType), NamesError> {
+        let (dir, key) = self.place(parent, name)?;
+        let found = self.find(&key)?;
+        self.forget_name(found.child, found.at);
+        self.remove_entry(dir, found.at);
+        touch_dir(dir, -i32::from(found.kind == FileType::Dir), now_ns);
+        self.tell();
+        Ok((found.child, found.kind))
+    }
+
+    /// Lets an entry name another inode; what it named before. To a reader the name is
+    /// never missing.
+    pub fn substitute(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        (child, kind): (Ino, FileType),
+        now_ns: i64,
+    ) -> Result<(Ino, FileType), NamesError> {
+        let (dir, key) = self.place(parent, name)?;
+        let found = self.find(&key)?;
+        self.forget_name(found.child, found.at);
+        {
+            let _change = Change::begin(super::dentry::stripe(&self.tables, key.hash));
+            self.dentry(found.at).set_child(child, kind);
+        }
+        self.name_inode(child, found.at, parent);
+        let is_dir = |kind| i32::from(kind == FileType::Dir);
+        touch_dir(dir, is_dir(kind) - is_dir(found.kind), now_ns);
+        Ok((found.child, found.kind))
+    }
+
+    /// Adds a link to an inode of this server, or takes one; links left. A directory's
+    /// last name going ends all its links.
+    pub fn relink(&mut self, ino: Ino, add: bool, now_ns: i64) -> Result<u32, NamesError> {
+        let record = self.live(ino)?;
+        let nlink = record.nlink.load(Relaxed);
+        let left = match (add, record.file_type()) {
+            (true, Some(FileType::Dir)) => return Err(NamesError::LinkToDirectory),
+            (true, _) if nlink == 0 => return Err(NamesError::NotFound),
+            (true, _) if nlink >= LINK_MAX => return Err(NamesError::TooManyLinks),
+            (true, _) => nlink + 1,
+            (false, Some(FileType::Dir)) => 0,
+            (false, _) => nlink.saturating_sub(1),
+        };
+        let _change = Change::begin(&record.seq);
+        record.nlink.store(left, Relaxed);
+        record.ctime.store(now_ns, Relaxed);
+        Ok(left)
+    }
+
+    /// Says that an inode of this server, whose entry is elsewhere now, is in `parent`.
+    pub fn set_parent(&mut self, ino: Ino, parent: Ino, now_ns: i64) -> Result<(), NamesError> {
+        let record = self.live(ino)?;
+        let _moves = Change::begin(&self.tables.header.moves.0);
+        let _change = Change::begin(&record.seq);
+        record.parent.store(parent.0, Relaxed);
+        record.ctime.store(now_ns, Relaxed);
+        Ok(())
+    }
+
+    /// An inode of this server has this entry for a name, if it had none here.
+    fn name_inode(&self, child: Ino, at: u32, parent: Ino) {
+        if child.rank() != self.tables.rank() {
+            return;
+        }
+        if let Ok(record) = self.live(child) {
+            let _change = Change::begin(&record.seq);
+            if record.entry.load(Relaxed) == 0 {
+                record.entry.store(at, Relaxed);
+                record.parent.store(parent.0, Relaxed);
+            }
+        }
+    }
+
+    fn forget_name(&self, child: Ino, at: u32) {
+        if child.rank() != self.tables.rank() {
+            return;
+        }
+        if let Ok(record) = self.live(child) {
+            let _change = Change::begin(&record.seq);
+            Self::forget_entry(record, at);
+        }
+    }
+}
+
+fn owner_of(attr: &Attr) -> Owner {
+    Owner {
+        uid: attr.uid,
+        gid: attr.gid,
+    }
+}

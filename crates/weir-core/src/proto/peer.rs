@@ -1,0 +1,415 @@
+//! What servers ask of each other.
+//!
+//! Declared once, as the operations of clients are; a handler is asynchronous, for it
+//! may have to ask others before it answers. Every call has an id of the fabric's, which
+//! repeats it if need be and lets it act once.
+//!
+//! Who is asked: the *entry's home* ([`crate::placement::home_of_entry`]) for a name, the
+//! inode's *home* ([`Ino::rank`]) for attributes, sizes, leases and locks, the *slice's
+//! home* ([`crate::placement::home_of_extents`]) for extents, and the server whose log has
+//! them for bytes. The asking server is known to the handler as `from`.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{encode, Child, Entry, FsError, ServerStatus};
+use crate::extent::Run;
+use crate::names::{Attr, FileType};
+use crate::types::{Ino, Rank};
+
+/// An operation between servers: a message with its kind of reply.
+pub trait PeerOperation: Into<Request> {
+    /// What comes back when it was done.
+    type Reply: Serialize + DeserializeOwned;
+    /// Its name, for counters and logs.
+    const NAME: &'static str;
+}
+
+macro_rules! peer_operations {
+    ($(
+        $(#[$meta:meta])*
+        $method:ident: $name:ident { $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)? } -> $reply:ty;
+    )*) => {
+        super::messages! { $( $(#[$meta])* $name { $( $(#[$field_meta])* $field: $type ),* } )* }
+
+        $(
+            impl PeerOperation for $name {
+                type Reply = $reply;
+                const NAME: &'static str = stringify!($method);
+            }
+        )*
+
+        /// What a server does for each.
+        #[allow(async_fn_in_trait)] // one thread: futures need not be Send
+        pub trait Handler {
+            $( $(#[$meta])* async fn $method(&self, from: Rank, op: $name) -> Result<$reply, FsError>; )*
+        }
+
+        /// Decodes a request, has it done, and encodes the reply.
+        pub async fn dispatch<H: Handler>(handler: &H, from: Rank, bytes: &[u8]) -> Vec<u8> {
+            let mut out = Vec::new();
+            match postcard::from_bytes::<Request>(bytes) {
+                $( Ok(Request::$name(op)) => encode(&handler.$method(from, op).await, &mut out), )*
+                Err(_) => encode(&Err::<(), _>(FsError::Malformed), &mut out),
+            }
+            out
+        }
+    };
+}
+
+peer_operations! {
+    /// What a name names. At the entry's home.
+    find: Find {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+    } -> Option<Child>;
+
+    /// Makes a file, directory or link and its name. At the entry's home, which becomes
+    /// the inode's. If the name is taken and `exclusive` is not set: what has it.
+    make: Make {
+        /// The directory.
+        dir: Ino,
+        /// The new name.
+        name: Vec<u8>,
+        /// What to make.
+        what: What,
+        /// Permission bits.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Refuse if the name is taken.
+        exclusive: bool,
+    } -> Made;
+
+    /// Lets the asker hold entries of a directory; its attributes. At its home.
+    /// `WouldBlock`: it is being removed; ask [`Settled`], then again.
+    enrol: Enrol {
+        /// The directory.
+        dir: Ino,
+    } -> Attr;
+
+    /// Answers when no removal of a directory is under way. At its home.
+    settled: Settled {
+        /// The directory.
+        dir: Ino,
+    } -> ();
+
+    /// Ends the asked server's holding of entries of a directory, which it refuses
+    /// (`NotEmpty`) while there are any.
+    retire: Retire {
+        /// The directory.
+        dir: Ino,
+    } -> ();
+
+    /// Removes a directory that has no entries anywhere; its name is the asker's to take.
+    /// At its home.
+    bury: Bury {
+        /// The directory.
+        dir: Ino,
+    } -> ();
+
+    /// Which servers may hold entries of a directory. At its home.
+    enrolled: Enrolled {
+        /// The directory.
+        dir: Ino,
+    } -> Vec<u16>;
+
+    /// The asked server's part of a directory.
+    part: Part {
+        /// The directory.
+        dir: Ino,
+    } -> PartOfDir;
+
+    /// Entries of a directory at the asked server, as [`super::Readdir`].
+    list: List {
+        /// The directory.
+        dir: Ino,
+        /// The cookie of the last entry seen, without its rank.
+        cookie: u64,
+        /// About how long the reply may be.
+        budget_bytes: u32,
+    } -> Vec<Entry>;
+
+    /// Takes a name from a file or link. At the entry's home.
+    unlink: Unlink {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+    } -> ();
+
+    /// Removes an empty directory and its name. At the entry's home.
+    rmdir: Rmdir {
+        /// The directory it is in.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+    } -> ();
+
+    /// Gives a file one more name. At the entry's home.
+    link: Link {
+        /// The file.
+        ino: Ino,
+        /// The directory.
+        dir: Ino,
+        /// The new name.
+        name: Vec<u8>,
+    } -> ();
+
+    /// Adds a link to an inode, or takes one. At its home.
+    relink: Relink {
+        /// The inode.
+        ino: Ino,
+        /// Add, or take.
+        add: bool,
+    } -> FileType;
+
+    /// Locks a name against all but the asker's operation `token`; what it names. Waits
+    /// for others' locks. At the entry's home.
+    lock_name: LockName {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+        /// Who locks: unique at the asker.
+        token: u64,
+    } -> Option<Child>;
+
+    /// Drops the lock of a name, after it was given another inode, taken away, or left.
+    unlock_name: UnlockName {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+        /// See [`LockName`].
+        token: u64,
+    } -> ();
+
+    /// Lets a locked name name something, or nothing. Links of inodes are the asker's to
+    /// count.
+    assign: Assign {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+        /// See [`LockName`].
+        token: u64,
+        /// What it is to name.
+        child: Option<Child>,
+    } -> ();
+
+    /// Says where an inode's name is now. At its home.
+    moved: Moved {
+        /// The inode.
+        ino: Ino,
+        /// The directory.
+        parent: Ino,
+        /// Its name there.
+        name: Vec<u8>,
+    } -> ();
+
+    /// The one permit for moving directories to other parents; waits for it. At rank 0.
+    lock_moves: LockMoves {
+        /// As in [`LockName`].
+        token: u64,
+    } -> ();
+
+    /// Gives the permit back.
+    unlock_moves: UnlockMoves {
+        /// See [`LockMoves`].
+        token: u64,
+    } -> ();
+
+    /// Where an inode is: its directory, and its name there. `None`: the root, or it has
+    /// no name. At its home.
+    whereabouts: Whereabouts {
+        /// The inode.
+        ino: Ino,
+    } -> Option<(Ino, Vec<u8>)>;
+
+    /// The attributes of an inode. At its home.
+    get_attr: GetAttr {
+        /// The inode.
+        ino: Ino,
+    } -> Attr;
+
+    /// Sets attributes, as [`super::SetAttr`]. At the inode's home.
+    set_attr: SetAttr {
+        /// What to set, of which inode.
+        set: super::SetAttr,
+    } -> ();
+
+    /// The target of a symbolic link. At its home.
+    readlink: Readlink {
+        /// The link.
+        ino: Ino,
+    } -> Vec<u8>;
+
+    /// Keeps a file alive while the asker's node has it open; its attributes. At its home.
+    hold: Hold {
+        /// The file.
+        ino: Ino,
+    } -> Attr;
+
+    /// Ends [`Hold`] and any lease.
+    release: Release {
+        /// The file.
+        ino: Ino,
+    } -> ();
+
+    /// The attributes of a file, which hold until the asker is sent [`Recall`]. At its
+    /// home.
+    lease: Lease {
+        /// The file.
+        ino: Ino,
+    } -> Attr;
+
+    /// Ends the asked server's lease; it no longer believes what it knows of the file.
+    recall: Recall {
+        /// The file.
+        ino: Ino,
+    } -> ();
+
+    /// Lays runs over what is known of a file, with one new stamp. At a slice's home,
+    /// which takes of them what its slices hold. The bytes of logs that no slice of it
+    /// refers to any more.
+    put: Put {
+        /// The file.
+        ino: Ino,
+        /// The runs, in the order in which they are to be laid.
+        runs: Vec<Run>,
+    } -> Vec<LogRange>;
+
+    /// Says that all that was [`Put`] is to be seen: raises the size, sets the time,
+    /// recalls all leases but the asker's. At the file's home.
+    published: Published {
+        /// The file.
+        ino: Ino,
+        /// Its size is at least so many bytes.
+        size: u64,
+        /// Its bytes changed then, ns since 1970.
+        mtime_ns: i64,
+    } -> ();
+
+    /// The runs of `[from, to)` in the asked server's slices.
+    runs: Runs {
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        from: u64,
+        /// Byte behind the last.
+        to: u64,
+    } -> Vec<Run>;
+
+    /// Makes `[from, to)` of the asked server's slices a hole; the bytes of logs that are
+    /// free by it.
+    erase: Erase {
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        from: u64,
+        /// Byte behind the last.
+        to: u64,
+    } -> Vec<LogRange>;
+
+    /// Sets a file's size. At its home.
+    truncate: Truncate {
+        /// The file.
+        ino: Ino,
+        /// The new size, bytes.
+        size: u64,
+    } -> ();
+
+    /// A file was cut: what the asked server's node wrote and did not publish beyond
+    /// `size` is void.
+    cut: Cut {
+        /// The file.
+        ino: Ino,
+        /// The new size, bytes.
+        size: u64,
+    } -> ();
+
+    /// Publishes what the asked server's node wrote to a file.
+    flush: Flush {
+        /// The file.
+        ino: Ino,
+    } -> ();
+
+    /// No file refers to these bytes of the asked server's log any more.
+    freed: Freed {
+        /// Which.
+        ranges: Vec<LogRange>,
+    } -> ();
+
+    /// Bytes of the asked server's log; they come as the reply's bulk, one range behind
+    /// the other.
+    fetch: Fetch {
+        /// Which.
+        ranges: Vec<LogRange>,
+    } -> ();
+
+    /// The state of the asked server.
+    status: Status {} -> ServerStatus;
+
+    /// Ends the asked server.
+    stop: Stop {} -> ServerStatus;
+}
+
+/// What [`Make`] makes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum What {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link to this.
+    Symlink(Vec<u8>),
+}
+
+/// What [`Make`] made or found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Made {
+    /// What has the name.
+    pub child: Child,
+    /// Its attributes, if it is new.
+    pub new: Option<Attr>,
+}
+
+/// A server's part of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PartOfDir {
+    /// Entries there that are directories.
+    pub dirs: u32,
+    /// When an entry there came or went, ns since 1970.
+    pub changed_ns: i64,
+}
+
+/// Bytes of a server's log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LogRange {
+    /// The server.
+    pub rank: u16,
+    /// The slab.
+    pub slab: u32,
+    /// Where in it.
+    pub pos: u64,
+    /// How many bytes.
+    pub len: u64,
+}
+
+/// Encodes a request.
+pub fn request<O: PeerOperation>(op: O) -> Vec<u8> {
+    let mut out = Vec::new();
+    let request: Request = op.into();
+    encode(&request, &mut out);
+    out
+}
+
+/// Decodes the reply to an operation of kind `O`.
+pub fn reply<O: PeerOperation>(bytes: &[u8]) -> Result<O::Reply, FsError> {
+    postcard::from_bytes(bytes).unwrap_or(Err(FsError::Malformed))
+}

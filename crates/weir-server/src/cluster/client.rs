@@ -1,0 +1,221 @@
+//! What clients and tools of this node ask: what concerns the node alone is done by the
+//! node, all else by those whom it concerns.
+
+use serde::Serialize;
+use weir_core::proto::peer::{self, What};
+use weir_core::proto::{self, Attach, Attached, Caller, Created, Entry, FsError, Request};
+use weir_core::proto::{encode, ServerStatus};
+use weir_core::types::{ClientId, Ino, Rank};
+
+use super::{Cluster, ROOT};
+use crate::node::{Node, Platform};
+
+impl<P: Platform> Cluster<P> {
+    /// Does one encoded request; the encoded reply.
+    pub(super) async fn serve_client(&self, from: Caller, bytes: &[u8]) -> Vec<u8> {
+        let Ok(request) = postcard::from_bytes::<Request>(bytes) else {
+            return encoded(&Err::<(), _>(FsError::Malformed));
+        };
+        match request {
+            Request::Create(op) => encoded(&self.create(from, op).await),
+            Request::Mkdir(op) => {
+                let made =
+                    self.make_at_home(op.parent, op.name, What::Dir, op.mode, (op.uid, op.gid));
+                encoded(&made.await)
+            }
+            Request::Symlink(op) => {
+                let what = What::Symlink(op.target);
+                let made = self.make_at_home(op.parent, op.name, what, 0o777, (op.uid, op.gid));
+                encoded(&made.await)
+            }
+            Request::Link(op) => encoded(&self.link_at_home(op).await),
+            Request::Unlink(op) => {
+                let (dir, name) = (self.global(op.parent), op.name);
+                let home = self.home_of(dir, &name);
+                encoded(&self.call(home, peer::Unlink { dir, name }).await)
+            }
+            Request::Rmdir(op) => {
+                let (dir, name) = (self.global(op.parent), op.name);
+                let home = self.home_of(dir, &name);
+                encoded(&self.call(home, peer::Rmdir { dir, name }).await)
+            }
+            Request::Rename(op) => encoded(&self.rename(op).await),
+            Request::SetAttr(op) => encoded(&self.set_attr(op).await),
+            Request::Truncate(op) => encoded(&self.truncate_here(op.ino, op.size).await),
+            Request::Allocate(op) => encoded(&self.allocate(op).await),
+            Request::Readdir(op) => encoded(&self.readdir(&op).await),
+            Request::Attach(op) => encoded(&self.attach(from, op).await),
+            Request::Locate(op) => encoded(&self.locate(op.ino, op.offset).await),
+            Request::Seek(op) => encoded(&self.seek(op.ino, op.offset, op.hole).await),
+            Request::Sync(op) => encoded(&self.sync(op.ino).await),
+            Request::Find(op) => encoded(&self.find_anywhere(op).await),
+            Request::GetAttr(op) => encoded(&self.attr_here(op.ino).await),
+            Request::Readlink(op) => {
+                let ino = op.ino;
+                encoded(&self.call(ino.rank(), peer::Readlink { ino }).await)
+            }
+            Request::PathOf(op) => encoded(&self.path_of(op.ino).await),
+            Request::Hold(op) => encoded(&self.hold_here(op.ino).await),
+            Request::Lease(op) => encoded(&self.lease_here(op.ino).await),
+            Request::Flush(op) => {
+                let ino = self.global(op.ino);
+                encoded(&self.flush(ino).await)
+            }
+            Request::Fetch(op) => encoded(&self.fetch_for(from, op).await),
+            Request::Lookup(op) => encoded(&self.lookup(&op.components).await),
+            Request::Status(_) => encoded(&Ok::<_, FsError>(self.status_here())),
+            other => self.node(|node| {
+                let mut out = Vec::new();
+                node.perform(from, other, &mut out);
+                out
+            }),
+        }
+    }
+
+    async fn make_at_home(
+        &self,
+        parent: Ino,
+        name: Vec<u8>,
+        what: What,
+        mode: u32,
+        (uid, gid): (u32, u32),
+    ) -> Result<Ino, FsError> {
+        let dir = self.global(parent);
+        let home = self.home_of(dir, &name);
+        let make = peer::Make {
+            dir,
+            name,
+            what,
+            mode,
+            uid,
+            gid,
+            exclusive: true,
+        };
+        Ok(self.call(home, make).await?.child.ino)
+    }
+
+    async fn create(&self, from: Caller, op: proto::Create) -> Result<Created, FsError> {
+        let dir = self.global(op.parent);
+        let home = self.home_of(dir, &op.name);
+        let make = peer::Make {
+            dir,
+            name: op.name,
+            what: What::File,
+            mode: op.mode,
+            uid: op.uid,
+            gid: op.gid,
+            exclusive: op.exclusive,
+        };
+        let made = self.call(home, make).await?;
+        let Some(attr) = made.new else {
+            return Ok(Created {
+                ino: made.child.ino,
+                new: false,
+                attached: None,
+            });
+        };
+        let ino = match attr.home.rank() == self.rank() {
+            true => attr.home,
+            false => self.stand_in_for(&attr)?.ino,
+        };
+        let attached = match from {
+            Caller::Client(id) if op.attach => Some(self.node(|node| node.attach_client(id, ino))?),
+            _ => None,
+        };
+        Ok(Created {
+            ino,
+            new: true,
+            attached,
+        })
+    }
+
+    async fn link_at_home(&self, op: proto::Link) -> Result<(), FsError> {
+        let (ino, dir) = (self.global(op.ino), self.global(op.parent));
+        let home = self.home_of(dir, &op.name);
+        let name = op.name;
+        self.call(home, peer::Link { ino, dir, name }).await
+    }
+
+    async fn set_attr(&self, op: proto::SetAttr) -> Result<(), FsError> {
+        let ino = self.global(op.ino);
+        if let Some(local) = self.local(ino).filter(|_| op.mtime_ns.is_some()) {
+            // What was written before must not date it later.
+            self.flush(ino).await?;
+            self.node(|node| node.forget_cell_times(local));
+        }
+        let set = proto::SetAttr { ino, ..op };
+        self.call(ino.rank(), peer::SetAttr { set }).await?;
+        self.recall_here(ino);
+        Ok(())
+    }
+
+    async fn attach(&self, from: Caller, op: Attach) -> Result<Attached, FsError> {
+        let Caller::Client(id) = from else {
+            return Err(FsError::NotPermitted);
+        };
+        // The size from which appends go on must be the file's, not the stand-in's.
+        let ino = self.global(op.ino);
+        let local = self.hold_here(ino).await?.ino;
+        self.node(|node| node.attach_client(id, local))
+    }
+
+    async fn find_anywhere(&self, op: proto::Find) -> Result<Option<proto::Child>, FsError> {
+        let (dir, name) = (self.global(op.dir), op.name);
+        let home = self.home_of(dir, &name);
+        self.call(home, peer::Find { dir, name }).await
+    }
+
+    async fn fetch_for(&self, from: Caller, op: proto::Fetch) -> Result<(), FsError> {
+        let Caller::Client(id) = from else {
+            return Err(FsError::NotPermitted);
+        };
+        let bytes = self.fetch(op.ranges).await?;
+        self.put_window(id, &bytes)
+    }
+
+    fn put_window(&self, id: ClientId, bytes: &[u8]) -> Result<(), FsError> {
+        self.node(|node| node.put_window(id, bytes))
+    }
+
+    async fn lookup(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {
+        let mut ino = ROOT;
+        for name in components {
+            let op = proto::Find {
+                dir: ino,
+                name: name.clone(),
+            };
+            ino = self.find_anywhere(op).await?.ok_or(FsError::NotFound)?.ino;
+        }
+        let attr = self.call(ino.rank(), peer::GetAttr { ino }).await?;
+        Ok(Entry {
+            ino,
+            cookie: 0,
+            mode: attr.mode,
+            size: attr.size,
+            mtime_ns: attr.mtime_ns,
+            name: components.last().cloned().unwrap_or_default(),
+        })
+    }
+
+    /// The state of this server.
+    pub(super) fn status_here(&self) -> ServerStatus {
+        let mut status = self.node(Node::report);
+        status.runs += self.published_runs() as u64;
+        status
+    }
+
+    /// The state of every server that answers, in the order of ranks.
+    pub async fn status_of_all(&self) -> Vec<(Rank, Result<ServerStatus, FsError>)> {
+        let mut all = Vec::new();
+        for rank in self.ranks() {
+            all.push((rank, self.call(rank, peer::Status {}).await));
+        }
+        all
+    }
+}
+
+fn encoded<T: Serialize>(reply: &Result<T, FsError>) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(reply, &mut out);
+    out
+}

@@ -1,0 +1,370 @@
+//! Files of several servers: stand-ins here, and at the home who holds and who believes.
+//!
+//! A node that has a foreign file open *holds* it: its home keeps the inode while it is
+//! held. A node that reads one has a *lease*: its stand-in shows the home's numbers and
+//! it may keep where the bytes are, until the home recalls that.
+
+use std::collections::{BTreeSet, HashMap};
+
+use futures_util::future::join_all;
+use weir_core::names::{Attr, FileType};
+use weir_core::proto::{self, peer, FsError};
+use weir_core::types::{Ino, Rank};
+
+use super::Cluster;
+use crate::node::{Node, Platform};
+
+/// How long a stand-in stays that nobody seems to use, in ns: whoever was just given it
+/// may not have opened the file yet.
+const LINGER_NS: i64 = 5_000_000_000;
+
+/// Files that this server stands in for, and those of its own that others have open.
+#[derive(Debug, Default)]
+pub struct Files {
+    stand_ins: HashMap<Ino, StandIn>,
+    holders: HashMap<Ino, BTreeSet<Rank>>,
+    leases: HashMap<Ino, BTreeSet<Rank>>,
+    /// The sizes that were published, of this server's files.
+    sizes: HashMap<Ino, u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct StandIn {
+    local: Ino,
+    used_ns: i64,
+    /// How often the lease was recalled.
+    recalls: u64,
+}
+
+impl<P: Platform> Cluster<P> {
+    /// The number by which all servers know an inode that a client named.
+    pub(super) fn global(&self, ino: Ino) -> Ino {
+        if ino.rank() != self.rank() {
+            return ino;
+        }
+        self.node(|node| node.attr_of(ino))
+            .map_or(ino, |attr| attr.home)
+    }
+
+    /// The number of a file in this node's table, if it is known here.
+    pub(super) fn local(&self, ino: Ino) -> Option<Ino> {
+        if ino.rank() == self.rank() {
+            return Some(ino);
+        }
+        let files = self.inner.files.borrow();
+        files.stand_ins.get(&ino).map(|known| known.local)
+    }
+
+    fn recalls(&self, ino: Ino) -> u64 {
+        let files = self.inner.files.borrow();
+        files.stand_ins.get(&ino).map_or(0, |known| known.recalls)
+    }
+
+    /// Prepares a file for being open here; its attributes, with its number here.
+    pub(super) async fn hold_here(&self, ino: Ino) -> Result<Attr, FsError> {
+        let ino = self.global(ino);
+        if ino.rank() == self.rank() {
+            return self.node(|node| node.attr_now(ino));
+        }
+        let attr = self.call(ino.rank(), peer::Hold { ino }).await?;
+        self.stand_in_for(&attr)
+    }
+
+    /// A stand-in for the file of `attr`, new or old; the attributes as seen here.
+    pub(super) fn stand_in_for(&self, attr: &Attr) -> Result<Attr, FsError> {
+        let now_ns = self.now_ns();
+        let known = {
+            let mut files = self.inner.files.borrow_mut();
+            files.stand_ins.get_mut(&attr.home).map(|known| {
+                known.used_ns = now_ns;
+                known.local
+            })
+        };
+        let local = match known {
+            Some(local) => local,
+            None => {
+                let local = self.node(|node| node.adopt_file(attr))?;
+                let new = StandIn {
+                    local,
+                    used_ns: now_ns,
+                    recalls: 0,
+                };
+                self.inner
+                    .files
+                    .borrow_mut()
+                    .stand_ins
+                    .insert(attr.home, new);
+                local
+            }
+        };
+        let leased = known.is_some() && self.node(|node| node.attr_of(local))?.fresh;
+        self.node(|node| {
+            if !leased {
+                node.refresh(local, attr, false)?;
+            }
+            node.attr_now(local)
+        })
+    }
+
+    /// The attributes of an inode as this node sees them.
+    pub(super) async fn attr_here(&self, ino: Ino) -> Result<Attr, FsError> {
+        let ino = self.global(ino);
+        let mut attr = self.call(ino.rank(), peer::GetAttr { ino }).await?;
+        attr.block = 0;
+        let Some(local) = self.local(ino) else {
+            return Ok(attr);
+        };
+        if attr.file_type() == FileType::File {
+            let here = self.node(|node| node.attr_now(local))?;
+            attr.ino = local;
+            if here.block != 0 || ino.rank() == self.rank() {
+                attr.size = attr.size.max(here.size);
+                attr.mtime_ns = attr.mtime_ns.max(here.mtime_ns);
+            }
+        }
+        Ok(attr)
+    }
+
+    /// The attributes of an inode of this server, as published.
+    pub(super) async fn attr_at_home(&self, ino: Ino) -> Result<Attr, FsError> {
+        let mut attr = self.node(|node| node.attr_of(ino))?;
+        match attr.file_type() {
+            FileType::Dir => return self.dir_attr(attr).await,
+            FileType::File => attr.size = self.published_size(ino),
+            FileType::Symlink => {}
+        }
+        attr.block = 0;
+        Ok(attr)
+    }
+
+    pub(super) fn published_size(&self, ino: Ino) -> u64 {
+        let files = self.inner.files.borrow();
+        files.sizes.get(&ino).copied().unwrap_or(0)
+    }
+
+    /// Sets attributes of an inode of this server, or of its stand-in here.
+    pub(super) async fn set_attr_at_home(&self, set: proto::SetAttr) -> Result<(), FsError> {
+        self.node(|node| node.set(&set))?;
+        let own = set.ino.rank() == self.rank();
+        let attr = self.node(|node| node.attr_of(set.ino))?;
+        if own && attr.file_type() == FileType::Dir {
+            self.tell_dir(&attr).await;
+        }
+        if own && attr.file_type() == FileType::File {
+            self.recall_leases(set.ino, None).await;
+        }
+        Ok(())
+    }
+
+    pub(super) fn hold(&self, from: Rank, ino: Ino) -> Result<Attr, FsError> {
+        let mut attr = self.node(|node| node.attr_of(ino))?;
+        if attr.file_type() != FileType::File {
+            return Err(FsError::Invalid);
+        }
+        self.add_holder(ino, from);
+        attr.size = self.published_size(ino);
+        attr.block = 0;
+        Ok(attr)
+    }
+
+    pub(super) fn add_holder(&self, ino: Ino, holder: Rank) {
+        if holder == self.rank() {
+            return;
+        }
+        let mut files = self.inner.files.borrow_mut();
+        files.holders.entry(ino).or_default().insert(holder);
+        drop(files);
+        self.node(|node| node.pin(ino));
+    }
+
+    pub(super) fn release(&self, from: Rank, ino: Ino) {
+        let mut files = self.inner.files.borrow_mut();
+        if let Some(leases) = files.leases.get_mut(&ino) {
+            leases.remove(&from);
+        }
+        let Some(holders) = files.holders.get_mut(&ino) else {
+            return;
+        };
+        holders.remove(&from);
+        let unheld = holders.is_empty();
+        if unheld {
+            files.holders.remove(&ino);
+            files.leases.remove(&ino);
+        }
+        drop(files);
+        if unheld {
+            self.node(|node| node.unpin(ino));
+            self.erase_gone();
+        }
+    }
+
+    /// A server lost what it held and believed.
+    pub(super) fn forget_holder(&self, rank: Rank) {
+        let held: Vec<Ino> = {
+            let files = self.inner.files.borrow();
+            let all = files.holders.iter();
+            all.filter(|(_, by)| by.contains(&rank))
+                .map(|(ino, _)| *ino)
+                .collect()
+        };
+        for ino in held {
+            self.release(rank, ino);
+        }
+    }
+
+    pub(super) fn grant_lease(&self, from: Rank, ino: Ino) -> Result<Attr, FsError> {
+        let attr = self.hold(from, ino)?;
+        let mut files = self.inner.files.borrow_mut();
+        files.leases.entry(ino).or_default().insert(from);
+        Ok(attr)
+    }
+
+    /// Brings a stand-in up to date, and keeps it so until it is recalled.
+    pub(super) async fn lease_here(&self, ino: Ino) -> Result<(), FsError> {
+        let ino = self.global(ino);
+        if ino.rank() == self.rank() {
+            return Ok(());
+        }
+        loop {
+            let local = self.local(ino).ok_or(FsError::Stale)?;
+            if self.node(|node| node.attr_of(local))?.fresh {
+                return Ok(());
+            }
+            let recalls = self.recalls(ino);
+            let attr = self.call(ino.rank(), peer::Lease { ino }).await?;
+            if self.recalls(ino) == recalls {
+                self.node(|node| node.refresh(local, &attr, true))?;
+                return Ok(());
+            }
+        }
+    }
+
+    /// What this node knows of a file is void.
+    pub(super) fn recall_here(&self, ino: Ino) {
+        self.inner.maps.borrow_mut().remove(&ino);
+        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+            known.recalls += 1;
+        }
+        if let Some(local) = self.local(ino) {
+            self.node(|node| node.recall(local));
+        }
+    }
+
+    /// Recalls all leases of a file of this server, but that of `writer`. A server that
+    /// does not answer has lost its lease: it knows that by itself.
+    pub(super) async fn recall_leases(&self, ino: Ino, writer: Option<Rank>) {
+        let ranks: Vec<Rank> = {
+            let mut files = self.inner.files.borrow_mut();
+            let leases = files.leases.remove(&ino).unwrap_or_default();
+            leases.into_iter().filter(|r| Some(*r) != writer).collect()
+        };
+        let asked = ranks
+            .into_iter()
+            .map(|rank| self.call(rank, peer::Recall { ino }));
+        join_all(asked).await;
+        self.recall_here(ino);
+    }
+
+    /// What a server's publishing changed of a file of this server.
+    pub(super) async fn published(&self, from: Rank, op: peer::Published) -> Result<(), FsError> {
+        self.node(|node| node.raise_to(op.ino, op.size, op.mtime_ns))?;
+        {
+            let mut files = self.inner.files.borrow_mut();
+            let size = files.sizes.entry(op.ino).or_default();
+            *size = op.size.max(*size);
+        }
+        self.recall_leases(op.ino, Some(from)).await;
+        Ok(())
+    }
+
+    pub(super) async fn truncate_here(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        let ino = self.global(ino);
+        self.flush(ino).await?;
+        self.call(ino.rank(), peer::Truncate { ino, size }).await
+    }
+
+    /// Sets the size of a file of this server, everywhere.
+    pub(super) async fn truncate_at_home(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        let _alone = self.inner.publishing.hold(ino, self.token()).await;
+        let old = self.published_size(ino);
+        self.node(|node| node.set_size(ino, size))?;
+        self.inner.files.borrow_mut().sizes.insert(ino, size);
+        let holders: Vec<Rank> = {
+            let files = self.inner.files.borrow();
+            files
+                .holders
+                .get(&ino)
+                .into_iter()
+                .flatten()
+                .copied()
+                .collect()
+        };
+        let asked = holders
+            .into_iter()
+            .map(|rank| self.call(rank, peer::Cut { ino, size }));
+        join_all(asked).await;
+        let freed = self.erase_everywhere(ino, size, old).await;
+        self.recall_leases(ino, None).await;
+        self.give_back(freed?).await;
+        Ok(())
+    }
+
+    pub(super) fn cut_here(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        if let Some(local) = self.local(ino) {
+            self.node(|node| node.set_size(local, size))?;
+        }
+        self.recall_here(ino);
+        Ok(())
+    }
+
+    /// Lets go of stand-ins that nobody here uses any more.
+    pub(super) fn let_go(&self) {
+        let now_ns = self.now_ns();
+        let old: Vec<(Ino, Ino)> = {
+            let files = self.inner.files.borrow();
+            let all = files.stand_ins.iter();
+            all.filter(|(_, known)| now_ns - known.used_ns > LINGER_NS)
+                .map(|(ino, known)| (*ino, known.local))
+                .collect()
+        };
+        if old.is_empty() {
+            return;
+        }
+        let open = self.node(|node| node.open_files());
+        for (ino, local) in old {
+            if open.contains(&local)
+                || self.is_in_flight(ino)
+                || !self.node(|node| node.let_go(local))
+            {
+                continue;
+            }
+            self.inner.files.borrow_mut().stand_ins.remove(&ino);
+            self.inner.maps.borrow_mut().remove(&ino);
+            let this = self.clone();
+            self.spawn(async move {
+                // If its home is gone, so is the hold.
+                let _ = this.call(ino.rank(), peer::Release { ino }).await;
+            });
+        }
+    }
+
+    /// Erases what is left of files of this server that came to their end.
+    pub(super) fn erase_gone(&self) {
+        for ino in self.node(Node::take_gone) {
+            let size = self.inner.files.borrow_mut().sizes.remove(&ino);
+            self.inner.maps.borrow_mut().remove(&ino);
+            let this = self.clone();
+            self.spawn(async move {
+                let freed = this.erase_everywhere(ino, 0, size.unwrap_or(0)).await;
+                match freed {
+                    Ok(freed) => this.give_back(freed).await,
+                    Err(error) => tracing::error!(?ino, %error, "space of a removed file"),
+                }
+            });
+        }
+    }
+
+    pub(super) fn now_ns(&self) -> i64 {
+        self.node(|node| node.time())
+    }
+}

@@ -1,0 +1,251 @@
+//! What peers ask, each handed to where it is done.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use weir_core::extent::Run;
+use weir_core::names::{Attr, FileType};
+use weir_core::proto::peer::{
+    Assign, Bury, Cut, Enrol, Enrolled, Erase, Fetch, Find, Flush, Freed, GetAttr, Handler, Hold,
+    Lease, Link, List, LockMoves, LockName, LogRange, Made, Make, Moved, Part, PartOfDir,
+    Published, Put, Readlink, Recall, Release, Relink, Retire, Rmdir, Runs, SetAttr, Settled,
+    Status, Stop, Truncate, Unlink, UnlockMoves, UnlockName, Whereabouts,
+};
+use weir_core::proto::{Child, Entry, FsError, Readdir, ServerStatus};
+use weir_core::types::{Ino, Rank};
+
+use super::keyed::Token;
+use super::Cluster;
+use crate::node::Platform;
+
+/// One call of a peer, with room for bytes that go behind the reply.
+pub struct Asked<'a, P: Platform + 'static> {
+    /// The server that is asked.
+    pub cluster: &'a Cluster<P>,
+    /// The bytes.
+    pub bulk: Rc<RefCell<Vec<u8>>>,
+}
+
+impl<P: Platform> Asked<'_, P> {
+    fn counted(&self, name: &'static str) -> &Cluster<P> {
+        *self
+            .cluster
+            .inner
+            .asked
+            .borrow_mut()
+            .entry(name)
+            .or_default() += 1;
+        self.cluster
+    }
+
+    /// Whether the inode's home is here, as the asker thinks.
+    fn at_home(&self, ino: Ino) -> Result<(), FsError> {
+        let here = ino.rank() == self.cluster.rank();
+        here.then_some(()).ok_or(FsError::Malformed)
+    }
+}
+
+impl<P: Platform> Handler for Asked<'_, P> {
+    async fn find(&self, _: Rank, op: Find) -> Result<Option<Child>, FsError> {
+        self.counted("find").find(op).await
+    }
+
+    async fn make(&self, from: Rank, op: Make) -> Result<Made, FsError> {
+        self.counted("make").make(from, op).await
+    }
+
+    async fn enrol(&self, from: Rank, op: Enrol) -> Result<Attr, FsError> {
+        self.at_home(op.dir)?;
+        self.counted("enrol").enrol(from, op.dir)
+    }
+
+    async fn settled(&self, _: Rank, op: Settled) -> Result<(), FsError> {
+        self.counted("settled").settle(op.dir).await;
+        Ok(())
+    }
+
+    async fn retire(&self, _: Rank, op: Retire) -> Result<(), FsError> {
+        self.counted("retire").retire(op.dir).await
+    }
+
+    async fn bury(&self, _: Rank, op: Bury) -> Result<(), FsError> {
+        self.at_home(op.dir)?;
+        self.counted("bury").bury(op.dir).await
+    }
+
+    async fn enrolled(&self, _: Rank, op: Enrolled) -> Result<Vec<u16>, FsError> {
+        self.at_home(op.dir)?;
+        self.counted("enrolled").enrolled(op.dir)
+    }
+
+    async fn part(&self, _: Rank, op: Part) -> Result<PartOfDir, FsError> {
+        self.counted("part").part(op.dir)
+    }
+
+    async fn list(&self, _: Rank, op: List) -> Result<Vec<Entry>, FsError> {
+        let op = Readdir {
+            ino: op.dir,
+            cookie: op.cookie,
+            budget_bytes: op.budget_bytes,
+        };
+        self.counted("list").node(|node| node.list(&op))
+    }
+
+    async fn unlink(&self, _: Rank, op: Unlink) -> Result<(), FsError> {
+        self.counted("unlink").unlink(op).await
+    }
+
+    async fn rmdir(&self, _: Rank, op: Rmdir) -> Result<(), FsError> {
+        self.counted("rmdir").rmdir(op).await
+    }
+
+    async fn link(&self, _: Rank, op: Link) -> Result<(), FsError> {
+        self.counted("link").link(op).await
+    }
+
+    async fn relink(&self, _: Rank, op: Relink) -> Result<FileType, FsError> {
+        self.at_home(op.ino)?;
+        self.counted("relink").relink(op.ino, op.add)
+    }
+
+    async fn lock_name(&self, from: Rank, op: LockName) -> Result<Option<Child>, FsError> {
+        self.counted("lock_name").lock_name(from, op).await
+    }
+
+    async fn unlock_name(&self, from: Rank, op: UnlockName) -> Result<(), FsError> {
+        let token = Token {
+            rank: from,
+            number: op.token,
+        };
+        let cluster = self.counted("unlock_name");
+        cluster.inner.names.unlock(&(op.dir, op.name), token);
+        Ok(())
+    }
+
+    async fn assign(&self, from: Rank, op: Assign) -> Result<(), FsError> {
+        self.counted("assign").assign_name(from, op).await
+    }
+
+    async fn moved(&self, _: Rank, op: Moved) -> Result<(), FsError> {
+        self.at_home(op.ino)?;
+        self.counted("moved").note_moved(op.ino, op.parent, op.name)
+    }
+
+    async fn lock_moves(&self, from: Rank, op: LockMoves) -> Result<(), FsError> {
+        let token = Token {
+            rank: from,
+            number: op.token,
+        };
+        self.counted("lock_moves").inner.moves.lock((), token).await;
+        Ok(())
+    }
+
+    async fn unlock_moves(&self, from: Rank, op: UnlockMoves) -> Result<(), FsError> {
+        let token = Token {
+            rank: from,
+            number: op.token,
+        };
+        self.counted("unlock_moves").inner.moves.unlock(&(), token);
+        Ok(())
+    }
+
+    async fn whereabouts(
+        &self,
+        _: Rank,
+        op: Whereabouts,
+    ) -> Result<Option<(Ino, Vec<u8>)>, FsError> {
+        self.at_home(op.ino)?;
+        self.counted("whereabouts").whereabouts(op.ino)
+    }
+
+    async fn get_attr(&self, _: Rank, op: GetAttr) -> Result<Attr, FsError> {
+        self.at_home(op.ino)?;
+        self.counted("get_attr").attr_at_home(op.ino).await
+    }
+
+    async fn set_attr(&self, _: Rank, op: SetAttr) -> Result<(), FsError> {
+        self.counted("set_attr").set_attr_at_home(op.set).await
+    }
+
+    async fn readlink(&self, _: Rank, op: Readlink) -> Result<Vec<u8>, FsError> {
+        self.at_home(op.ino)?;
+        self.counted("readlink")
+            .node(|node| node.symlink_target(op.ino))
+    }
+
+    async fn hold(&self, from: Rank, op: Hold) -> Result<Attr, FsError> {
+        self.at_home(op.ino)?;
+        self.counted("hold").hold(from, op.ino)
+    }
+
+    async fn release(&self, from: Rank, op: Release) -> Result<(), FsError> {
+        self.counted("release").release(from, op.ino);
+        Ok(())
+    }
+
+    async fn lease(&self, from: Rank, op: Lease) -> Result<Attr, FsError> {
+        self.at_home(op.ino)?;
+        self.counted("lease").grant_lease(from, op.ino)
+    }
+
+    async fn recall(&self, _: Rank, op: Recall) -> Result<(), FsError> {
+        self.counted("recall").recall_here(op.ino);
+        Ok(())
+    }
+
+    async fn put(&self, from: Rank, op: Put) -> Result<Vec<LogRange>, FsError> {
+        self.counted("put").put(from, &op)
+    }
+
+    async fn published(&self, from: Rank, op: Published) -> Result<(), FsError> {
+        self.at_home(op.ino)?;
+        self.counted("published").published(from, op).await
+    }
+
+    async fn runs(&self, _: Rank, op: Runs) -> Result<Vec<Run>, FsError> {
+        Ok(self.counted("runs").runs(&op))
+    }
+
+    async fn erase(&self, _: Rank, op: Erase) -> Result<Vec<LogRange>, FsError> {
+        Ok(self.counted("erase").erase(&op))
+    }
+
+    async fn truncate(&self, _: Rank, op: Truncate) -> Result<(), FsError> {
+        self.at_home(op.ino)?;
+        self.counted("truncate")
+            .truncate_at_home(op.ino, op.size)
+            .await
+    }
+
+    async fn cut(&self, _: Rank, op: Cut) -> Result<(), FsError> {
+        self.counted("cut").cut_here(op.ino, op.size)
+    }
+
+    async fn flush(&self, _: Rank, op: Flush) -> Result<(), FsError> {
+        self.counted("flush").flush(op.ino).await
+    }
+
+    async fn freed(&self, _: Rank, op: Freed) -> Result<(), FsError> {
+        let cluster = self.counted("freed");
+        if op.ranges.iter().any(|r| r.rank != cluster.rank().0) {
+            return Err(FsError::Malformed);
+        }
+        cluster.freed(&op.ranges);
+        Ok(())
+    }
+
+    async fn fetch(&self, _: Rank, op: Fetch) -> Result<(), FsError> {
+        let cluster = self.counted("fetch");
+        cluster.read_log(&op.ranges, &mut self.bulk.borrow_mut())
+    }
+
+    async fn status(&self, _: Rank, _: Status) -> Result<ServerStatus, FsError> {
+        Ok(self.counted("status").status_here())
+    }
+
+    async fn stop(&self, _: Rank, _: Stop) -> Result<ServerStatus, FsError> {
+        let cluster = self.counted("stop");
+        cluster.node(crate::node::Node::begin_stop);
+        Ok(cluster.status_here())
+    }
+}

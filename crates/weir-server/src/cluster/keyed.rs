@@ -1,0 +1,185 @@
+//! Locks by key, which tasks wait for in the order in which they came.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+
+use futures_channel::oneshot;
+use weir_core::types::Rank;
+
+/// Who has a lock: the number is unique at its rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Token {
+    /// The server.
+    pub rank: Rank,
+    /// Which of its locks.
+    pub number: u64,
+}
+
+/// Locks by key. A key that nobody has takes no memory.
+#[derive(Debug)]
+pub struct Keyed<K> {
+    held: RefCell<HashMap<K, Held>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    by: Token,
+    waiting: VecDeque<(Token, oneshot::Sender<()>)>,
+}
+
+impl<K> Default for Keyed<K> {
+    fn default() -> Self {
+        Keyed {
+            held: RefCell::default(),
+        }
+    }
+}
+
+/// Unlocks when dropped.
+#[derive(Debug)]
+pub struct Guard<'a, K: Hash + Eq + Clone> {
+    keyed: &'a Keyed<K>,
+    key: K,
+    token: Token,
+}
+
+impl<K: Hash + Eq + Clone> Drop for Guard<'_, K> {
+    fn drop(&mut self) {
+        self.keyed.unlock(&self.key, self.token);
+    }
+}
+
+impl<K: Hash + Eq + Clone> Keyed<K> {
+    /// Takes the lock, for as long as the guard lives.
+    pub async fn hold(&self, key: K, token: Token) -> Guard<'_, K> {
+        self.lock(key.clone(), token).await;
+        Guard {
+            keyed: self,
+            key,
+            token,
+        }
+    }
+
+    /// Takes the lock, until [`Keyed::unlock`]. At once if `token` has it.
+    pub async fn lock(&self, key: K, token: Token) {
+        let turn = {
+            let mut held = self.held.borrow_mut();
+            match held.get_mut(&key) {
+                None => {
+                    let waiting = VecDeque::new();
+                    held.insert(key, Held { by: token, waiting });
+                    return;
+                }
+                Some(held) if held.by == token => return,
+                Some(held) => {
+                    let (sender, turn) = oneshot::channel();
+                    held.waiting.push_back((token, sender));
+                    turn
+                }
+            }
+        };
+        // The sender is dropped only with the whole table.
+        let _ = turn.await;
+    }
+
+    /// Waits until nobody has the lock.
+    pub async fn free(&self, key: K, token: Token) {
+        if self.held.borrow().contains_key(&key) {
+            drop(self.hold(key, token).await);
+        }
+    }
+
+    /// Whether anybody has the lock.
+    pub fn is_held(&self, key: &K) -> bool {
+        self.held.borrow().contains_key(key)
+    }
+
+    /// Whether `token` has the lock.
+    pub fn has(&self, key: &K, token: Token) -> bool {
+        let held = self.held.borrow();
+        held.get(key).is_some_and(|held| held.by == token)
+    }
+
+    /// Gives the lock to the next who waits. False: `token` did not have it.
+    pub fn unlock(&self, key: &K, token: Token) -> bool {
+        if !self.has(key, token) {
+            return false;
+        }
+        self.pass_on(key);
+        true
+    }
+
+    fn pass_on(&self, key: &K) {
+        let mut held = self.held.borrow_mut();
+        let Some(lock) = held.get_mut(key) else {
+            return;
+        };
+        while let Some((token, sender)) = lock.waiting.pop_front() {
+            lock.by = token;
+            // One who no longer waits is passed over.
+            if sender.send(()).is_ok() {
+                return;
+            }
+        }
+        held.remove(key);
+    }
+
+    /// A server is gone: what it has is free.
+    pub fn drop_rank(&self, rank: Rank) {
+        let keys: Vec<K> = {
+            let mut held = self.held.borrow_mut();
+            for lock in held.values_mut() {
+                lock.waiting.retain(|(token, _)| token.rank != rank);
+            }
+            held.iter()
+                .filter(|(_, lock)| lock.by.rank == rank)
+                .map(|(key, _)| key.clone())
+                .collect()
+        };
+        for key in keys {
+            self.pass_on(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_executor::LocalPool;
+    use futures_util::task::LocalSpawnExt;
+    use std::rc::Rc;
+
+    fn token(rank: u16, number: u64) -> Token {
+        Token {
+            rank: Rank(rank),
+            number,
+        }
+    }
+
+    #[test]
+    fn locks_pass_on_in_order_and_past_the_dead() {
+        let mut pool = LocalPool::new();
+        let keyed = Rc::new(Keyed::<u8>::default());
+        let got = Rc::new(RefCell::new(Vec::new()));
+        for (rank, number) in [(0, 1), (1, 1), (2, 1), (1, 2)] {
+            let (keyed, got) = (Rc::clone(&keyed), Rc::clone(&got));
+            let task = async move {
+                keyed.lock(7, token(rank, number)).await;
+                if keyed.has(&7, token(rank, number)) {
+                    got.borrow_mut().push((rank, number));
+                }
+            };
+            pool.spawner().spawn_local(task).unwrap();
+        }
+        pool.run_until_stalled();
+        assert_eq!(*got.borrow(), [(0, 1)]);
+        assert!(!keyed.unlock(&7, token(1, 1)), "not its lock");
+        keyed.drop_rank(Rank(1));
+        assert!(keyed.unlock(&7, token(0, 1)));
+        pool.run_until_stalled();
+        assert_eq!(*got.borrow(), [(0, 1), (2, 1)]);
+        keyed.drop_rank(Rank(2));
+        assert!(keyed.held.borrow().is_empty());
+    }
+}

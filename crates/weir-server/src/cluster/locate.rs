@@ -1,0 +1,265 @@
+//! Where the bytes of a file are, and fetching those of other nodes.
+//!
+//! What the slices' homes said is kept for as long as the file's lease lasts: asked once a
+//! node, all homes at once. Over it are laid what this node is publishing and what it did
+//! not publish yet.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::join_all;
+use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
+use weir_core::placement::{slice_of, SLICE_BYTES};
+use weir_core::proto::peer::{self, LogRange};
+use weir_core::proto::{FsError, Located};
+use weir_core::types::{Ino, Rank};
+
+use super::Cluster;
+use crate::node::{Platform, MAX_RUNS};
+
+/// How many slices are asked for at a time, at least.
+const AHEAD: u64 = 1024;
+/// The most bytes that one look-up of bytes may ask for.
+pub const MAX_FETCH_BYTES: u64 = 16 << 20;
+/// Bytes asked of one server in one message.
+const FETCH_STEP: u64 = 1 << 20;
+
+/// What is known of a file's published extents.
+#[derive(Debug, Default)]
+pub struct Map {
+    index: ExtentIndex,
+    slices: BTreeSet<u64>,
+}
+
+impl Map {
+    fn unknown(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        let missing = |slice: &u64| !self.slices.contains(slice);
+        let first = (from..to).find(missing)?;
+        let last = (from..to).rev().find(missing)?;
+        Some((first, last + 1))
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    /// Where a client finds the bytes of a range.
+    pub(super) async fn locate(&self, ino: Ino, offset: u64) -> Result<Located, FsError> {
+        if offset > MAX_OFFSET {
+            return Err(FsError::Invalid);
+        }
+        let ino = self.global(ino);
+        loop {
+            self.lease_here(ino).await?;
+            let local = self.local(ino).ok_or(FsError::Stale)?;
+            let size = self.node(|node| node.attr_now(local))?.size;
+            self.learn(ino, offset, size).await?;
+            if let Some(located) = self.answer(ino, local, offset, size)? {
+                return Ok(located);
+            }
+        }
+    }
+
+    /// Asks the slices' homes for what is not known around `offset`.
+    async fn learn(&self, ino: Ino, offset: u64, size: u64) -> Result<(), FsError> {
+        let end = slice_of(size.saturating_sub(1)) + 1;
+        let from = if end <= AHEAD { 0 } else { slice_of(offset) };
+        let to = end.min(from + AHEAD).max(from);
+        let unknown = {
+            let mut maps = self.inner.maps.borrow_mut();
+            maps.entry(ino).or_default().unknown(from, to)
+        };
+        let Some((from, to)) = unknown else {
+            return Ok(());
+        };
+        let range = (
+            from.saturating_mul(SLICE_BYTES),
+            to.saturating_mul(SLICE_BYTES).min(MAX_OFFSET),
+        );
+        let homes = self.homes_of(ino, range.0, range.1);
+        let asked = homes.into_iter().map(|rank| {
+            let (from, to) = range;
+            self.call(rank, peer::Runs { ino, from, to })
+        });
+        let answers = join_all(asked).await;
+        let mut maps = self.inner.maps.borrow_mut();
+        // Recalled meanwhile: what came is not to be believed.
+        let Some(map) = maps.get_mut(&ino) else {
+            return Ok(());
+        };
+        for answer in answers {
+            for run in answer? {
+                let run = Run { stamp: 0, ..run };
+                let put = map.index.insert(run, &mut |_| ());
+                put.map_err(|_| FsError::Malformed)?;
+            }
+        }
+        map.slices.extend(from..to);
+        Ok(())
+    }
+
+    /// The answer, if all that it needs is known; else something was recalled.
+    fn answer(
+        &self,
+        ino: Ino,
+        local: Ino,
+        offset: u64,
+        size: u64,
+    ) -> Result<Option<Located>, FsError> {
+        let maps = self.inner.maps.borrow();
+        let fresh = self.node(|node| node.attr_of(local))?.fresh;
+        let Some(map) = maps.get(&ino).filter(|_| fresh) else {
+            return Ok(None);
+        };
+        let in_file = offset < size;
+        if in_file && !map.slices.contains(&slice_of(offset)) {
+            return Ok(None);
+        }
+        let first_unknown = (slice_of(offset)..)
+            .find(|slice| !map.slices.contains(slice))
+            .unwrap_or(u64::MAX);
+        let end_of_known = if first_unknown > slice_of(size.saturating_sub(1)) {
+            MAX_OFFSET
+        } else {
+            first_unknown.saturating_mul(SLICE_BYTES).min(MAX_OFFSET)
+        };
+        let from = if map.index.run_count() <= MAX_RUNS && map.slices.contains(&0) {
+            0
+        } else {
+            offset
+        };
+        let mut base = Vec::new();
+        let mut upto = map
+            .index
+            .runs_in(from, end_of_known, MAX_RUNS, &mut base)
+            .hi;
+        let mut over = Vec::new();
+        upto = self
+            .node(|node| node.pending_runs(local, (from, upto), MAX_RUNS, &mut over))
+            .min(upto);
+        let mut both = ExtentIndex::new();
+        let mut lay = |run: Run| {
+            let laid = both.insert(run, &mut |_| ());
+            laid.map(drop).map_err(|_| FsError::Io)
+        };
+        base.into_iter().try_for_each(&mut lay)?;
+        let flying = self.in_flight(ino).into_iter();
+        flying
+            .map(|run| Run { stamp: 1, ..run })
+            .try_for_each(&mut lay)?;
+        over.into_iter()
+            .map(|run| Run {
+                stamp: run.stamp.saturating_add(2),
+                ..run
+            })
+            .try_for_each(&mut lay)?;
+        let mut located = Located {
+            generation: self.node(|node| node.attr_of(local))?.index_generation,
+            known_from: from,
+            known_to: 0,
+            runs: Vec::new(),
+        };
+        let known = both.runs_in(from, upto, MAX_RUNS, &mut located.runs);
+        located.known_to = match known.hi.min(upto) {
+            MAX_OFFSET => u64::MAX,
+            hi => hi,
+        };
+        located.runs.retain(|run| run.source != Source::Hole);
+        Ok(Some(located))
+    }
+
+    pub(super) fn runs(&self, op: &peer::Runs) -> Vec<Run> {
+        let shards = self.inner.shards.borrow();
+        shards.runs(op.ino, op.from, op.to.min(MAX_OFFSET))
+    }
+
+    /// The next data or hole from `offset` on.
+    pub(super) async fn seek(
+        &self,
+        ino: Ino,
+        offset: u64,
+        hole: bool,
+    ) -> Result<Option<u64>, FsError> {
+        let ino = self.global(ino);
+        let local = self.local(ino).ok_or(FsError::Stale)?;
+        self.lease_here(ino).await?;
+        let size = self.node(|node| node.attr_now(local))?.size;
+        let mut at = offset;
+        while at < size {
+            let located = self.locate(ino, at).await?;
+            let end = located.known_to.min(size);
+            let mut index = ExtentIndex::new();
+            for run in located.runs {
+                index.insert(run, &mut |_| ()).map_err(|_| FsError::Io)?;
+            }
+            let found = if hole {
+                Some(index.next_hole(at)).filter(|at| *at < end)
+            } else {
+                index.next_data(at).filter(|at| *at < end)
+            };
+            if let Some(found) = found {
+                return Ok(Some(found));
+            }
+            at = end;
+        }
+        Ok((hole && offset < size).then_some(size))
+    }
+
+    /// Bytes of logs of other servers, one range behind the other.
+    pub(super) async fn fetch(&self, ranges: Vec<LogRange>) -> Result<Vec<u8>, FsError> {
+        let total: u64 = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
+        if total > MAX_FETCH_BYTES {
+            return Err(FsError::TooBig);
+        }
+        let mut parts = Vec::new();
+        for range in ranges {
+            let mut done = 0;
+            while done < range.len {
+                let len = FETCH_STEP.min(range.len - done);
+                let pos = range.pos + done;
+                parts.push(LogRange { pos, len, ..range });
+                done += len;
+            }
+        }
+        // Little pieces of one server go in one message.
+        let mut messages: Vec<(Rank, Vec<LogRange>, u64)> = Vec::new();
+        for part in parts {
+            match messages.last_mut() {
+                Some((rank, ranges, bytes))
+                    if rank.0 == part.rank && *bytes + part.len <= FETCH_STEP =>
+                {
+                    *bytes += part.len;
+                    ranges.push(part);
+                }
+                _ => messages.push((Rank(part.rank), vec![part], part.len)),
+            }
+        }
+        let asked = messages
+            .into_iter()
+            .map(|(rank, ranges, bytes)| async move {
+                let (_, bulk) = self.call_for_bytes(rank, peer::Fetch { ranges }).await?;
+                if bulk.len() as u64 == bytes {
+                    Ok(bulk)
+                } else {
+                    Err(FsError::Io)
+                }
+            });
+        let mut out = Vec::with_capacity(usize::try_from(total).unwrap_or(0));
+        for answer in join_all(asked).await {
+            out.extend_from_slice(&answer?);
+        }
+        Ok(out)
+    }
+
+    /// Bytes of this server's log.
+    pub(super) fn read_log(&self, ranges: &[LogRange], out: &mut Vec<u8>) -> Result<(), FsError> {
+        let total: u64 = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
+        if total > MAX_FETCH_BYTES {
+            return Err(FsError::TooBig);
+        }
+        for range in ranges {
+            if range.rank != self.rank().0 {
+                return Err(FsError::Malformed);
+            }
+            self.inner.log.read(range.slab, range.pos, range.len, out)?;
+        }
+        Ok(())
+    }
+}

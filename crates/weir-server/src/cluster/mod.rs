@@ -1,0 +1,265 @@
+//! The logic of an instance of several servers, around each server's [`Node`].
+//!
+//! Requests are `async fn`s on one thread: whoever runs the cluster passes in what others
+//! ask ([`Cluster::handle`]) and what its own clients ask ([`Cluster::serve`]), and gives
+//! it a [`Net`] to ask others. There is no I/O and no clock here; time comes in by
+//! [`Cluster::tick`]. See docs/design/0002-many-nodes.md.
+//!
+//! Invariants:
+//! - A borrow of the node or of a table never lives across an `await`.
+//! - Locks of names and directories are taken at their home, one at a time, or two in the
+//!   order of their keys.
+//! - What a handler did is done when its reply is made: there is no work left behind that
+//!   the asker relies on.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `keyed` | locks that tasks wait for |
+//! | `names`, `rename`, `dirs` | entries, links, directories of several servers |
+//! | `files` | stand-ins, who holds and leases a file, sizes |
+//! | `publish`, `locate` | extents: making them known, finding them, fetching bytes |
+//! | `handler`, `client` | what peers and what clients ask |
+
+mod client;
+mod dirs;
+mod files;
+mod handler;
+mod keyed;
+mod locate;
+mod names;
+mod publish;
+mod rename;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::rc::Rc;
+
+use futures_util::future::LocalBoxFuture;
+use weir_core::names::Owner;
+use weir_core::placement;
+use weir_core::proto::peer::{self, PeerOperation};
+use weir_core::proto::{Caller, FsError};
+use weir_core::types::{Ino, Rank};
+
+use crate::node::{Node, Platform};
+use keyed::{Keyed, Token};
+
+/// What comes back from another server.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Answer {
+    /// The encoded reply.
+    pub body: Vec<u8>,
+    /// Bytes of files, if any were asked for.
+    pub bulk: Vec<u8>,
+}
+
+/// A server did not answer in time, or is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("server {0:?} does not answer")]
+pub struct Lost(pub Rank);
+
+/// The way to the other servers. A call acts once, however often it has to be repeated.
+pub trait Net {
+    /// Asks `to`, and waits for the answer.
+    fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>>;
+}
+
+/// Reads bytes of the server's own log, for others.
+pub trait LogBytes {
+    /// Appends `len` bytes at `pos` of a slab to `out`.
+    fn read(&self, slab: u32, pos: u64, len: u64, out: &mut Vec<u8>) -> Result<(), FsError>;
+}
+
+/// One server of several. Cheap to clone: tasks have a clone each.
+pub struct Cluster<P: Platform + 'static> {
+    inner: Rc<Inner<P>>,
+}
+
+impl<P: Platform> Clone for Cluster<P> {
+    fn clone(&self) -> Self {
+        Cluster {
+            inner: Rc::clone(&self.inner),
+        }
+    }
+}
+
+struct Inner<P: Platform + 'static> {
+    rank: Rank,
+    servers: u16,
+    node: Rc<RefCell<Node<'static, P>>>,
+    net: Rc<dyn Net>,
+    log: Rc<dyn LogBytes>,
+    spawn: Box<dyn Fn(LocalBoxFuture<'static, ()>)>,
+    tokens: Cell<u64>,
+    /// Names of this server under change.
+    names: Keyed<(Ino, Vec<u8>)>,
+    /// Directories of this server under removal.
+    burials: Keyed<Ino>,
+    /// Directories whose stand-ins here are being made or ended.
+    stands: Keyed<Ino>,
+    /// The permit for moving directories (rank 0).
+    moves: Keyed<()>,
+    /// Files of this server being cut.
+    publishing: Keyed<Ino>,
+    /// Files being published from here.
+    publishing_here: Keyed<Ino>,
+    dirs: RefCell<dirs::Dirs>,
+    files: RefCell<files::Files>,
+    shards: RefCell<publish::Shards>,
+    maps: RefCell<BTreeMap<Ino, locate::Map>>,
+    asked: RefCell<HashMap<&'static str, u64>>,
+}
+
+impl<P: Platform> Cluster<P> {
+    /// A server of `servers`, at least two. `spawn` runs a future on the same thread.
+    pub fn new(
+        (rank, servers): (Rank, u16),
+        node: Rc<RefCell<Node<'static, P>>>,
+        net: Rc<dyn Net>,
+        log: Rc<dyn LogBytes>,
+        spawn: impl Fn(LocalBoxFuture<'static, ()>) + 'static,
+    ) -> Cluster<P> {
+        node.borrow_mut().join(ROOT);
+        Cluster {
+            inner: Rc::new(Inner {
+                rank,
+                servers,
+                node,
+                net,
+                log,
+                spawn: Box::new(spawn),
+                tokens: Cell::new(0),
+                names: Keyed::default(),
+                burials: Keyed::default(),
+                stands: Keyed::default(),
+                moves: Keyed::default(),
+                publishing: Keyed::default(),
+                publishing_here: Keyed::default(),
+                dirs: RefCell::new(dirs::Dirs::new(rank, servers)),
+                files: RefCell::default(),
+                shards: RefCell::default(),
+                maps: RefCell::default(),
+                asked: RefCell::default(),
+            }),
+        }
+    }
+
+    /// Does what another server asks.
+    pub async fn handle(&self, from: Rank, request: &[u8]) -> Answer {
+        let bulk = Rc::new(RefCell::new(Vec::new()));
+        let handler = handler::Asked {
+            cluster: self,
+            bulk: Rc::clone(&bulk),
+        };
+        let body = peer::dispatch(&handler, from, request).await;
+        Answer {
+            body,
+            bulk: bulk.take(),
+        }
+    }
+
+    /// Does what a client or a tool of this node asks; the encoded reply.
+    pub async fn serve(&self, from: Caller, request: &[u8]) -> Vec<u8> {
+        self.serve_client(from, request).await
+    }
+
+    /// Sets the time, ns since 1970.
+    pub fn tick(&self, now_ns: i64) {
+        self.node(|node| node.set_time(now_ns));
+    }
+
+    /// Publishes what this node wrote and did not publish yet, and lets go of files that
+    /// nobody here has open.
+    pub fn catch_up(&self) {
+        for ino in self.dirty() {
+            let this = self.clone();
+            self.spawn(async move {
+                if let Err(error) = this.flush(ino).await {
+                    tracing::error!(?ino, %error, "what was written cannot be published");
+                }
+            });
+        }
+        self.let_go();
+    }
+
+    /// A server is gone for good or has started anew: its locks, holds and leases end.
+    pub fn peer_gone(&self, rank: Rank) {
+        self.inner.names.drop_rank(rank);
+        self.inner.moves.drop_rank(rank);
+        self.forget_holder(rank);
+    }
+
+    /// How often each operation of peers was asked of this server.
+    pub fn asked(&self) -> Vec<(String, u64)> {
+        let asked = self.inner.asked.borrow();
+        let mut all: Vec<_> = asked
+            .iter()
+            .map(|(name, n)| ((*name).to_owned(), *n))
+            .collect();
+        all.sort();
+        all
+    }
+
+    fn rank(&self) -> Rank {
+        self.inner.rank
+    }
+
+    fn ranks(&self) -> impl Iterator<Item = Rank> {
+        (0..self.inner.servers).map(Rank)
+    }
+
+    fn node<R>(&self, act: impl FnOnce(&mut Node<'static, P>) -> R) -> R {
+        act(&mut self.inner.node.borrow_mut())
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        (self.inner.spawn)(Box::pin(task));
+    }
+
+    fn home_of(&self, dir: Ino, name: &[u8]) -> Rank {
+        placement::home_of_entry(dir, name, self.inner.servers)
+    }
+
+    /// A token that no other lock of any server has.
+    fn token(&self) -> Token {
+        let next = self.inner.tokens.get() + 1;
+        self.inner.tokens.set(next);
+        Token {
+            rank: self.rank(),
+            number: next,
+        }
+    }
+
+    /// Asks a server, which may be this one.
+    async fn call<O: PeerOperation + 'static>(&self, to: Rank, op: O) -> Result<O::Reply, FsError> {
+        Ok(self.call_for_bytes(to, op).await?.0)
+    }
+
+    /// As [`Cluster::call`], with the bytes that came behind the reply.
+    async fn call_for_bytes<O: PeerOperation + 'static>(
+        &self,
+        to: Rank,
+        op: O,
+    ) -> Result<(O::Reply, Vec<u8>), FsError> {
+        let request = peer::request(op);
+        let answer = if to == self.rank() {
+            let this = self.clone();
+            // Boxed: a handler may ask in turn.
+            let own: LocalBoxFuture<'_, Answer> =
+                Box::pin(async move { this.handle(this.rank(), &request).await });
+            own.await
+        } else {
+            let asked = self.inner.net.call(to, request).await;
+            asked.map_err(|_| FsError::Unreachable)?
+        };
+        Ok((peer::reply::<O>(&answer.body)?, answer.bulk))
+    }
+}
+
+/// The root directory of every instance lives at rank 0.
+pub const ROOT: Ino = Ino::new(Rank(0), 0, 1);
+
+fn owner(uid: u32, gid: u32) -> Owner {
+    Owner { uid, gid }
+}

@@ -1,0 +1,153 @@
+//! Names: finding, making, taking and linking them, at the home of the entry.
+//!
+//! The home of an entry makes the inode too, so that a file takes one request. Where
+//! an entry names an inode of another server (after a rename or a link), its links are
+//! counted there, by a second request.
+
+use weir_core::names::FileType;
+use weir_core::proto::peer::{self, Made, What};
+use weir_core::proto::{Child, FsError};
+use weir_core::types::{Ino, Rank};
+
+use super::{owner, Cluster};
+use crate::node::Platform;
+
+impl<P: Platform> Cluster<P> {
+    /// What a name names, once nobody is changing it.
+    pub(super) async fn find(&self, op: peer::Find) -> Result<Option<Child>, FsError> {
+        let key = (op.dir, op.name);
+        self.inner.names.free(key.clone(), self.token()).await;
+        self.node(|node| node.find_child(key.0, &key.1))
+    }
+
+    pub(super) async fn make(&self, from: Rank, op: peer::Make) -> Result<Made, FsError> {
+        let key = (op.dir, op.name.clone());
+        let _name = self.inner.names.hold(key, self.token()).await;
+        if let Some(child) = self.node(|node| node.find_child(op.dir, &op.name))? {
+            return if op.exclusive {
+                Err(FsError::Exists)
+            } else {
+                Ok(Made { child, new: None })
+            };
+        }
+        let ino = loop {
+            match self.try_make(&op).await {
+                Err(FsError::WouldBlock) => {
+                    let dir = op.dir;
+                    self.call(dir.rank(), peer::Settled { dir }).await?;
+                }
+                made => break made?,
+            }
+        };
+        let attr = self.node(|node| node.attr_of(ino))?;
+        if matches!(op.what, What::File) {
+            self.add_holder(ino, from);
+        }
+        let kind = attr.file_type();
+        Ok(Made {
+            child: Child { ino, kind },
+            new: Some(attr),
+        })
+    }
+
+    async fn try_make(&self, op: &peer::Make) -> Result<Ino, FsError> {
+        let _stand = self.inner.stands.hold(op.dir, self.token()).await;
+        self.stand_in(op.dir).await?;
+        self.node(|node| node.make(op, owner(op.uid, op.gid)))
+    }
+
+    pub(super) async fn unlink(&self, op: peer::Unlink) -> Result<(), FsError> {
+        let key = (op.dir, op.name.clone());
+        let _name = self.inner.names.hold(key, self.token()).await;
+        let found = self.node(|node| node.find_child(op.dir, &op.name))?;
+        let child = found.ok_or(FsError::NotFound)?;
+        if child.kind == FileType::Dir {
+            return Err(FsError::IsADirectory);
+        }
+        if child.ino.rank() == self.rank() {
+            self.node(|node| node.remove_name(op.dir, &op.name))?;
+            self.erase_gone();
+            return Ok(());
+        }
+        // The link goes first: if its home cannot be asked, nothing has changed.
+        let taken = peer::Relink {
+            ino: child.ino,
+            add: false,
+        };
+        match self.call(child.ino.rank(), taken).await {
+            Ok(_) | Err(FsError::Stale) => {}
+            Err(error) => return Err(error),
+        }
+        self.node(|node| node.withdraw(op.dir, &op.name)).map(drop)
+    }
+
+    pub(super) async fn rmdir(&self, op: peer::Rmdir) -> Result<(), FsError> {
+        let key = (op.dir, op.name.clone());
+        let _name = self.inner.names.hold(key, self.token()).await;
+        let found = self.node(|node| node.find_child(op.dir, &op.name))?;
+        let child = found.ok_or(FsError::NotFound)?;
+        if child.kind != FileType::Dir {
+            return Err(FsError::NotADirectory);
+        }
+        let dir = child.ino;
+        match self.call(dir.rank(), peer::Bury { dir }).await {
+            Ok(()) | Err(FsError::Stale) => {}
+            Err(error) => return Err(error),
+        }
+        self.node(|node| node.withdraw(op.dir, &op.name)).map(drop)
+    }
+
+    pub(super) async fn link(&self, op: peer::Link) -> Result<(), FsError> {
+        let key = (op.dir, op.name.clone());
+        let _name = self.inner.names.hold(key, self.token()).await;
+        if self
+            .node(|node| node.find_child(op.dir, &op.name))?
+            .is_some()
+        {
+            return Err(FsError::Exists);
+        }
+        let added = peer::Relink {
+            ino: op.ino,
+            add: true,
+        };
+        let kind = self.call(op.ino.rank(), added).await?;
+        let child = Child { ino: op.ino, kind };
+        let entered = self.enter(op.dir, &op.name, child).await;
+        if entered.is_err() {
+            let back = peer::Relink {
+                ino: op.ino,
+                add: false,
+            };
+            if let Err(error) = self.call(op.ino.rank(), back).await {
+                tracing::error!(ino = ?op.ino, %error, "a link too many remains");
+            }
+        }
+        entered
+    }
+
+    /// Puts an entry of this server, in a directory of any.
+    pub(super) async fn enter(&self, dir: Ino, name: &[u8], child: Child) -> Result<(), FsError> {
+        loop {
+            let tried = {
+                let _stand = self.inner.stands.hold(dir, self.token()).await;
+                match self.stand_in(dir).await {
+                    Ok(()) => self.node(|node| node.enter(dir, name, child)),
+                    Err(error) => Err(error),
+                }
+            };
+            match tried {
+                Err(FsError::WouldBlock) => {
+                    self.call(dir.rank(), peer::Settled { dir }).await?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Adds or takes a link of an inode of this server.
+    pub(super) fn relink(&self, ino: Ino, add: bool) -> Result<FileType, FsError> {
+        let kind = self.node(|node| node.relink(ino, add))?;
+        self.erase_gone();
+        Ok(kind)
+    }
+}

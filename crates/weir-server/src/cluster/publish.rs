@@ -1,0 +1,357 @@
+//! Publishing: making known to all what a node wrote.
+//!
+//! A file's offsets are cut in slices, each with its home ([`weir_core::placement`]). A
+//! publish sends whole runs, one message a server, however many slices they cross; each
+//! server takes what its slices hold. There the newest publish wins: it is laid with a
+//! stamp of its own, and bytes of logs that nothing refers to any more are told to the
+//! publisher, which gives them back to their servers once no reader believes in them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use futures_util::future::join_all;
+use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
+use weir_core::placement::{home_of_extents, slice_of, SLICE_BYTES};
+use weir_core::proto::peer::{self, LogRange};
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
+
+use super::Cluster;
+use crate::node::Platform;
+
+/// Runs in one message.
+const RUNS: usize = 8192;
+/// Ranges of bytes in one message.
+const RANGES: usize = 16_384;
+
+/// What this server knows of slices, of any server's files.
+#[derive(Debug, Default)]
+pub struct Shards {
+    indexes: HashMap<Ino, ExtentIndex>,
+    next_stamp: u64,
+    /// What this node is publishing, by file: taken from the file's index and not yet
+    /// known to be everywhere.
+    in_flight: BTreeMap<Ino, Vec<Run>>,
+    /// Slabs of storage directories that hold published bytes of a file and were not
+    /// synced since.
+    unsynced: HashMap<Ino, BTreeSet<u32>>,
+}
+
+impl Shards {
+    /// The runs of `[from, to)`.
+    pub fn runs(&self, ino: Ino, from: u64, to: u64) -> Vec<Run> {
+        let mut out = Vec::new();
+        if let Some(index) = self.indexes.get(&ino) {
+            index.runs_in(from, to, usize::MAX, &mut out);
+        }
+        out.retain(|run| run.source != Source::Hole);
+        out
+    }
+
+    /// Extent runs held.
+    pub fn run_count(&self) -> usize {
+        self.indexes.values().map(ExtentIndex::run_count).sum()
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    /// Files of which this node has something to publish.
+    pub(super) fn dirty(&self) -> Vec<Ino> {
+        let local = self.node(|node| node.unpublished());
+        let mut dirty: BTreeSet<Ino> = local.into_iter().map(|ino| self.global(ino)).collect();
+        dirty.extend(self.inner.shards.borrow().in_flight.keys());
+        dirty.into_iter().collect()
+    }
+
+    pub(super) fn is_in_flight(&self, ino: Ino) -> bool {
+        self.inner.shards.borrow().in_flight.contains_key(&ino)
+    }
+
+    /// What is on its way to the slices' homes, for readers here.
+    pub(super) fn in_flight(&self, ino: Ino) -> Vec<Run> {
+        let shards = self.inner.shards.borrow();
+        shards.in_flight.get(&ino).cloned().unwrap_or_default()
+    }
+
+    /// Publishes what this node wrote to a file. What could not be sent stays to be sent.
+    pub(super) async fn flush(&self, ino: Ino) -> Result<(), FsError> {
+        let Some(local) = self.local(ino) else {
+            return Ok(());
+        };
+        let _alone = self.inner.publishing_here.hold(ino, self.token()).await;
+        let pending = self.node(|node| node.take_pending(local))?;
+        let runs = {
+            let mut shards = self.inner.shards.borrow_mut();
+            let slabs = self.node(|node| node.file_slabs_of(&pending.runs));
+            if !slabs.is_empty() {
+                shards.unsynced.entry(ino).or_default().extend(slabs);
+            }
+            let mut runs = shards.in_flight.remove(&ino).unwrap_or_default();
+            runs.extend(pending.runs);
+            if runs.is_empty() {
+                return Ok(());
+            }
+            shards.in_flight.insert(ino, runs.clone());
+            runs
+        };
+        let freed = self.put_everywhere(ino, &runs).await?;
+        let published = peer::Published {
+            ino,
+            size: pending.size,
+            mtime_ns: pending.mtime_ns,
+        };
+        self.call(ino.rank(), published).await?;
+        self.inner.shards.borrow_mut().in_flight.remove(&ino);
+        // Where the bytes are is now what the slices' homes say.
+        self.inner.maps.borrow_mut().remove(&ino);
+        self.node(|node| node.touch_generation(local));
+        self.give_back(freed).await;
+        Ok(())
+    }
+
+    async fn put_everywhere(&self, ino: Ino, runs: &[Run]) -> Result<Vec<LogRange>, FsError> {
+        let mut by_rank: BTreeMap<Rank, Vec<Run>> = BTreeMap::new();
+        for run in runs {
+            let ranks: BTreeSet<Rank> = spans(run)
+                .flat_map(|(from, to)| self.homes_of(ino, from, to))
+                .collect();
+            for rank in ranks {
+                by_rank.entry(rank).or_default().push(*run);
+            }
+        }
+        let mut messages = Vec::new();
+        for (rank, runs) in &by_rank {
+            for part in runs.chunks(RUNS) {
+                let runs = part.to_vec();
+                messages.push(self.call(*rank, peer::Put { ino, runs }));
+            }
+        }
+        let mut freed = Vec::new();
+        for answer in join_all(messages).await {
+            freed.extend(answer?);
+        }
+        Ok(freed)
+    }
+
+    /// The servers whose slices `[from, to)` touches.
+    pub(super) fn homes_of(&self, ino: Ino, from: u64, to: u64) -> BTreeSet<Rank> {
+        let (first, last) = (slice_of(from), slice_of(to.saturating_sub(1).max(from)));
+        let servers = self.inner.servers;
+        let mut homes = BTreeSet::new();
+        for slice in first..=last {
+            homes.insert(home_of_extents(ino, slice, servers));
+            if homes.len() == usize::from(servers) {
+                break;
+            }
+        }
+        homes
+    }
+
+    /// The parts of `[from, to)` whose extents are kept here, slice by slice; neighbours
+    /// are joined.
+    pub(super) fn own_parts(&self, ino: Ino, from: u64, to: u64) -> Vec<(u64, u64)> {
+        let mut parts: Vec<(u64, u64)> = Vec::new();
+        let mut at = from;
+        while at < to {
+            let slice = slice_of(at);
+            let end = (slice + 1).saturating_mul(SLICE_BYTES).min(to);
+            if home_of_extents(ino, slice, self.inner.servers) == self.rank() {
+                match parts.last_mut() {
+                    Some(last) if last.1 == at => last.1 = end,
+                    _ => parts.push((at, end)),
+                }
+            }
+            at = end;
+        }
+        parts
+    }
+
+    pub(super) fn put(&self, from: Rank, op: &peer::Put) -> Result<Vec<LogRange>, FsError> {
+        let mut laid = Vec::new();
+        for run in &op.runs {
+            let run = run.checked().map_err(|_| FsError::Malformed)?;
+            match run.source {
+                Source::Log { rank, .. } if rank == from.0 => self.clip(op.ino, run, &mut laid)?,
+                _ => return Err(FsError::Malformed),
+            }
+        }
+        let mut shards = self.inner.shards.borrow_mut();
+        shards.next_stamp += 1;
+        let stamp = shards.next_stamp;
+        let mut freed = Vec::new();
+        let index = shards.indexes.entry(op.ino).or_default();
+        for run in laid {
+            let run = Run { stamp, ..run };
+            let put = index.insert(run, &mut |range| freed.push(log_range(range)));
+            put.map_err(|_| FsError::Malformed)?;
+        }
+        index.drop_holes();
+        if index.is_empty() {
+            shards.indexes.remove(&op.ino);
+        }
+        Ok(freed)
+    }
+
+    /// The parts of a run that are in this server's slices.
+    fn clip(&self, ino: Ino, run: Run, out: &mut Vec<Run>) -> Result<(), FsError> {
+        let whole: Vec<_> = spans(&run).collect();
+        let parts: Vec<_> = whole
+            .iter()
+            .flat_map(|(from, to)| self.own_parts(ino, *from, *to))
+            .collect();
+        if parts == whole {
+            out.push(run);
+            return Ok(());
+        }
+        let mut alone = ExtentIndex::new();
+        let put = alone.insert(run, &mut |_| ());
+        put.map_err(|_| FsError::Malformed)?;
+        for (from, to) in parts {
+            alone.runs_in(from, to, usize::MAX, out);
+        }
+        Ok(())
+    }
+
+    /// Makes `[from, to)` of this server's slices a hole.
+    pub(super) fn erase(&self, op: &peer::Erase) -> Vec<LogRange> {
+        let parts = self.own_parts(op.ino, op.from, op.to);
+        let mut shards = self.inner.shards.borrow_mut();
+        shards.next_stamp += 1;
+        let stamp = shards.next_stamp;
+        let mut freed = Vec::new();
+        let Some(index) = shards.indexes.get_mut(&op.ino) else {
+            return freed;
+        };
+        for (from, to) in parts {
+            if let Ok(hole) = Run::hole(from, to, stamp) {
+                let _ = index.insert(hole, &mut |range| freed.push(log_range(range)));
+            }
+        }
+        index.drop_holes();
+        if index.is_empty() {
+            shards.indexes.remove(&op.ino);
+        }
+        freed
+    }
+
+    /// Erases `[from, old size)` at all homes of its slices.
+    pub(super) async fn erase_everywhere(
+        &self,
+        ino: Ino,
+        from: u64,
+        old_size: u64,
+    ) -> Result<Vec<LogRange>, FsError> {
+        if from >= old_size {
+            return Ok(Vec::new());
+        }
+        self.erase_range(ino, from, old_size).await
+    }
+
+    pub(super) async fn erase_range(
+        &self,
+        ino: Ino,
+        from: u64,
+        to: u64,
+    ) -> Result<Vec<LogRange>, FsError> {
+        let to = to.min(MAX_OFFSET);
+        let homes = self.homes_of(ino, from, to);
+        let asked = homes
+            .into_iter()
+            .map(|rank| self.call(rank, peer::Erase { ino, from, to }));
+        let mut freed = Vec::new();
+        for answer in join_all(asked).await {
+            freed.extend(answer?);
+        }
+        Ok(freed)
+    }
+
+    /// Gives bytes back to the servers whose logs have them.
+    pub(super) async fn give_back(&self, freed: Vec<LogRange>) {
+        let mut by_rank: BTreeMap<u16, Vec<LogRange>> = BTreeMap::new();
+        for range in freed {
+            by_rank.entry(range.rank).or_default().push(range);
+        }
+        let mut messages = Vec::new();
+        for (rank, ranges) in by_rank {
+            for part in ranges.chunks(RANGES) {
+                let ranges = part.to_vec();
+                messages.push(self.call(Rank(rank), peer::Freed { ranges }));
+            }
+        }
+        // A server that is gone has no log any more.
+        join_all(messages).await;
+    }
+
+    pub(super) fn freed(&self, ranges: &[LogRange]) {
+        self.node(|node| {
+            for range in ranges {
+                node.free_bytes(range);
+            }
+        });
+    }
+
+    /// Makes a range a hole, or lets the file reach to its end.
+    pub(super) async fn allocate(&self, op: weir_core::proto::Allocate) -> Result<(), FsError> {
+        let end = op.offset.checked_add(op.length).ok_or(FsError::TooBig)?;
+        if op.length == 0 {
+            return Err(FsError::Invalid);
+        }
+        if end > MAX_OFFSET {
+            return Err(FsError::TooBig);
+        }
+        let ino = self.global(op.ino);
+        self.flush(ino).await?;
+        let freed = if op.zero {
+            self.erase_range(ino, op.offset, end).await?
+        } else {
+            Vec::new()
+        };
+        let published = peer::Published {
+            ino,
+            size: if op.keep_size { 0 } else { end },
+            mtime_ns: self.now_ns(),
+        };
+        self.call(ino.rank(), published).await?;
+        self.recall_here(ino);
+        if let Some(local) = self.local(ino).filter(|_| !op.keep_size) {
+            self.node(|node| node.raise_to(local, end, 0))?;
+        }
+        self.give_back(freed).await;
+        Ok(())
+    }
+
+    /// Publishes, and names the slabs of storage directories to be synced.
+    pub(super) async fn sync(&self, ino: Ino) -> Result<Vec<u32>, FsError> {
+        let ino = self.global(ino);
+        self.flush(ino).await?;
+        let slabs = self.inner.shards.borrow_mut().unsynced.remove(&ino);
+        Ok(slabs.into_iter().flatten().collect())
+    }
+
+    pub(super) fn published_runs(&self) -> usize {
+        self.inner.shards.borrow().run_count()
+    }
+}
+
+/// The ranges of a file that a run may have bytes in: all of it, or its pieces if they
+/// are slices apart.
+fn spans(run: &Run) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let sparse = run.stride > SLICE_BYTES;
+    let count = if sparse { run.count } else { 1 };
+    (0..count).map(move |index| {
+        if sparse {
+            let piece = run.piece(index);
+            (piece.offset, piece.offset + piece.length)
+        } else {
+            (run.offset, run.end())
+        }
+    })
+}
+
+fn log_range(range: weir_core::extent::FreedRange) -> LogRange {
+    LogRange {
+        rank: range.rank,
+        slab: range.slab,
+        pos: range.pos,
+        len: range.len,
+    }
+}

@@ -1,0 +1,190 @@
+//! Several servers in one thread, joined by a network whose delays a seed draws.
+#![allow(dead_code)] // each test binary uses its part
+
+#[path = "../world/mod.rs"]
+mod world;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::{Rc, Weak};
+use std::task::Poll;
+
+use futures_executor::LocalPool;
+use futures_util::future::{poll_fn, LocalBoxFuture};
+use futures_util::task::LocalSpawnExt;
+use weir_core::proto::{self, Caller, FsError, Operation};
+use weir_core::types::Rank;
+use weir_server::cluster::{Answer, Cluster, LogBytes, Lost, Net};
+use weir_server::node::Node;
+use world::{Fake, Store, Units, World};
+
+pub use world::World as OneServer;
+
+/// Numbers from a seed (xorshift64*).
+#[derive(Clone)]
+pub struct Dice(Rc<Cell<u64>>);
+
+impl Dice {
+    pub fn new(seed: u64) -> Dice {
+        Dice(Rc::new(Cell::new(
+            seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+        )))
+    }
+
+    /// 0 to `below - 1`.
+    pub fn roll(&self, below: u64) -> u64 {
+        let mut x = self.0.get();
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        self.0.set(x);
+        (x.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % below
+    }
+}
+
+/// Lets others run `turns` times.
+async fn pause(turns: u64) {
+    let mut left = turns;
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(());
+        }
+        left -= 1;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+type Server = Cluster<Fake>;
+
+/// The servers, for the network to find them.
+type Servers = Rc<RefCell<Vec<Server>>>;
+
+struct MeshNet {
+    from: Rank,
+    servers: Weak<RefCell<Vec<Server>>>,
+    dice: Dice,
+    most_turns: u64,
+    sent: Rc<Cell<u64>>,
+}
+
+impl Net for MeshNet {
+    fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
+        let (there, back) = (
+            self.dice.roll(self.most_turns),
+            self.dice.roll(self.most_turns),
+        );
+        let (from, servers) = (self.from, self.servers.clone());
+        self.sent.set(self.sent.get() + 1);
+        Box::pin(async move {
+            pause(there).await;
+            let servers = servers.upgrade().ok_or(Lost(to))?;
+            let server = servers.borrow()[usize::from(to.0)].clone();
+            let answer = server.handle(from, &request).await;
+            pause(back).await;
+            Ok(answer)
+        })
+    }
+}
+
+/// A server's log, out of its store.
+struct StoreLog(Store);
+
+impl LogBytes for StoreLog {
+    fn read(&self, slab: u32, pos: u64, len: u64, out: &mut Vec<u8>) -> Result<(), FsError> {
+        let units = self.0 .0.borrow();
+        let at = Units::at(slab, pos);
+        let end = at + usize::try_from(len).unwrap();
+        out.extend_from_slice(units.bytes.get(at..end).ok_or(FsError::Invalid)?);
+        Ok(())
+    }
+}
+
+pub struct Mesh {
+    pub pool: LocalPool,
+    pub servers: Servers,
+    pub nodes: Vec<Rc<RefCell<Node<'static, Fake>>>>,
+    pub stores: Vec<Store>,
+    pub dice: Dice,
+    /// Messages sent.
+    pub sent: Rc<Cell<u64>>,
+    now_ns: Rc<Cell<i64>>,
+}
+
+impl Mesh {
+    pub fn new(count: u16, seed: u64) -> Mesh {
+        let pool = LocalPool::new();
+        let dice = Dice::new(seed);
+        let servers: Servers = Rc::default();
+        let sent = Rc::new(Cell::new(0));
+        let (mut nodes, mut stores) = (Vec::new(), Vec::new());
+        for rank in (0..count).map(Rank) {
+            let world = World::ranked((rank, count), 64, 2000, (32, 32));
+            let node = Rc::new(RefCell::new(world.node));
+            let net = MeshNet {
+                from: rank,
+                servers: Rc::downgrade(&servers),
+                dice: dice.clone(),
+                most_turns: 8,
+                sent: Rc::clone(&sent),
+            };
+            let spawner = pool.spawner();
+            let cluster = Cluster::new(
+                (rank, count),
+                Rc::clone(&node),
+                Rc::new(net),
+                Rc::new(StoreLog(world.store.clone())),
+                move |task| spawner.spawn_local(task).unwrap(),
+            );
+            servers.borrow_mut().push(cluster);
+            nodes.push(node);
+            stores.push(world.store);
+        }
+        Mesh {
+            pool,
+            servers,
+            nodes,
+            stores,
+            dice,
+            sent,
+            now_ns: Rc::new(Cell::new(100)),
+        }
+    }
+
+    pub fn server(&self, rank: usize) -> Server {
+        self.servers.borrow()[rank].clone()
+    }
+
+    /// An operation asked at one server, as a tool would.
+    pub fn ask<O: Operation + 'static>(
+        &self,
+        rank: usize,
+        op: O,
+    ) -> impl Future<Output = Result<O::Reply, FsError>> + 'static {
+        self.now_ns.set(self.now_ns.get() + 1);
+        let (server, now_ns) = (self.server(rank), self.now_ns.get());
+        async move {
+            server.tick(now_ns);
+            let mut request = Vec::new();
+            proto::request(op, &mut request);
+            let reply = server.serve(Caller::Control, &request).await;
+            proto::reply::<O>(&reply)
+        }
+    }
+
+    /// The same, run to its end.
+    pub fn call<O: Operation + 'static>(
+        &mut self,
+        rank: usize,
+        op: O,
+    ) -> Result<O::Reply, FsError> {
+        let asked = self.ask(rank, op);
+        self.pool.run_until(asked)
+    }
+
+    /// Runs what is left to run.
+    pub fn settle(&mut self) {
+        self.pool.run_until_stalled();
+    }
+}

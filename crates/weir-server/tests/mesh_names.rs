@@ -1,0 +1,428 @@
+//! The namespace of several servers.
+
+mod mesh;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use futures_util::task::LocalSpawnExt;
+use mesh::{Dice, Mesh, OneServer};
+use proptest::prelude::*;
+use weir_core::names::FileType;
+use weir_core::proto::{self, Caller, FsError};
+use weir_core::types::Ino;
+
+const ROOT: Ino = weir_server::cluster::ROOT;
+
+fn create(parent: Ino, name: &str) -> proto::Create {
+    proto::Create {
+        parent,
+        name: name.into(),
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        exclusive: true,
+        attach: false,
+    }
+}
+
+fn mkdir(parent: Ino, name: &str) -> proto::Mkdir {
+    proto::Mkdir {
+        parent,
+        name: name.into(),
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+    }
+}
+
+/// All names below the root, with the type and the number of links of what they name.
+fn tree(mesh: &mut Mesh, rank: usize) -> BTreeMap<String, (FileType, u32)> {
+    let mut found = BTreeMap::new();
+    let mut dirs = vec![(String::new(), ROOT)];
+    while let Some((path, dir)) = dirs.pop() {
+        for entry in list(mesh, rank, dir) {
+            let path = format!("{path}/{}", String::from_utf8(entry.name).unwrap());
+            let attr = mesh.call(rank, proto::GetAttr { ino: entry.ino }).unwrap();
+            let kind = attr.file_type();
+            if kind == FileType::Dir {
+                dirs.push((path.clone(), entry.ino));
+            }
+            assert!(found.insert(path, (kind, attr.nlink)).is_none());
+        }
+    }
+    found
+}
+
+fn list(mesh: &mut Mesh, rank: usize, dir: Ino) -> Vec<proto::Entry> {
+    let (mut all, mut cookie) = (Vec::new(), 0);
+    loop {
+        let op = proto::Readdir {
+            ino: dir,
+            cookie,
+            budget_bytes: 100,
+        };
+        let some = mesh.call(rank, op).unwrap();
+        match some.last() {
+            Some(last) => cookie = last.cookie,
+            None => return all,
+        }
+        all.extend(some);
+    }
+}
+
+#[test]
+fn what_one_server_makes_all_see() {
+    let mut mesh = Mesh::new(4, 1);
+    let dir = mesh.call(0, mkdir(ROOT, "d")).unwrap();
+    for i in 0..40 {
+        let name = format!("f{i}");
+        mesh.call(i % 4, create(dir, &name)).unwrap();
+    }
+    for rank in 0..4 {
+        assert_eq!(list(&mut mesh, rank, dir).len(), 40);
+        let found = mesh.call(
+            rank,
+            proto::Find {
+                dir,
+                name: b"f7".to_vec(),
+            },
+        );
+        assert!(found.unwrap().is_some());
+    }
+    let again = mesh.call(3, create(dir, "f7"));
+    assert_eq!(again.unwrap_err(), FsError::Exists);
+    let unlink = |name: &str| proto::Unlink {
+        parent: dir,
+        name: name.into(),
+    };
+    let rmdir = || proto::Rmdir {
+        parent: ROOT,
+        name: b"d".to_vec(),
+    };
+    assert_eq!(mesh.call(2, rmdir()).unwrap_err(), FsError::NotEmpty);
+    for i in 0..40 {
+        mesh.call((i + 1) % 4, unlink(&format!("f{i}"))).unwrap();
+    }
+    mesh.call(1, rmdir()).unwrap();
+    let late = mesh.call(1, create(dir, "late")).unwrap_err();
+    assert!(matches!(late, FsError::NotFound | FsError::Stale), "{late}");
+    assert!(tree(&mut mesh, 2).is_empty());
+}
+
+#[test]
+fn paths_and_dates_of_directories_come_from_wherever_they_are() {
+    let mut mesh = Mesh::new(3, 2);
+    let (mut at, mut path) = (ROOT, String::new());
+    for name in ["a", "b", "c", "d"] {
+        at = mesh.call(1, mkdir(at, name)).unwrap();
+        path = format!("{path}/{name}");
+    }
+    assert_eq!(
+        mesh.call(2, proto::PathOf { ino: at }).unwrap(),
+        path.as_bytes()
+    );
+    let before = mesh.call(0, proto::GetAttr { ino: at }).unwrap();
+    for i in 0..9 {
+        mesh.call(i % 3, mkdir(at, &format!("sub{i}"))).unwrap();
+    }
+    let after = mesh.call(0, proto::GetAttr { ino: at }).unwrap();
+    assert_eq!((before.nlink, after.nlink), (2, 11));
+    assert!(after.mtime_ns > before.mtime_ns);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create(usize, usize),
+    Mkdir(usize, usize),
+    Symlink(usize, usize),
+    Link(usize, usize, usize, usize),
+    Unlink(usize, usize),
+    Rmdir(usize, usize),
+    Rename(usize, usize, usize, usize, u32),
+}
+
+const DIRS: usize = 5;
+const NAMES: usize = 4;
+
+fn step() -> impl Strategy<Value = Step> {
+    let (dir, name) = (0..DIRS, 0..NAMES);
+    prop_oneof![
+        3 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Create(d, n)),
+        3 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Mkdir(d, n)),
+        1 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Symlink(d, n)),
+        2 => (dir.clone(), name.clone(), dir.clone(), name.clone())
+            .prop_map(|(a, b, c, d)| Step::Link(a, b, c, d)),
+        2 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Unlink(d, n)),
+        2 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Rmdir(d, n)),
+        5 => (dir.clone(), name.clone(), dir, name, 0..3u32)
+            .prop_map(|(a, b, c, d, flags)| Step::Rename(a, b, c, d, flags)),
+    ]
+}
+
+/// Directories by the order in which they were made, in both worlds; numbers differ.
+struct Both {
+    mesh: Mesh,
+    one: OneServer,
+    dirs: Vec<(Ino, Ino)>,
+}
+
+impl Both {
+    /// Asks both the same and compares what they say.
+    fn step(&mut self, rank: usize, step: &Step) {
+        let n = self.dirs.len();
+        let dir = |d: &usize| self.dirs[d % n];
+        let name = |n: &usize| format!("n{n}");
+        let (one, mesh) = (&mut self.one, &mut self.mesh);
+        match step {
+            Step::Create(d, n) => {
+                let (m, o) = dir(d);
+                let a = mesh.call(rank, create(m, &name(n))).map(|made| made.new);
+                let b = one
+                    .call(Caller::Control, create(o, &name(n)))
+                    .map(|made| made.new);
+                assert_eq!(a, b, "{step:?}");
+            }
+            Step::Mkdir(d, n) => {
+                let (m, o) = dir(d);
+                let a = mesh.call(rank, mkdir(m, &name(n)));
+                let b = one.call(Caller::Control, mkdir(o, &name(n)));
+                assert_eq!(a.map(drop), b.map(drop), "{step:?}");
+                if let (Ok(m), Ok(o)) = (a, b) {
+                    self.dirs.push((m, o));
+                }
+            }
+            Step::Symlink(d, n) => {
+                let op = |parent| proto::Symlink {
+                    parent,
+                    name: name(n).into(),
+                    target: b"to/where".to_vec(),
+                    uid: 0,
+                    gid: 0,
+                };
+                let (m, o) = dir(d);
+                let a = mesh.call(rank, op(m));
+                let b = one.call(Caller::Control, op(o));
+                assert_eq!(a.map(drop), b.map(drop), "{step:?}");
+            }
+            Step::Link(sd, sn, d, n) => {
+                let (m, o) = dir(sd);
+                let a = mesh.call(rank, find(m, &name(sn))).unwrap_or(None);
+                let b = one
+                    .call(Caller::Control, find(o, &name(sn)))
+                    .unwrap_or(None);
+                assert_eq!(a.map(|c| c.kind), b.map(|c| c.kind), "{step:?}");
+                let (Some(a), Some(b)) = (a, b) else { return };
+                let op = |ino, parent| proto::Link {
+                    ino,
+                    parent,
+                    name: name(n).into(),
+                };
+                let (m, o) = dir(d);
+                let (a, b) = (
+                    mesh.call(rank, op(a.ino, m)),
+                    one.call(Caller::Control, op(b.ino, o)),
+                );
+                assert_eq!(a.is_ok(), b.is_ok(), "{step:?}: {a:?} {b:?}");
+            }
+            Step::Unlink(d, n) => {
+                let op = |parent| proto::Unlink {
+                    parent,
+                    name: name(n).into(),
+                };
+                let (m, o) = dir(d);
+                let (a, b) = (mesh.call(rank, op(m)), one.call(Caller::Control, op(o)));
+                assert_eq!(a, b, "{step:?}");
+            }
+            Step::Rmdir(d, n) => {
+                let op = |parent| proto::Rmdir {
+                    parent,
+                    name: name(n).into(),
+                };
+                let (m, o) = dir(d);
+                let (a, b) = (mesh.call(rank, op(m)), one.call(Caller::Control, op(o)));
+                assert_eq!(a, b, "{step:?}");
+                if a.is_ok() {
+                    self.forget_dead();
+                }
+            }
+            Step::Rename(sd, sn, d, n, flags) => {
+                let op = |parent, new_parent| proto::Rename {
+                    parent,
+                    name: name(sn).into(),
+                    new_parent,
+                    new_name: name(n).into(),
+                    flags: *flags,
+                };
+                let ((ms, os), (md, od)) = (dir(sd), dir(d));
+                let a = mesh.call(rank, op(ms, md));
+                let b = one.call(Caller::Control, op(os, od));
+                assert_eq!(a.is_ok(), b.is_ok(), "{step:?}: {a:?} {b:?}");
+                self.forget_dead();
+            }
+        }
+    }
+
+    /// Removed directories may be told apart by how their errors are called.
+    fn forget_dead(&mut self) {
+        let (mesh, one) = (&mut self.mesh, &mut self.one);
+        self.dirs.retain(|(m, o)| {
+            let a = mesh.call(0, proto::PathOf { ino: *m });
+            let b = one.call(Caller::Control, proto::PathOf { ino: *o });
+            assert_eq!(a.as_ref().ok(), b.as_ref().ok());
+            a.is_ok()
+        });
+    }
+
+    fn compare(&mut self) {
+        let (mut ours, mut theirs) = (BTreeMap::new(), BTreeMap::new());
+        for (m, o) in self.dirs.clone() {
+            let path = self.mesh.call(1, proto::PathOf { ino: m }).unwrap();
+            for entry in list(&mut self.mesh, 1, m) {
+                let attr = self
+                    .mesh
+                    .call(1, proto::GetAttr { ino: entry.ino })
+                    .unwrap();
+                ours.insert((path.clone(), entry.name), (attr.mode, attr.nlink));
+            }
+            let op = proto::Readdir {
+                ino: o,
+                cookie: 0,
+                budget_bytes: 60_000,
+            };
+            for entry in self.one.call(Caller::Control, op).unwrap() {
+                let op = proto::GetAttr { ino: entry.ino };
+                let attr = self.one.call(Caller::Control, op).unwrap();
+                theirs.insert((path.clone(), entry.name), (attr.mode, attr.nlink));
+            }
+        }
+        assert_eq!(ours, theirs);
+    }
+}
+
+fn find(dir: Ino, name: &str) -> proto::Find {
+    proto::Find {
+        dir,
+        name: name.into(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn several_servers_are_as_one(
+        seed in any::<u64>(),
+        servers in 2..5u16,
+        steps in proptest::collection::vec((0..8usize, step()), 1..60),
+    ) {
+        let mut both = Both {
+            mesh: Mesh::new(servers, seed),
+            one: OneServer::new(16),
+            dirs: vec![(ROOT, ROOT)],
+        };
+        for (rank, step) in &steps {
+            both.step(rank % usize::from(servers), step);
+        }
+        both.compare();
+    }
+}
+
+/// Many at once: in the end every name names something, once, and links are right.
+#[test]
+fn many_renames_at_once_lose_and_double_nothing() {
+    for seed in 0..40 {
+        let mut mesh = Mesh::new(4, seed);
+        let mut dirs = vec![ROOT];
+        for i in 0..4 {
+            dirs.push(mesh.call(i, mkdir(ROOT, &format!("d{i}"))).unwrap());
+        }
+        let made = Rc::new(RefCell::new(BTreeSet::new()));
+        for task in 0..8_usize {
+            let dice = Dice::new(seed * 100 + task as u64);
+            let (rank, dirs) = (task % 4, dirs.clone());
+            let mesh_ref = (mesh.server(rank), Rc::clone(&made));
+            let spawner = mesh.pool.spawner();
+            spawner
+                .spawn_local(async move {
+                    let (server, made) = mesh_ref;
+                    for _ in 0..30 {
+                        busy_step(&server, &dice, &dirs, &made).await;
+                    }
+                })
+                .unwrap();
+        }
+        mesh.settle();
+        let found = tree(&mut mesh, 0);
+        let files: u32 = found
+            .values()
+            .filter(|(kind, _)| *kind == FileType::File)
+            .count() as u32;
+        let links: BTreeMap<&String, u32> = found.iter().map(|(p, (_, n))| (p, *n)).collect();
+        assert!(files > 0, "seed {seed}");
+        for (path, (kind, nlink)) in &found {
+            if *kind == FileType::File {
+                assert_eq!(*nlink, 1, "seed {seed}: {path} of {links:?}");
+            }
+        }
+        let created: i64 = made.borrow().len() as i64;
+        assert!(i64::from(files) <= created, "seed {seed}");
+        for rank in 1..4 {
+            assert_eq!(tree(&mut mesh, rank), found, "seed {seed}");
+        }
+    }
+}
+
+async fn busy_step(
+    server: &weir_server::cluster::Cluster<impl weir_server::node::Platform>,
+    dice: &Dice,
+    dirs: &[Ino],
+    made: &RefCell<BTreeSet<u64>>,
+) {
+    async fn ask<O: proto::Operation, P: weir_server::node::Platform>(
+        server: &weir_server::cluster::Cluster<P>,
+        op: O,
+    ) -> Result<O::Reply, FsError> {
+        let mut request = Vec::new();
+        proto::request(op, &mut request);
+        proto::reply::<O>(&server.serve(Caller::Control, &request).await)
+    }
+    let pick = |n: usize| usize::try_from(dice.roll(n as u64)).unwrap();
+    let dir = dirs[pick(dirs.len())];
+    let name = format!("x{}", dice.roll(6));
+    match dice.roll(10) {
+        0..3 => {
+            if let Ok(file) = ask(server, create(dir, &name)).await {
+                made.borrow_mut().insert(file.ino.0);
+            }
+        }
+        3 => {
+            let _ = ask(server, mkdir(dir, &name)).await;
+        }
+        4 => {
+            let op = proto::Unlink {
+                parent: dir,
+                name: name.into(),
+            };
+            let _ = ask(server, op).await;
+        }
+        5 => {
+            let op = proto::Rmdir {
+                parent: dir,
+                name: name.into(),
+            };
+            let _ = ask(server, op).await;
+        }
+        _ => {
+            let op = proto::Rename {
+                parent: dir,
+                name: name.into(),
+                new_parent: dirs[pick(dirs.len())],
+                new_name: format!("x{}", dice.roll(6)).into(),
+                flags: u32::try_from(dice.roll(3)).unwrap(),
+            };
+            let _ = ask(server, op).await;
+        }
+    }
+}
