@@ -20,7 +20,7 @@ use crate::names::{Attr, FileType};
 use crate::types::{ClientId, Ino, SegmentId};
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Why an operation was refused. Mapped to errno in `weir-client`, one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]

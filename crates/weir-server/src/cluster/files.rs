@@ -80,22 +80,18 @@ impl<P: Platform> Cluster<P> {
                 known.local
             })
         };
-        let local = match known {
-            Some(local) => local,
-            None => {
-                let local = self.node(|node| node.adopt_file(attr))?;
-                let new = StandIn {
-                    local,
-                    used_ns: now_ns,
-                    recalls: 0,
-                };
-                self.inner
-                    .files
-                    .borrow_mut()
-                    .stand_ins
-                    .insert(attr.home, new);
-                local
-            }
+        let local = if let Some(local) = known {
+            local
+        } else {
+            let local = self.node(|node| node.adopt_file(attr))?;
+            let new = StandIn {
+                local,
+                used_ns: now_ns,
+                recalls: 0,
+            };
+            let mut files = self.inner.files.borrow_mut();
+            files.stand_ins.insert(attr.home, new);
+            local
         };
         let leased = known.is_some() && self.node(|node| node.attr_of(local))?.fresh;
         self.node(|node| {

@@ -112,9 +112,10 @@ impl<P: Platform> Cluster<P> {
         if in_file && !map.slices.contains(&slice_of(offset)) {
             return Ok(None);
         }
-        let first_unknown = (slice_of(offset)..)
-            .find(|slice| !map.slices.contains(slice))
-            .unwrap_or(u64::MAX);
+        let mut first_unknown = slice_of(offset);
+        while map.slices.contains(&first_unknown) {
+            first_unknown += 1;
+        }
         let end_of_known = if first_unknown > slice_of(size.saturating_sub(1)) {
             MAX_OFFSET
         } else {
@@ -234,7 +235,7 @@ impl<P: Platform> Cluster<P> {
         let asked = messages
             .into_iter()
             .map(|(rank, ranges, bytes)| async move {
-                let (_, bulk) = self.call_for_bytes(rank, peer::Fetch { ranges }).await?;
+                let ((), bulk) = self.call_for_bytes(rank, peer::Fetch { ranges }).await?;
                 if bulk.len() as u64 == bytes {
                     Ok(bulk)
                 } else {

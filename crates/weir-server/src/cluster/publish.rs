@@ -16,7 +16,7 @@ use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
 use super::Cluster;
-use crate::node::Platform;
+use crate::node::{Node, Platform};
 
 /// Runs in one message.
 const RUNS: usize = 8192;
@@ -56,7 +56,7 @@ impl Shards {
 impl<P: Platform> Cluster<P> {
     /// Files of which this node has something to publish.
     pub(super) fn dirty(&self) -> Vec<Ino> {
-        let local = self.node(|node| node.unpublished());
+        let local = self.node(Node::unpublished);
         let mut dirty: BTreeSet<Ino> = local.into_iter().map(|ino| self.global(ino)).collect();
         dirty.extend(self.inner.shards.borrow().in_flight.keys());
         dirty.into_iter().collect()
