@@ -12,6 +12,7 @@
 //! | [`names`] | the namespace: inodes and directory entries |
 //! | [`placement`] | which server holds what |
 //! | [`node`] | records of the memory that a node's processes share |
+//! | [`roster`] | who is in an instance, and where |
 //! | [`proto`] | the operations a client may ask of its server |
 #![forbid(unsafe_code)]
 
@@ -20,4 +21,5 @@ pub mod names;
 pub mod node;
 pub mod placement;
 pub mod proto;
+pub mod roster;
 pub mod types;
