@@ -11,7 +11,7 @@
 use core::arch::asm;
 use core::marker::PhantomData;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -161,10 +161,27 @@ pub fn into_number(fd: OwnedFd) -> Fd {
     fd.into_raw_fd()
 }
 
-/// The signals that were blocked before.
+/// Whether this process has handlers of signals: 0, nobody watches (it may); 1, none so
+/// far; 2, some.
+static HANDLERS: AtomicU8 = AtomicU8::new(0);
+
+/// Whoever calls this sees every handler being installed, and will tell
+/// ([`a_handler_is_installed`]). Until then no signal needs to be blocked, which saves
+/// two system calls each time: without handlers a signal either ends the process or
+/// does nothing.
+pub fn handlers_are_watched() {
+    let _ = HANDLERS.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// From now on signals may run code of the program.
+pub fn a_handler_is_installed() {
+    HANDLERS.store(2, Ordering::Relaxed);
+}
+
+/// The signals that were blocked before; `None`: nothing was changed.
 #[derive(Debug)]
 pub struct SignalsBlocked {
-    before: u64,
+    before: Option<u64>,
     /// A thread's mask is to be put back by that thread.
     not_send: PhantomData<*const ()>,
 }
@@ -172,8 +189,14 @@ pub struct SignalsBlocked {
 const SIG_SETMASK: usize = 2;
 
 /// Blocks every signal of the calling thread, also those that libc keeps to itself,
-/// until the value is dropped.
+/// until the value is dropped; if there are handlers that could run.
 pub fn block_signals() -> SignalsBlocked {
+    if HANDLERS.load(Ordering::Relaxed) == 1 {
+        return SignalsBlocked {
+            before: None,
+            not_send: PhantomData,
+        };
+    }
     let all = u64::MAX;
     let mut before = 0u64;
     let args = [
@@ -185,14 +208,15 @@ pub fn block_signals() -> SignalsBlocked {
     // SAFETY: both sets are 8 bytes that live until the call returns.
     let _ = unsafe { syscall4(nr::RT_SIGPROCMASK, args) };
     SignalsBlocked {
-        before,
+        before: Some(before),
         not_send: PhantomData,
     }
 }
 
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
-        let args = [SIG_SETMASK, &raw const self.before as usize, 0, 8];
+        let Some(before) = self.before else { return };
+        let args = [SIG_SETMASK, &raw const before as usize, 0, 8];
         // SAFETY: the set is 8 bytes; no old one is asked for.
         let _ = unsafe { syscall4(nr::RT_SIGPROCMASK, args) };
     }

@@ -10,6 +10,7 @@
 //! | [`calls`], [`names`], [`status`] | descriptors; names; what stat and its like fill |
 //! | [`stdio`], [`dir`], [`aio`] | what libc does from inside itself: streams of files, of directories, aio |
 //! | [`launch`], [`memory`], [`sockets`] | fork, exec, spawn; mappings; descriptors sent over sockets |
+//! | [`signals`] | whether the program has handlers of signals |
 //! | [`temp`] | realpath, mkstemp and their like |
 //!
 //! Invariants: errno is changed only by a call that failed; no panic crosses to the
@@ -32,6 +33,7 @@ pub mod memory;
 pub mod names;
 pub mod next;
 pub mod raw;
+pub mod signals;
 pub mod sockets;
 pub mod status;
 pub mod stdio;
@@ -133,6 +135,8 @@ extern "C" fn construct() {
     status::resolve();
     names::resolve_others();
     status::resolve_others();
+    signals::resolve_all();
+    weir_client::kernel::handlers_are_watched();
     sockets::resolve();
     sockets::resolve_others();
     dir::resolve();

@@ -24,6 +24,8 @@ macro_rules! needs {
 needs! {
     /// The C compiler.
     CC: "gcc" from "gcc";
+    /// Counts system calls.
+    STRACE: "strace" from "strace";
     /// The C++ compiler.
     CXX: "g++" from "g++";
     /// The Fortran compiler.

@@ -214,6 +214,11 @@ const CHECKS: &[Check] = &[
             needs::HDF5_TOOLS,
         ],
     ),
+    check(
+        "hotpath::reads_and_writes_ask_nothing_of_the_kernel",
+        What::Shell("shell/hotpath.sh", &[("c/hotpath.c", Compiler::C)]),
+        &[needs::CC, needs::STRACE],
+    ),
     // What must hold
     c(
         "order::overlapping_writes_ordered_by_pipe_and_shared_memory",
@@ -234,6 +239,7 @@ const CHECKS: &[Check] = &[
         "c/visible.c",
     ),
     c("faults::sigkill_loses_no_finished_write", "c/kill.c"),
+    c("faults::signal_handlers_use_files_too", "c/signals.c"),
     Check {
         arguments: &["512"],
         weir_options: Some(SPILLING),
