@@ -80,14 +80,12 @@ pub unsafe extern "C" fn sigaction(number: c_int, new: *const Action, old: *mut 
     if let Some(new) = unsafe { new.as_ref() } {
         watch(number, new.sa_sigaction);
     }
-    match next::sigaction() {
+    if let Some(next) = next::sigaction() {
         // SAFETY: as the caller vouches.
-        Some(next) => unsafe { next(number, new, old) },
-        None => {
-            crate::raw::set_errno(rustix::io::Errno::NOSYS);
-            -1
-        }
+        return unsafe { next(number, new, old) };
     }
+    crate::raw::set_errno(rustix::io::Errno::NOSYS);
+    -1
 }
 
 /// `__sigaction`, by which parts of libc are called.
