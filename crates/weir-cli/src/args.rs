@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use weir_config::{Environment, Sources};
 
 use crate::exit;
+use crate::launch::nodes::Wanted;
 
 /// An ephemeral burst-buffer file system of the node's memory and NVMe, for the life of one job.
 #[derive(Debug, Parser)]
@@ -38,6 +39,32 @@ pub struct SettingsArgs {
     /// Overrule a setting, such as memory.budget=8G; see weir.toml(5).
     #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
+}
+
+/// Which nodes an instance has.
+#[derive(Args, Debug, Default)]
+pub struct NodeArgs {
+    /// The nodes, such as a,b[1-8] (default: those of the batch job, else this one). This node
+    /// must be among them.
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["hostfile", "servers"])]
+    hosts: Option<String>,
+    /// A file with a node a line.
+    #[arg(long, value_name = "FILE", conflicts_with = "servers")]
+    hostfile: Option<PathBuf>,
+    /// Start this many servers, all on this machine. They share its budgets.
+    #[arg(long, value_name = "N")]
+    servers: Option<u16>,
+}
+
+impl NodeArgs {
+    /// What is asked for.
+    pub fn wanted(&self) -> Wanted<'_> {
+        Wanted {
+            hosts: self.hosts.as_deref(),
+            hostfile: self.hostfile.as_deref(),
+            servers: self.servers,
+        }
+    }
 }
 
 /// Options that stand for settings one changes often.
@@ -86,9 +113,13 @@ pub enum Command {
     /// Starts an instance, injects the client into the command and all that it starts (mpiexec
     /// and mpirun included), waits, stops the instance and reports. With --instance, or with
     /// WEIR_INSTANCE set as by weir start --shell, the instance that runs already is used.
-    /// The instance ends with weir run, however that ends.
+    /// The instance ends with weir run, however that ends. In a batch job it has a server on each
+    /// of the job's nodes.
     Run(RunArgs),
     /// Start an instance that stays until weir stop, for batch scripts.
+    ///
+    /// In a batch job, or with --hosts, it has a server on each node. On every node its run
+    /// directory has the same path, so that WEIR_INSTANCE may be passed on as it is.
     ///
     /// In a script: eval "$(weir start --shell)"
     Start(StartArgs),
@@ -110,6 +141,10 @@ pub enum Command {
     /// The server's process; started by run and start.
     #[command(hide = true)]
     Server,
+    /// One node's part of an instance of several; started by run and start, and by itself on
+    /// other nodes.
+    #[command(hide = true)]
+    Agent,
     /// Write the man pages into a directory.
     #[command(hide = true)]
     Man {
@@ -122,8 +157,13 @@ pub enum Command {
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// Use the instance of this name or run directory, which must run.
-    #[arg(long, short = 'i', value_name = "NAME", conflicts_with_all = ["mount", "memory", "storage", "no_storage"])]
+    #[arg(long, short = 'i', value_name = "NAME", conflicts_with_all = ["mount", "memory", "storage", "no_storage", "hosts", "hostfile", "servers"])]
     pub instance: Option<String>,
+    /// With several servers on this machine: the one that the command uses.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub rank: u16,
+    #[command(flatten)]
+    pub nodes: NodeArgs,
     #[command(flatten)]
     instance_args: InstanceArgs,
     /// The report at the end: text, json or none (run.report; default text).
@@ -149,6 +189,8 @@ pub struct StartArgs {
     /// With --shell: inject the client into every program that the shell starts from then on.
     #[arg(long, requires = "shell")]
     pub inject: bool,
+    #[command(flatten)]
+    pub nodes: NodeArgs,
     #[command(flatten)]
     instance_args: InstanceArgs,
 }

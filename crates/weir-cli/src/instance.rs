@@ -9,13 +9,16 @@ use weir_server::control::Control;
 use weir_server::{Options, StorageDir};
 
 use crate::place::Claim;
+use crate::serve::Membership;
 
 /// What an instance holds and has done; at its end, the report.
 pub use weir_core::proto::ServerStatus as Report;
 
-/// What `config` comes to on this machine, for the directories of `claim`.
-fn options(claim: &Claim, config: &Config) -> Options {
-    let budgets = Budgets::of(config, &Machine::look(config));
+/// What `config` comes to on this machine, for the directories of `claim`; of budgets, the share
+/// of one of `share` servers.
+fn options(claim: &Claim, config: &Config, share: u32) -> Options {
+    let mut budgets = Budgets::of(config, &Machine::look(config));
+    budgets.share_among(share);
     let storage = claim.storage_dirs.iter().zip(&budgets.file_bytes);
     Options {
         run_dir: claim.run_dir.clone(),
@@ -39,9 +42,20 @@ fn options(claim: &Claim, config: &Config) -> Options {
 }
 
 /// Serves the instance of `claim` until it is stopped; calls `ready` once clients may come.
-pub fn serve(claim: &Claim, config: &Config, ready: impl FnOnce()) -> Result<Report> {
-    let options = options(claim, config);
+pub fn serve(
+    claim: &Claim,
+    config: &Config,
+    membership: Option<&Membership>,
+    ready: impl FnOnce(),
+) -> Result<Report> {
+    let share = membership.map_or(1, |membership| membership.part.share);
+    let options = options(claim, config, share);
     tracing::info!(?options, "serving");
+    if let Some(Membership { part, roster, .. }) = membership {
+        let (rank, servers, instance) = (part.rank, part.servers, part.instance);
+        let address = membership.map(|m| m.listener.local_addr());
+        tracing::info!(%instance, rank, servers, ?address, ?roster, "one of several");
+    }
     Ok(weir_server::serve(&options, ready)?)
 }
 

@@ -14,6 +14,7 @@ mod lock;
 mod manual;
 mod place;
 mod report;
+mod roster;
 mod run;
 mod serve;
 mod show;
@@ -66,12 +67,13 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Run(args) => return run::run(args, &settings()?, &env).map(ExitCode::from),
         Command::Start(args) => run::start(args, &settings()?, &env)?,
         Command::Stop(args) => run::stop(args, &settings()?, &env)?,
-        Command::Status(args) => show::status(args, &env)?,
-        Command::Ls(args) => show::list(args, &env)?,
+        Command::Status(args) => show::status(args, &settings()?.config, &env)?,
+        Command::Ls(args) => show::list(args, &settings()?.config, &env)?,
         Command::Doctor(args) => doctor::run(args, &settings()?, &env)?,
         Command::Config(args) => print_config(args, &settings()?),
         Command::Bench(args) => return Ok(weir_bench::run(args)?.into()),
         Command::Server => serve::run()?,
+        Command::Agent => launch::agent::run()?,
         Command::Man { directory } => manual::write(directory)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -17,6 +17,46 @@ pub fn print(report: &Report, format: ReportFormat) {
     }
 }
 
+/// What several servers did, as if one had done it: numbers are added, tiers by their name. `None`
+/// if there are none.
+pub fn sum(reports: &[&Report]) -> Option<Report> {
+    let (first, others) = reports.split_first()?;
+    let mut all = (*first).clone();
+    for one in others {
+        all.started_ns = all.started_ns.min(one.started_ns);
+        all.clients += one.clients;
+        all.clients_ever += one.clients_ever;
+        all.files += one.files;
+        all.directories += one.directories;
+        all.runs += one.runs;
+        add_counts(&mut all.counters, &one.counters);
+        add_counts(&mut all.refused, &one.refused);
+        add_counts(&mut all.requests, &one.requests);
+        add_counts(&mut all.rejected, &one.rejected);
+        for tier in &one.tiers {
+            match all.tiers.iter_mut().find(|known| known.name == tier.name) {
+                Some(known) => {
+                    known.budget_bytes += tier.budget_bytes;
+                    known.lent_bytes += tier.lent_bytes;
+                    known.live_bytes += tier.live_bytes;
+                    known.warm_bytes += tier.warm_bytes;
+                }
+                None => all.tiers.push(tier.clone()),
+            }
+        }
+    }
+    Some(all)
+}
+
+fn add_counts(all: &mut Vec<(String, u64)>, one: &[(String, u64)]) {
+    for (name, count) in one {
+        match all.iter_mut().find(|(known, _)| known == name) {
+            Some((_, sum)) => *sum += count,
+            None => all.push((name.clone(), *count)),
+        }
+    }
+}
+
 fn counter(report: &Report, name: &str) -> u64 {
     let found = report.counters.iter().find(|(counter, _)| counter == name);
     found.map_or(0, |(_, count)| *count)
@@ -173,6 +213,18 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("not supported: xattr 4"), "{text}");
+    }
+
+    #[test]
+    fn several_servers_add_up() {
+        let (one, mut two) = (report(), report());
+        two.counters = vec![("opens".into(), 1), ("closes".into(), 2)];
+        let all = sum(&[&one, &two]).unwrap();
+        assert_eq!(all.clients_ever, 6);
+        assert_eq!(counter(&all, "opens"), 8);
+        assert_eq!(counter(&all, "closes"), 2);
+        assert_eq!(all.tiers[0].live_bytes, 2 << 20);
+        assert_eq!(sum(&[]), None);
     }
 
     #[test]

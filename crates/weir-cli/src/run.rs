@@ -4,31 +4,41 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use anyhow::{Context, Result};
-use weir_config::{Environment, Loaded};
+use weir_config::{Config, Environment, Loaded};
 
 use crate::args::{RunArgs, StartArgs, StopArgs};
 use crate::exit::{Failure, RUN_FAILED};
 use crate::instance;
-use crate::launch::{self, Launch, Server};
+use crate::launch::agent::{self, Summary};
+use crate::launch::nodes;
+use crate::launch::root::{self, run_dir_of_rank, Root};
+use crate::launch::server::{self, Launch, Ready, Server};
 use crate::place::{self, Parent};
 use crate::{inject, report, supervise};
 
 /// Which instance is meant: by name or run directory, by `WEIR_INSTANCE`, or by default.
-pub fn run_dir_of(named: Option<&str>, env: &Environment) -> Result<PathBuf> {
+pub fn run_dir_of(named: Option<&str>, config: &Config, env: &Environment) -> Result<PathBuf> {
     let named = named.or_else(|| env.get("WEIR_INSTANCE"));
-    match named {
-        Some(path) if path.contains('/') => Ok(PathBuf::from(path)),
-        Some(name) => {
-            place::check_name(name)?;
-            Ok(Parent::of_runs(env).child(name))
-        }
-        None => Ok(Parent::of_runs(env).child(&place::default_name(env))),
+    let name = match named {
+        Some(path) if path.contains('/') => return Ok(PathBuf::from(path)),
+        Some(name) => name.to_owned(),
+        None => place::default_name(env),
+    };
+    place::check_name(&name)?;
+    let of_several = Parent::of_shared_runs(config).child(&name);
+    if place::lives(&of_several) {
+        return Ok(of_several);
     }
+    Ok(Parent::of_runs(env).child(&name))
 }
 
 /// The same, of an instance that lives.
-pub fn live_run_dir(named: Option<&str>, env: &Environment) -> Result<PathBuf, Failure> {
-    let run_dir = run_dir_of(named, env)?;
+pub fn live_run_dir(
+    named: Option<&str>,
+    config: &Config,
+    env: &Environment,
+) -> Result<PathBuf, Failure> {
+    let run_dir = run_dir_of(named, config, env)?;
     if place::lives(&run_dir) {
         Ok(run_dir)
     } else {
@@ -45,19 +55,67 @@ fn library(env: &Environment) -> Result<PathBuf> {
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
     let library = library(env)?;
     if args.instance.is_some() || env.get("WEIR_INSTANCE").is_some() {
-        let run_dir = live_run_dir(args.instance.as_deref(), env)?;
+        let run_dir = live_run_dir(args.instance.as_deref(), &settings.config, env)?;
+        let run_dir = run_dir_of_rank(&run_dir, args.rank);
+        if !place::lives(&run_dir) {
+            return Err(Failure::NoInstance { run_dir });
+        }
         let status = run_in(args, &run_dir, &library, env)?;
         return Ok(supervise::exit_code(status));
     }
-    let server = launch::start(&Launch {
+    if let Some(found) = nodes::find(&args.nodes.wanted(), &settings.config.launch, env)? {
+        let root = root::start(&found, None, settings, true)?;
+        let status = run_on(args, &root, &library, env);
+        let ended = end_all(root, settings);
+        let code = supervise::exit_code(status?);
+        return Ok(if ended { code } else { RUN_FAILED });
+    }
+    let server = server::start(&Launch {
         name: None,
         lifeline: true,
         settings: settings.toml(),
+        part: None,
     })?;
     let status = run_in(args, &server.ready.run_dir, &library, env);
     let ended = end(server, settings);
     let code = supervise::exit_code(status?);
     Ok(if ended { code } else { RUN_FAILED })
+}
+
+/// Runs the command at this node's server, or with `--servers` at the one of `--rank`.
+fn run_on(
+    args: &RunArgs,
+    root: &Root,
+    library: &Path,
+    env: &Environment,
+) -> Result<ExitStatus, Failure> {
+    let rank = if args.rank == 0 { root.own } else { args.rank };
+    let server = root.server(rank);
+    let server = server.with_context(|| format!("--rank: no server {rank} is on this node"))?;
+    run_in(args, &server.run_dir, library, env)
+}
+
+/// Stops an instance of several servers and reports; whether all went well with weir.
+fn end_all(root: Root, settings: &Loaded) -> bool {
+    match root.stop() {
+        Ok(summary) => {
+            show(&summary, settings);
+            summary.lost == 0
+        }
+        Err(e) => {
+            eprintln!("weir: {e:#}");
+            false
+        }
+    }
+}
+
+fn show(summary: &Summary, settings: &Loaded) {
+    for problem in &summary.problems {
+        eprintln!("weir: {problem}");
+    }
+    if let Some(done) = &summary.report {
+        report::print(done, settings.config.run.report);
+    }
 }
 
 fn run_in(
@@ -103,25 +161,46 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
         .clone()
         .unwrap_or_else(|| place::default_name(env));
     place::check_name(&name)?;
-    let server = launch::start(&Launch {
+    if let Some(found) = nodes::find(&args.nodes.wanted(), &settings.config.launch, env)? {
+        let root = root::start(&found, Some(&name), settings, false)?;
+        for (host, name) in root.cleared() {
+            eprintln!("weir: cleared what instance {name} left on {host}");
+        }
+        let ready = root.server(root.own).context("no server on this node")?;
+        let of = format!(" on {} servers", root.seated.len());
+        return Ok(announce(args, &ready.clone(), &of, &library, env)?);
+    }
+    let server = server::start(&Launch {
         name: Some(name),
         lifeline: false,
         settings: settings.toml(),
+        part: None,
     })?;
     let ready = server.detach();
     for name in &ready.cleared {
         eprintln!("weir: cleared what instance {name} left");
     }
+    Ok(announce(args, &ready, "", &library, env)?)
+}
+
+/// The one line of `weir start`, or those for a shell.
+fn announce(
+    args: &StartArgs,
+    ready: &Ready,
+    of: &str,
+    library: &Path,
+    env: &Environment,
+) -> Result<()> {
     let export = |(name, value): (&str, std::ffi::OsString)| {
         println!("export {name}={}", shell_quoted(&value.to_string_lossy()));
     };
     if args.shell {
-        let variables = inject::variables(&ready.run_dir, &library, env)?;
+        let variables = inject::variables(&ready.run_dir, library, env)?;
         let wanted = if args.inject { 2 } else { 1 };
         variables.into_iter().take(wanted).for_each(export);
     } else {
         println!(
-            "weir: instance {} serves {}; WEIR_INSTANCE={}",
+            "weir: instance {} serves {}{of}; WEIR_INSTANCE={}",
             ready.name,
             ready.mount.display(),
             ready.run_dir.display()
@@ -131,13 +210,21 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
 }
 
 /// A word that any POSIX shell reads as `text`.
-fn shell_quoted(text: &str) -> String {
+pub fn shell_quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// `weir stop`.
 pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
-    let run_dir = live_run_dir(args.instance.as_deref(), env)?;
+    let run_dir = live_run_dir(args.instance.as_deref(), &settings.config, env)?;
+    if let Some(summary) = agent::stop(&run_dir)? {
+        place::wait_until_gone(&run_dir)?;
+        show(&summary, settings);
+        return match summary.lost {
+            0 => Ok(()),
+            n => Err(anyhow::anyhow!("{n} servers did not end in order").into()),
+        };
+    }
     let done = instance::stop(&run_dir)?;
     place::wait_until_gone(&run_dir)?;
     report::print(&done, settings.config.run.report);
@@ -154,13 +241,14 @@ mod tests {
             .into_iter()
             .collect();
         let runs = format!("/t/weir-{}", place::uid());
-        let dir = |named| run_dir_of(named, &env).unwrap();
+        let config = Config::defaults(&env).unwrap();
+        let dir = |named| run_dir_of(named, &config, &env).unwrap();
         assert_eq!(dir(None), Path::new(&runs).join("job-9"));
         assert_eq!(dir(Some("x")), Path::new(&runs).join("x"));
         assert_eq!(dir(Some("/r/x")), Path::new("/r/x"));
-        assert!(run_dir_of(Some(".."), &env).is_err());
+        assert!(run_dir_of(Some(".."), &config, &env).is_err());
         let env: Environment = [("WEIR_INSTANCE", "/r/y")].into_iter().collect();
-        assert_eq!(run_dir_of(None, &env).unwrap(), Path::new("/r/y"));
+        assert_eq!(run_dir_of(None, &config, &env).unwrap(), Path::new("/r/y"));
     }
 
     #[test]

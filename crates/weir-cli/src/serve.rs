@@ -6,31 +6,80 @@
 //! program that is still saving its state. Without a lifeline SIGTERM and SIGINT stop it.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use weir_config::{Config, Environment, Loaded, LogLevel};
+use weir_core::roster::Roster;
+use weir_core::types::Rank;
 
 use crate::instance;
-use crate::launch::{read_line, to_line, Ended, Launch, Ready, Reply};
-use crate::place::{claim, Burial, Claim, Claimed};
+use crate::launch::address::fabric_listener;
+use crate::launch::server::{read_line, to_line, Ended, Go, Launch, Part, Ready, Word};
+use crate::place::{claim, Burial, Claim, Claimed, Parent};
+use crate::roster;
 
 /// Serves one instance.
 pub fn run() -> Result<()> {
     // Fails when this process leads a group: started by hand from a shell, which is fine.
     let _ = nix::unistd::setsid();
-    let launch: Launch = read_line(&mut unbuffered_stdin())
-        .context("weir server is started by weir run and weir start")?;
+    let mut stdin = unbuffered_stdin();
+    let launch: Launch =
+        read_line(&mut stdin).context("weir server is started by weir run and weir start")?;
     match prepare(&launch) {
-        Ok(Claimed::Ours(claim, burial)) => serve(&launch, claim, burial),
-        Ok(Claimed::Lives { run_dir }) => say(&Reply::Lives { run_dir }),
-        Err(e) => say(&Reply::Failed(format!("{e:#}"))),
+        Ok(Claimed::Ours(claim, burial)) => match join(&launch, &claim, &mut stdin) {
+            Ok(membership) => serve(&launch, claim, burial, membership.as_ref()),
+            Err(e) => {
+                say(&Word::Failed(format!("{e:#}")))?;
+                claim.release()
+            }
+        },
+        Ok(Claimed::Lives { run_dir }) => say(&Word::Lives { run_dir }),
+        Err(e) => say(&Word::Failed(format!("{e:#}"))),
     }
+}
+
+/// What a server of several has to itself and knows of the others.
+#[derive(Debug)]
+pub struct Membership {
+    /// What it is.
+    pub part: Part,
+    /// Who is where.
+    pub roster: Roster,
+    /// Where it listens: the roster's address of its rank.
+    pub listener: TcpListener,
+}
+
+/// Listens for the other servers and waits to be told of them; `None` for the only one.
+fn join(launch: &Launch, claim: &Claim, stdin: &mut impl BufRead) -> Result<Option<Membership>> {
+    let Some(part) = &launch.part else {
+        return Ok(None);
+    };
+    roster::write_secret(&claim.run_dir, &part.secret)?;
+    let listener = fabric_listener(&settings(launch)?.fabric, &part.host, part.share > 1)?;
+    let address = listener.local_addr()?;
+    let run_dir = claim.run_dir.clone();
+    say(&Word::Bound { address, run_dir })?;
+    let Go {} = read_line(stdin).context("nobody is left to tell of the other servers")?;
+    let roster = roster::read(&claim.run_dir)?.context("there is no roster")?;
+    let listed = roster.member(Rank(part.rank)).map(|member| member.address);
+    ensure!(
+        roster.instance() == part.instance
+            && roster.servers() == part.servers
+            && listed == Some(address),
+        "the roster is of another instance"
+    );
+    Ok(Some(Membership {
+        part: part.clone(),
+        roster,
+        listener,
+    }))
 }
 
 /// Reads byte by byte, so that what follows the first line stays in the pipe: the end of file is
@@ -60,8 +109,13 @@ fn prepare(launch: &Launch) -> Result<Claimed> {
     let config = settings(launch)?;
     let env = Environment::of_process();
     std::env::set_current_dir("/")?;
+    let runs = match launch.part {
+        Some(_) => Parent::of_shared_runs(&config),
+        None => Parent::of_runs(&env),
+    };
+    runs.check_length()?;
     if let Some(name) = &launch.name {
-        return claim(name, &config, &env);
+        return claim(name, &config, &runs);
     }
     // A pid is free of live namesakes except where containers share a directory.
     let pid = std::process::id();
@@ -74,14 +128,19 @@ fn prepare(launch: &Launch) -> Result<Claimed> {
     });
     loop {
         let name = names.next().context("a hundred instances of one name")?;
-        match claim(&name, &config, &env)? {
+        match claim(&name, &config, &runs)? {
             Claimed::Lives { .. } => {}
             ours @ Claimed::Ours(..) => return Ok(ours),
         }
     }
 }
 
-fn serve(launch: &Launch, claim: Claim, burial: Burial) -> Result<()> {
+fn serve(
+    launch: &Launch,
+    claim: Claim,
+    burial: Burial,
+    membership: Option<&Membership>,
+) -> Result<()> {
     let config = settings(launch)?;
     let log = open_log(&config, &claim.run_dir)?;
     watch_for_the_end(launch.lifeline, claim.run_dir.clone())?;
@@ -91,11 +150,11 @@ fn serve(launch: &Launch, claim: Claim, burial: Burial) -> Result<()> {
         mount: config.mount.prefix.as_path().to_owned(),
         cleared: burial.names(),
     };
-    let served = instance::serve(&claim, &config, || {
+    let served = instance::serve(&claim, &config, membership, || {
         for name in &ready.cleared {
             tracing::info!("cleared what instance {name} left");
         }
-        let said = say(&Reply::Ready(ready));
+        let said = say(&Word::Ready(ready));
         if !launch.lifeline {
             forget_stdout();
         }
@@ -113,7 +172,7 @@ fn serve(launch: &Launch, claim: Claim, burial: Burial) -> Result<()> {
     let log = if keep { keep_log(&log, &claim) } else { None };
     claim.release()?;
     if launch.lifeline {
-        say(&Ended { result, log })?;
+        say(&Word::Ended(Ended { result, log }))?;
     }
     Ok(())
 }

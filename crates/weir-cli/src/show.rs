@@ -1,11 +1,11 @@
 //! `weir status` and `weir ls`: asking an instance that runs.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use weir_config::Environment;
+use weir_config::{Config, Environment};
 use weir_core::proto::{Entry, Lookup, Readdir, Status};
 
 use crate::args::{LsArgs, StatusArgs};
@@ -19,20 +19,32 @@ use crate::run::live_run_dir;
 const READDIR_BYTES: u32 = 256 << 10;
 
 /// `weir status`.
-pub fn status(args: &StatusArgs, env: &Environment) -> Result<(), Failure> {
+pub fn status(args: &StatusArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
     let one = args.instance.is_some() || env.get("WEIR_INSTANCE").is_some();
     if one {
-        let run_dir = live_run_dir(args.instance.as_deref(), env)?;
+        let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
         return Ok(show_status(&run_dir, args.json)?);
     }
-    let runs = Parent::of_runs(env);
-    for name in runs.live() {
+    for run_dir in live(config, env) {
         // One that ends just now is none that runs.
-        if let Err(e) = show_status(&runs.child(&name), args.json) {
+        if let Err(e) = show_status(&run_dir, args.json) {
             eprintln!("weir: {e:#}");
         }
     }
     Ok(())
+}
+
+/// The run directories of all instances of the user on this node.
+fn live(config: &Config, env: &Environment) -> Vec<PathBuf> {
+    let (runs, shared) = (Parent::of_runs(env), Parent::of_shared_runs(config));
+    let others = (shared != runs).then_some(shared);
+    let dirs = std::iter::once(runs).chain(others).flat_map(|parent| {
+        let names = parent.live().into_iter();
+        names
+            .map(move |name| parent.child(&name))
+            .collect::<Vec<_>>()
+    });
+    dirs.collect()
 }
 
 fn show_status(run_dir: &Path, as_json: bool) -> Result<()> {
@@ -56,8 +68,8 @@ fn show_status(run_dir: &Path, as_json: bool) -> Result<()> {
 }
 
 /// `weir ls`.
-pub fn list(args: &LsArgs, env: &Environment) -> Result<(), Failure> {
-    let run_dir = live_run_dir(args.instance.as_deref(), env)?;
+pub fn list(args: &LsArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
+    let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
     let mut connection = Connection::to(&run_dir)?;
     let components = components(&args.path, &connection.welcome().prefix);
     let found = connection

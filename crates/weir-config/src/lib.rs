@@ -18,6 +18,7 @@ mod environment;
 mod error;
 mod load;
 pub mod machine;
+mod network;
 pub mod settings;
 mod types;
 
@@ -26,7 +27,9 @@ pub use environment::{Environment, INTERNAL_VARIABLES};
 pub use error::{ConfigError, Origin, Problem};
 pub use load::{find_file, Loaded, Sources};
 pub use machine::{Budgets, Machine};
+pub use network::{FabricAddress, Ports, Words};
 pub use settings::{Config, KeyInfo, SectionInfo, SECTIONS};
 pub use types::{
-    Budget, Directories, HugePages, LogLevel, MountPrefix, ReportFormat, Setting, Size, Warm,
+    Budget, Directories, HugePages, LogLevel, Method, MountPrefix, ReportFormat, Setting, Size,
+    Warm,
 };

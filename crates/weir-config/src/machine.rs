@@ -68,6 +68,16 @@ impl Machine {
 }
 
 impl Budgets {
+    /// Leaves one of `servers` servers of this machine its part.
+    pub fn share_among(&mut self, servers: u32) {
+        let servers = u64::from(servers.max(1));
+        self.memory_bytes /= servers;
+        self.warm_bytes /= servers;
+        self.file_bytes
+            .iter_mut()
+            .for_each(|bytes| *bytes /= servers);
+    }
+
     /// What `config` comes to on `machine`.
     pub fn of(config: &Config, machine: &Machine) -> Self {
         let memory_bytes = config.memory.budget.of(machine.memory_bytes());

@@ -9,8 +9,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::environment::Environment;
+use crate::network::{FabricAddress, Ports, Words};
 use crate::types::{
-    Bad, Budget, Directories, HugePages, LogLevel, MountPrefix, Raw, ReportFormat, Setting, Warm,
+    Bad, Budget, Directories, HugePages, LogLevel, Method, MountPrefix, Raw, ReportFormat, Setting,
+    Warm,
 };
 
 /// A section of `weir.toml`.
@@ -170,6 +172,37 @@ settings! {
         /// How long a client watches for an answer before it sleeps, in microseconds. It does so
         /// only while the server runs on another CPU.
         spin_us: u32 = "5",
+    }
+
+    /// Starting an instance on several nodes: those of the batch job, of `--hosts` or of
+    /// `--hostfile`.
+    launch: Launch {
+        /// What starts servers on the other nodes.
+        method: Method = "auto",
+        /// How a node is reached where that is ssh: the command, before the host's name. The
+        /// connection stays while the instance runs; that of a dead node has to break.
+        ssh: Words = "ssh -x -T -o BatchMode=yes -o LogLevel=ERROR -o ServerAliveInterval=15",
+        /// The most nodes that one node starts servers on over ssh. Those go on with others, so
+        /// that the time grows with the logarithm of their number.
+        fanout: u32 = "32",
+        /// How long all servers may take to know each other, in seconds. If one does not, none
+        /// is left.
+        deadline_s: u32 = "60",
+        /// Where run directories of instances of several servers are: the same path on every
+        /// node, but a directory of the node's own. A short one, since sockets lie in it.
+        directory: PathBuf = "/tmp",
+        /// The weir program on the other nodes; `auto` is where it is on this one.
+        program: Option<PathBuf> = "auto",
+    }
+
+    /// How servers reach each other.
+    fabric: Fabric {
+        /// The address that each server listens on. `auto` is the one that the node's name
+        /// stands for, else the first that is no loopback; name a fast network where there is
+        /// one.
+        address: FabricAddress = "auto",
+        /// The ports to choose from, where a firewall wants to know them.
+        ports: Ports = "any",
     }
 
     /// The log of the server.

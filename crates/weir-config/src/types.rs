@@ -74,7 +74,7 @@ fn expected<T: Setting>(found: &str) -> Bad {
     Bad::from(format!("expected {}, found {found}", T::SHAPE))
 }
 
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
@@ -447,5 +447,23 @@ words! {
         Json = "json",
         /// None.
         None = "none",
+    }
+}
+
+words! {
+    /// How servers are started on other nodes.
+    Method, "\"auto\", \"slurm\", \"flux\", \"pbs\", \"lsf\" or \"ssh\"" {
+        /// As the batch system does whose job this is, else over ssh.
+        Auto = "auto",
+        /// srun.
+        Slurm = "slurm",
+        /// flux exec.
+        Flux = "flux",
+        /// pbsdsh.
+        Pbs = "pbs",
+        /// blaunch.
+        Lsf = "lsf",
+        /// ssh, or what `launch.ssh` says.
+        Ssh = "ssh",
     }
 }

@@ -4,6 +4,8 @@
 //! ```text
 //! $XDG_RUNTIME_DIR/weir-NAME/            or, without XDG_RUNTIME_DIR,
 //! $TMPDIR/weir-UID/NAME/                 the run directory: lock, server.sock, server.log
+//! launch.directory/weir-UID/NAME/                    the same of an instance of several servers, and
+//!                                        secret, roster.json, agent.sock, agent.log
 //! MEMORY/weir-UID-memory/NAME/           the memory tier: lock, regions, slabs
 //! STORAGE/weir-UID-files-HOST/NAME/      the file tier: lock, slabs
 //! ```
@@ -174,37 +176,31 @@ pub enum Claimed {
 }
 
 /// Makes and locks the directories of instance `name`, and puts aside what dead ones left.
-pub fn claim(name: &str, config: &Config, env: &Environment) -> Result<Claimed> {
+pub fn claim(name: &str, config: &Config, runs: &Parent) -> Result<Claimed> {
     check_name(name)?;
     let mut burial = Burial::default();
-    let runs = Parent::of_runs(env);
     let run_dir = runs.child(name);
-    let Some(run_lock) = claim_in(&runs, name, &mut burial)? else {
+    let Some(run_lock) = claim_in(runs, name, &mut burial)? else {
         return Ok(Claimed::Lives { run_dir });
     };
-    let mut locks = vec![run_lock];
-    let mut dirs = Vec::new();
-    let memory = Parent::of_memory(config);
-    for parent in std::iter::once(&memory).chain(&Parent::of_files(config)) {
-        // The same name under another XDG_RUNTIME_DIR or TMPDIR is another instance, whose data
-        // directories would be these.
-        let Some(lock) = claim_in(parent, name, &mut burial)? else {
-            return Ok(Claimed::Lives {
-                run_dir: parent.child(name),
-            });
-        };
-        locks.push(lock);
-        dirs.push(parent.child(name));
-    }
-    let shm_dir = dirs.remove(0);
-    let claim = Claim {
+    let mut claim = Claim {
         name: name.to_owned(),
         run_dir,
-        shm_dir,
-        storage_dirs: dirs,
-        locks,
+        shm_dir: PathBuf::new(),
+        storage_dirs: Vec::new(),
+        locks: vec![run_lock],
     };
-    Ok(Claimed::Ours(claim, burial))
+    match claim.claim_data(config, &mut burial) {
+        Ok(None) => Ok(Claimed::Ours(claim, burial)),
+        Ok(Some(run_dir)) => {
+            claim.undo();
+            Ok(Claimed::Lives { run_dir })
+        }
+        Err(e) => {
+            claim.undo();
+            Err(e)
+        }
+    }
 }
 
 /// Claims `name` in one parent; `None` if it lives.
@@ -219,6 +215,30 @@ fn claim_in(parent: &Parent, name: &str, burial: &mut Burial) -> Result<Option<L
 }
 
 impl Claim {
+    /// Claims the directories of the tiers; gives one that somebody lives in. The same name under
+    /// another XDG_RUNTIME_DIR or TMPDIR is another instance, whose data directories would be these.
+    fn claim_data(&mut self, config: &Config, burial: &mut Burial) -> Result<Option<PathBuf>> {
+        let memory = Parent::of_memory(config);
+        for parent in std::iter::once(&memory).chain(&Parent::of_files(config)) {
+            let dir = parent.child(&self.name);
+            let Some(lock) = claim_in(parent, &self.name, burial)? else {
+                return Ok(Some(dir));
+            };
+            self.locks.push(lock);
+            self.storage_dirs.push(dir);
+        }
+        self.shm_dir = self.storage_dirs.remove(0);
+        Ok(None)
+    }
+
+    /// Removes what was made of a claim that failed; what cannot be is dead, and cleared by the
+    /// next start.
+    fn undo(self) {
+        for dir in self.storage_dirs.iter().chain([&self.run_dir]) {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+
     /// Removes the directories, the run directory last: while it is there the name is taken.
     pub fn release(self) -> Result<()> {
         let mut result = Ok(());
@@ -257,8 +277,12 @@ mod tests {
     }
 
     impl Room {
+        fn runs(&self) -> Parent {
+            Parent::of_runs(&self.env)
+        }
+
         fn claim(&self, name: &str) -> Claimed {
-            claim(name, &self.config, &self.env).unwrap()
+            claim(name, &self.config, &self.runs()).unwrap()
         }
 
         fn ours(&self, name: &str) -> (Claim, Burial) {
@@ -346,13 +370,13 @@ mod tests {
         let room = room();
         let planted = room.dir.path().join(format!("weir-{}", uid()));
         std::os::unix::fs::symlink(room.dir.path(), &planted).unwrap();
-        let error = claim("a", &room.config, &room.env).unwrap_err();
+        let error = claim("a", &room.config, &room.runs()).unwrap_err();
         assert!(error.to_string().contains("link"), "{error}");
 
         std::fs::remove_file(&planted).unwrap();
         std::fs::create_dir(&planted).unwrap();
         std::fs::set_permissions(&planted, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let error = claim("a", &room.config, &room.env).unwrap_err();
+        let error = claim("a", &room.config, &room.runs()).unwrap_err();
         assert!(error.to_string().contains("open to others"), "{error}");
     }
 
@@ -365,7 +389,7 @@ mod tests {
         let planted = room.dir.path().join("weir-0");
         std::fs::create_dir(&planted).unwrap();
         std::os::unix::fs::chown(&planted, Some(12345), None).unwrap();
-        let error = claim("a", &room.config, &room.env).unwrap_err();
+        let error = claim("a", &room.config, &room.runs()).unwrap_err();
         assert!(
             error.to_string().contains("belongs to user 12345"),
             "{error}"

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{ensure, Result};
 use weir_config::{Config, Environment};
 
 use super::private::{check_private, make_private};
@@ -46,6 +46,16 @@ impl Parent {
         }
     }
 
+    /// Of run directories of instances of several servers. `TMPDIR` does not count: `WEIR_INSTANCE`
+    /// has to mean the same on every node.
+    pub fn of_shared_runs(config: &Config) -> Self {
+        Self {
+            path: config.launch.directory.join(format!("weir-{}", uid())),
+            prefix: "",
+            ours: true,
+        }
+    }
+
     /// Of the memory tier's directories.
     pub(super) fn of_memory(config: &Config) -> Self {
         let path = config
@@ -73,6 +83,17 @@ impl Parent {
             ours: true,
         };
         config.file.directories.0.iter().map(parent).collect()
+    }
+
+    /// Refuses a parent in which a socket's path would be too long.
+    pub fn check_length(&self) -> Result<()> {
+        let longest = self.child(&"n".repeat(NAME_MOST)).join(SOCKET);
+        ensure!(
+            longest.as_os_str().len() <= SOCKET_PATH_MOST,
+            "{} is too long a path for run directories (launch.directory)",
+            self.path.display()
+        );
+        Ok(())
     }
 
     /// The directory of instance `name`.

@@ -38,22 +38,29 @@ impl Room {
     /// itself, which every program has anyway: these tests are about the command.
     pub fn weir(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        Self::prepare(&mut command, arguments);
         command
-            .args(arguments)
             .current_dir(self.path())
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap())
             .env("HOME", self.path())
             .env("TMPDIR", self.path())
+            .env("WEIR_LAUNCH_DIRECTORY", self.path())
+            .env("WEIR_MEMORY_DIRECTORY", self.memory());
+        command
+    }
+
+    /// Makes `command`, whose program is weir, the same on a node of a cluster.
+    pub fn prepare(command: &mut Command, arguments: &[&str]) {
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
             .env("WEIR_PRELOAD", c_library())
-            .env("WEIR_MEMORY_DIRECTORY", self.memory())
             .env("WEIR_MEMORY_BUDGET", "128M")
             .env("WEIR_FILE_BUDGET", "128M")
             .env("WEIR_MEMORY_WARM", "0")
             .env("WEIR_SERVER_MAX_FILES", "10000")
             .env("WEIR_SERVER_MAX_CLIENTS", "16")
             .stdin(Stdio::null());
-        command
     }
 
     /// Runs it to its end.
@@ -92,6 +99,16 @@ fn c_library() -> PathBuf {
         path.contains("/libc.so").then(|| PathBuf::from(path))
     });
     path.expect("a dynamically linked test")
+}
+
+/// Waits for a condition, without end but that of the patience of a person.
+#[track_caller]
+pub fn wait_until(what: &str, met: impl Fn() -> bool) {
+    let start = std::time::Instant::now();
+    while !met() {
+        assert!(start.elapsed().as_secs() < 60, "not after a minute: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
 }
 
 /// How a command ended.

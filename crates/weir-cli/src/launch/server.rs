@@ -1,25 +1,32 @@
 //! Starting a server process and hearing from it.
 //!
 //! ```text
-//! weir run/start                         weir server
+//! weir run/start/agent                   weir server
 //!   | --- stdin:  Launch, one JSON line --->|
-//!   |                                       | claims its directories, serves
-//!   |<-- stdout: Reply, one JSON line ----- |
+//!   |                                       | claims its directories
+//!   |<-- stdout: Bound ---------------------|   of several servers only: listens for others,
+//!   | --- run directory: roster.json ------>|   waits until told of them
+//!   | --- stdin:  Go ---------------------->|
+//!   |                                       | serves
+//!   |<-- stdout: Ready -------------------- |
 //!   |     (weir start goes away here)       |
 //!   | --- stdin:  end of file ------------->| stops
-//!   |<-- stdout: Ended, one JSON line ----- | exits
+//!   |<-- stdout: Ended -------------------- | exits
 //! ```
 //!
 //! Both ends wait in read(2): no polling. The end of file on stdin is the lifeline of
-//! `weir run`: the kernel closes the pipe however weir run ends, so a server never outlives it.
-//! A server of `weir start` does not look at its stdin after the first line.
+//! `weir run` and of `weir agent`: the kernel closes the pipe however they end, so a server never
+//! outlives them. The server of a `weir start` of one node does not look at its stdin after the
+//! first line.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{anyhow, Context, Result};
 use serde::{Deserialize, Serialize};
+use weir_core::roster::{InstanceId, Secret};
 
 use crate::exit::Failure;
 use crate::instance::Report;
@@ -33,12 +40,42 @@ pub struct Launch {
     pub lifeline: bool,
     /// The settings in force, as a weir.toml.
     pub settings: String,
+    /// What it is among several servers.
+    pub part: Option<Part>,
 }
 
-/// The first line a server says.
+/// A server's part in an instance of several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Which life of the instance.
+    pub instance: InstanceId,
+    /// What its servers prove to know.
+    pub secret: Secret,
+    /// This server's number.
+    pub rank: u16,
+    /// How many servers there are.
+    pub servers: u16,
+    /// What its node is called.
+    pub host: String,
+    /// How many servers share this machine's budgets; above 1 they meet on the loopback.
+    pub share: u32,
+}
+
+/// The word that the roster is in the run directory.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Go {}
+
+/// What a server says, a line each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reply {
+pub enum Word {
+    /// It listens for other servers.
+    Bound {
+        /// Where.
+        address: SocketAddr,
+        /// Its run directory.
+        run_dir: PathBuf,
+    },
     /// Clients may come.
     Ready(Ready),
     /// An instance of that name lives.
@@ -48,6 +85,8 @@ pub enum Reply {
     },
     /// There is no instance; one line says why.
     Failed(String),
+    /// The last word, of one with a lifeline.
+    Ended(Ended),
 }
 
 /// An instance that runs.
@@ -63,7 +102,7 @@ pub struct Ready {
     pub cleared: Vec<String>,
 }
 
-/// The last line a server says to `weir run`.
+/// How a server ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Ended {
     /// What was done, if serving ended well; else why not.
@@ -77,13 +116,13 @@ pub struct Ended {
 pub struct Server {
     child: Child,
     lifeline: ChildStdin,
-    replies: BufReader<ChildStdout>,
+    words: BufReader<ChildStdout>,
     /// The instance.
     pub ready: Ready,
 }
 
-/// Starts a server process and waits until clients may come.
-pub fn start(launch: &Launch) -> Result<Server, Failure> {
+/// Starts a server process and tells it what it is; it has not answered yet.
+pub fn spawn(launch: &Launch) -> Result<(Child, ChildStdin, ChildStdout)> {
     let program = std::env::current_exe().context("finding the weir program")?;
     let mut child = Command::new(program)
         .arg("server")
@@ -94,28 +133,36 @@ pub fn start(launch: &Launch) -> Result<Server, Failure> {
         .spawn()
         .context("starting the server process")?;
     let mut lifeline = child.stdin.take().expect("piped");
-    let mut replies = BufReader::new(child.stdout.take().expect("piped"));
-    // A server that died already shows in the reply, with its exit status.
+    let words = child.stdout.take().expect("piped");
+    // A server that died already shows in its answer, with its exit status.
     let _ = writeln!(lifeline, "{}", to_line(launch));
-    let reply = match read_line(&mut replies) {
-        Ok(reply) => reply,
+    Ok((child, lifeline, words))
+}
+
+/// Starts the one server of an instance and waits until clients may come.
+pub fn start(launch: &Launch) -> Result<Server, Failure> {
+    let (mut child, lifeline, words) = spawn(launch)?;
+    let mut words = BufReader::new(words);
+    let word = match read_line(&mut words) {
+        Ok(word) => word,
         Err(e) => {
             let status = child.wait().context("waiting for the server")?;
             return Err(e.context(format!("the server gave up ({status})")).into());
         }
     };
-    match reply {
-        Reply::Ready(ready) => Ok(Server {
+    match word {
+        Word::Ready(ready) => Ok(Server {
             child,
             lifeline,
-            replies,
+            words,
             ready,
         }),
-        Reply::Lives { run_dir } => Err(Failure::AlreadyRunning {
+        Word::Lives { run_dir } => Err(Failure::AlreadyRunning {
             name: launch.name.clone().unwrap_or_default(),
             run_dir,
         }),
-        Reply::Failed(why) => Err(anyhow!(why).into()),
+        Word::Failed(why) => Err(anyhow!(why).into()),
+        other => Err(anyhow!("the server said {other:?}").into()),
     }
 }
 
@@ -123,9 +170,12 @@ impl Server {
     /// Ends the lifeline and waits for the server's last words.
     pub fn stop(mut self) -> Result<Ended> {
         drop(self.lifeline);
-        let ended = read_line(&mut self.replies);
+        let word = read_line(&mut self.words);
         let status = self.child.wait().context("waiting for the server")?;
-        ended.with_context(|| format!("the server was lost ({status})"))
+        match word.with_context(|| format!("the server was lost ({status})"))? {
+            Word::Ended(ended) => Ok(ended),
+            other => Err(anyhow!("the server said {other:?} ({status})")),
+        }
     }
 
     /// Leaves the server to itself.

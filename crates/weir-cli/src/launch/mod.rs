@@ -1,0 +1,42 @@
+//! Starting an instance: one server here, or one on each of several nodes.
+//!
+//! ```text
+//!  weir start/run --pipe--> agent of this node --pipe--> its server
+//!                             |
+//!                             +-- ssh pipe --> agent of a node --> its server
+//!                             |                  +-- ssh pipe --> agent ...
+//!                             +-- ssh pipe --> agent of a node ...
+//! ```
+//!
+//! Over ssh the agents make a tree; srun and flux exec start all at once and have trees of
+//! their own; pbsdsh, which carries no standard input, has them connect back.
+//!
+//! Invariants:
+//! - the secret goes down pipes only, and into a file of mode 0600 in each run directory;
+//! - agents stay as long as the instance. When one ends, however it ends, the pipes below it
+//!   close, and what hangs on them stops: nothing outlives the first node's agent, which
+//!   dies with the job;
+//! - either all servers are ready within the deadline, or none is left and the error names a
+//!   node.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `server` | a server process and its words |
+//! | `hosts` | lists of hosts as people and batch systems write them |
+//! | `nodes` | which nodes, and what starts programs there |
+//! | `reach` | the commands that start agents |
+//! | `message` | what agents say |
+//! | `link` | a process below an agent: its words, its noise |
+//! | `agent` | one node's part: the state machine |
+//! | `root` | the starter's end |
+//! | `address` | where a server listens for others |
+
+pub mod address;
+pub mod agent;
+mod hosts;
+mod link;
+pub mod message;
+pub mod nodes;
+mod reach;
+pub mod root;
+pub mod server;

@@ -1,0 +1,359 @@
+//! Which nodes an instance is to have, and what starts programs there.
+//!
+//! | | the nodes | what starts |
+//! | --- | --- | --- |
+//! | Slurm | `SLURM_JOB_NODELIST`, expanded by `scontrol show hostnames` | `srun`, one for all |
+//! | Flux | `flux getattr hostlist` | `flux exec`, one for all |
+//! | PBS | the file `PBS_NODEFILE` | ssh |
+//! | LSF | the file `LSB_DJOB_HOSTFILE`, or `LSB_HOSTS` | `blaunch`, one a node |
+//! | else | `--hosts`, `--hostfile` | ssh |
+//!
+//! `--hosts` and `--hostfile` choose within a job, too. Without a job and without options it is
+//! this node alone.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{bail, ensure, Context, Result};
+use weir_config::settings::Launch;
+use weir_config::{Environment, Method};
+
+use super::address::is_here;
+use super::hosts;
+use super::message::{Own, Seat};
+use super::reach::Reach;
+
+/// The most servers on one machine.
+const SERVERS_MOST: u16 = 256;
+
+/// What the command line says of nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted<'a> {
+    /// `--hosts`.
+    pub hosts: Option<&'a str>,
+    /// `--hostfile`.
+    pub hostfile: Option<&'a Path>,
+    /// `--servers`: several on this machine.
+    pub servers: Option<u16>,
+}
+
+/// The servers of an instance of several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// This node's own seats first.
+    pub seats: Vec<Seat>,
+    /// Which of them are this node's.
+    pub own: Own,
+    /// What starts agents on the other nodes.
+    pub reach: Reach,
+}
+
+/// Finds the nodes; `None` for this node alone.
+pub fn find(wanted: &Wanted<'_>, launch: &Launch, env: &Environment) -> Result<Option<Found>> {
+    if let Some(servers) = wanted.servers {
+        return on_this_machine(servers);
+    }
+    let method = method(launch, env)?;
+    let hosts = match (wanted.hosts, wanted.hostfile) {
+        (Some(list), _) => hosts::expand(list).context("--hosts")?,
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            hosts::of_file(&text).with_context(|| file.display().to_string())?
+        }
+        (None, None) => match hosts_of_job(method, env)? {
+            Some(hosts) => hosts,
+            None => return Ok(None),
+        },
+    };
+    let seats = seats(hosts, env)?;
+    if seats.len() == 1 {
+        return Ok(None);
+    }
+    Ok(Some(Found {
+        reach: reach(method, &seats, launch)?,
+        own: Own::First,
+        seats,
+    }))
+}
+
+fn on_this_machine(servers: u16) -> Result<Option<Found>> {
+    ensure!(
+        (1..=SERVERS_MOST).contains(&servers),
+        "--servers: 1 to {SERVERS_MOST}"
+    );
+    let seat = |rank| Seat {
+        rank,
+        host: "localhost".to_owned(),
+    };
+    Ok((servers > 1).then(|| Found {
+        seats: (0..servers).map(seat).collect(),
+        own: Own::All,
+        reach: Reach::Nowhere,
+    }))
+}
+
+/// What the settings say, else the batch system whose job this is, else ssh.
+fn method(launch: &Launch, env: &Environment) -> Result<Method> {
+    let set = |name| env.get(name).is_some();
+    let method = match launch.method {
+        Method::Auto if set("SLURM_JOB_NODELIST") => Method::Slurm,
+        // A task of a job has FLUX_JOB_ID; the script of an instance of one's own does not.
+        Method::Auto if set("FLUX_URI") && !set("FLUX_JOB_ID") => Method::Flux,
+        Method::Auto if set("PBS_NODEFILE") => Method::Pbs,
+        Method::Auto if set("LSB_DJOB_HOSTFILE") || set("LSB_HOSTS") => Method::Lsf,
+        Method::Auto => Method::Ssh,
+        chosen => chosen,
+    };
+    let needed = match method {
+        Method::Slurm => "SLURM_JOB_NODELIST",
+        Method::Flux => "FLUX_URI",
+        _ => return Ok(method),
+    };
+    ensure!(
+        set(needed),
+        "launch.method = {}: {needed} is not set",
+        method.word()
+    );
+    Ok(method)
+}
+
+/// The nodes of the job; `None` where there is no job, or this is one task of many, each of
+/// which would start all.
+fn hosts_of_job(method: Method, env: &Environment) -> Result<Option<Vec<String>>> {
+    let variable = |name| env.get(name).with_context(|| format!("{name} is not set"));
+    let hosts = match method {
+        Method::Slurm => {
+            let tasks = env.get("SLURM_STEP_NUM_TASKS").unwrap_or("1");
+            if tasks != "1" {
+                return Ok(None);
+            }
+            let list = variable("SLURM_JOB_NODELIST")?;
+            match said(&["scontrol", "show", "hostnames", list]) {
+                Ok(lines) => lines.lines().map(str::to_owned).collect(),
+                Err(_) => hosts::expand(list)?,
+            }
+        }
+        Method::Flux => hosts::expand(said(&["flux", "getattr", "hostlist"])?.trim())?,
+        Method::Pbs => {
+            let file = variable("PBS_NODEFILE")?;
+            let text = std::fs::read_to_string(file).with_context(|| file.to_owned())?;
+            hosts::of_file(&text)?
+        }
+        Method::Lsf => lsf_hosts(env)?,
+        Method::Auto | Method::Ssh => return Ok(None),
+    };
+    hosts::once(hosts).map(Some)
+}
+
+fn lsf_hosts(env: &Environment) -> Result<Vec<String>> {
+    if let Some(file) = env.get("LSB_DJOB_HOSTFILE") {
+        let text = std::fs::read_to_string(file).with_context(|| file.to_owned())?;
+        return hosts::of_file(&text);
+    }
+    let hosts = env.get("LSB_HOSTS").context("LSB_HOSTS is not set")?;
+    Ok(hosts.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Ranks go by the order of the hosts; this node's seat comes first.
+fn seats(hosts: Vec<String>, env: &Environment) -> Result<Vec<Seat>> {
+    let slurm = env.get("SLURMD_NODENAME");
+    let here = |seat: &Seat| match slurm {
+        Some(name) if seat.host == name => true,
+        _ => is_here(&seat.host).unwrap_or(false),
+    };
+    let seat = |(rank, host)| Seat { rank, host };
+    let mut seats: Vec<Seat> = (0..).zip(hosts).map(seat).collect();
+    let Some(at) = seats.iter().position(here) else {
+        bail!(
+            "this node, {}, is not among the nodes of the instance ({}, ...): start it from one \
+             of them",
+            nix::unistd::gethostname().unwrap_or_default().display(),
+            seats[0].host
+        );
+    };
+    seats[..=at].rotate_right(1);
+    Ok(seats)
+}
+
+/// How the others are reached.
+fn reach(method: Method, seats: &[Seat], launch: &Launch) -> Result<Reach> {
+    let program = match &launch.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().context("finding the weir program")?,
+    };
+    let program = program.to_str().context("the path of weir is not UTF-8")?;
+    let others: Vec<&str> = seats[1..].iter().map(|seat| seat.host.as_str()).collect();
+    Ok(match method {
+        Method::Slurm => Reach::All {
+            command: srun(&others, program),
+        },
+        Method::Flux => Reach::All {
+            command: flux_exec(&others, program)?,
+        },
+        Method::Lsf => Reach::Each {
+            commands: others
+                .iter()
+                .map(|host| words(&["blaunch", host, program, "agent"]))
+                .collect(),
+        },
+        Method::Pbs | Method::Ssh | Method::Auto => Reach::Shell {
+            words: launch.ssh.0.clone(),
+            program: program.to_owned(),
+            fanout: launch.fanout,
+        },
+    })
+}
+
+/// One step over the other nodes that shares all with the job's own steps, outlives a node that
+/// fails, and gives its standard input to every task.
+fn srun(others: &[&str], program: &str) -> Vec<String> {
+    let n = others.len();
+    let mut command = words(&["srun"]);
+    command.extend([
+        format!("--nodes={n}"),
+        format!("--ntasks={n}"),
+        "--ntasks-per-node=1".into(),
+        format!("--nodelist={}", others.join(",")),
+    ]);
+    command.extend(words(&[
+        "--overlap",
+        "--cpu-bind=none",
+        "--mpi=none",
+        "--no-kill",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--input=all",
+        "--export=ALL",
+        "--job-name=weir",
+        program,
+        "agent",
+    ]));
+    command
+}
+
+fn flux_exec(others: &[&str], program: &str) -> Result<Vec<String>> {
+    let list = said(&["flux", "getattr", "hostlist"])?;
+    // A broker's rank is its place in the list, in which a host may stand more than once.
+    let brokers = hosts::expand_all(list.trim())?;
+    let rank = |host: &&str| {
+        let at = brokers.iter().position(|broker| broker == host);
+        at.map(|at| at.to_string())
+            .with_context(|| format!("{host} is not in this Flux instance"))
+    };
+    let ranks: Result<Vec<String>> = others.iter().map(rank).collect();
+    let ranks = ranks?.join(",");
+    Ok(words(&["flux", "exec", "-r", &ranks, program, "agent"]))
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// What a command of the batch system prints.
+fn said(command: &[&str]) -> Result<String> {
+    let shown = command.join(" ");
+    let output = Command::new(command[0])
+        .args(&command[1..])
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| shown.clone())?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{shown}: {} {}",
+        output.status,
+        error.trim()
+    );
+    String::from_utf8(output.stdout).context(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_config::settings::Config;
+
+    fn launch(method: Method) -> Launch {
+        let mut launch = Config::defaults(&Environment::default()).unwrap().launch;
+        launch.method = method;
+        launch.program = Some("/opt/weir".into());
+        launch
+    }
+
+    fn own() -> String {
+        nix::unistd::gethostname().unwrap().into_string().unwrap()
+    }
+
+    #[test]
+    fn without_a_job_it_is_this_node() {
+        let found = find(
+            &Wanted::default(),
+            &launch(Method::Auto),
+            &Environment::default(),
+        );
+        assert_eq!(found.unwrap(), None);
+    }
+
+    #[test]
+    fn several_servers_of_one_machine_need_nothing() {
+        let wanted = Wanted {
+            servers: Some(3),
+            ..Wanted::default()
+        };
+        let found = find(&wanted, &launch(Method::Auto), &Environment::default());
+        let found = found.unwrap().unwrap();
+        assert_eq!((found.seats.len(), found.own), (3, Own::All));
+    }
+
+    #[test]
+    fn this_node_comes_first_with_its_rank_and_must_be_among_them() {
+        let list = format!("a[1-2],{},b", own());
+        let wanted = Wanted {
+            hosts: Some(&list),
+            ..Wanted::default()
+        };
+        let found = find(&wanted, &launch(Method::Auto), &Environment::default());
+        let found = found.unwrap().unwrap();
+        let ranks: Vec<u16> = found.seats.iter().map(|seat| seat.rank).collect();
+        assert_eq!(ranks, [2, 0, 1, 3]);
+        assert_eq!(found.seats[0].host, own());
+        assert!(matches!(found.reach, Reach::Shell { fanout: 32, .. }));
+        let wanted = Wanted {
+            hosts: Some("a1,a2"),
+            ..Wanted::default()
+        };
+        let error = find(&wanted, &launch(Method::Auto), &Environment::default()).unwrap_err();
+        assert!(error.to_string().contains("not among"), "{error}");
+    }
+
+    #[test]
+    fn a_job_says_its_nodes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("nodes");
+        std::fs::write(&file, format!("{}\n{}\nb\nb\n", own(), own())).unwrap();
+        let file = file.to_str().unwrap();
+        let env: Environment = [("LSB_DJOB_HOSTFILE", file)].into_iter().collect();
+        let found = find(&Wanted::default(), &launch(Method::Auto), &env);
+        let Reach::Each { commands } = found.unwrap().unwrap().reach else {
+            panic!();
+        };
+        assert_eq!(commands, [["blaunch", "b", "/opt/weir", "agent"]]);
+        let env: Environment = [("PBS_NODEFILE", file)].into_iter().collect();
+        let found = find(&Wanted::default(), &launch(Method::Auto), &env);
+        assert_eq!(found.unwrap().unwrap().seats.len(), 2);
+    }
+
+    #[test]
+    fn one_task_of_many_does_not_start_all() {
+        let env = [("SLURM_JOB_NODELIST", "a,b"), ("SLURM_STEP_NUM_TASKS", "2")];
+        let env: Environment = env.into_iter().collect();
+        let found = find(&Wanted::default(), &launch(Method::Auto), &env);
+        assert_eq!(found.unwrap(), None);
+        assert!(find(
+            &Wanted::default(),
+            &launch(Method::Slurm),
+            &Environment::default()
+        )
+        .is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! The commands that start agents on other nodes, and who is below whom.
+
+use serde::{Deserialize, Serialize};
+
+use super::message::{Own, Seat};
+
+/// How agents are started on other nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reach {
+    /// There are none.
+    Nowhere,
+    /// A command that takes a host and a line for its shell: ssh. Each node goes on with a part
+    /// of the others, so that together they are a tree.
+    Shell {
+        /// The command and its options.
+        words: Vec<String>,
+        /// The weir program there.
+        program: String,
+        /// The most nodes that one starts.
+        fanout: u32,
+    },
+    /// One command a node, made for it, all from the first node: blaunch.
+    Each {
+        /// For each seat that is not the first node's, in their order.
+        commands: Vec<Vec<String>>,
+    },
+    /// One command that starts an agent on all other nodes, and gives its standard input to
+    /// each: srun, flux exec.
+    All {
+        /// The command.
+        command: Vec<String>,
+    },
+}
+
+/// A process to be started, and the seats behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Branch {
+    /// Its command.
+    pub command: Vec<String>,
+    /// The seats that it answers for; its own first.
+    pub seats: Vec<Seat>,
+    /// Which of them are its own.
+    pub own: Own,
+    /// How it reaches the others.
+    pub reach: Reach,
+}
+
+impl Reach {
+    /// The processes that this agent starts for the seats below it.
+    pub fn branches(&self, below: &[Seat]) -> Vec<Branch> {
+        match self {
+            _ if below.is_empty() => Vec::new(),
+            Self::Nowhere => Vec::new(),
+            Self::Shell {
+                words,
+                program,
+                fanout,
+            } => shares(below, *fanout)
+                .map(|seats| Branch {
+                    command: shell_command(words, &seats[0].host, program),
+                    seats: seats.to_vec(),
+                    own: Own::First,
+                    reach: self.clone(),
+                })
+                .collect(),
+            Self::Each { commands } => commands
+                .iter()
+                .zip(below)
+                .map(|(command, seat)| Branch {
+                    command: command.clone(),
+                    seats: vec![seat.clone()],
+                    own: Own::First,
+                    reach: Self::Nowhere,
+                })
+                .collect(),
+            Self::All { command } => vec![Branch {
+                command: command.clone(),
+                seats: below.to_vec(),
+                own: Own::ByName,
+                reach: Self::Nowhere,
+            }],
+        }
+    }
+}
+
+/// Cuts the seats into at most `fanout` shares that differ by one at most, so that the tree is
+/// as low as it can be.
+fn shares(seats: &[Seat], fanout: u32) -> impl Iterator<Item = &[Seat]> {
+    let shares = seats.len().min(fanout.max(1) as usize);
+    let (each, more) = (seats.len() / shares, seats.len() % shares);
+    (0..shares).map(move |i| {
+        let start = i * each + i.min(more);
+        &seats[start..start + each + usize::from(i < more)]
+    })
+}
+
+/// ssh hands the line to the user's shell, which may be any: single quotes mean the same in all.
+fn shell_command(words: &[String], host: &str, program: &str) -> Vec<String> {
+    let line = format!("exec {} agent", crate::run::shell_quoted(program));
+    let host_and_line = [host.to_owned(), line];
+    words.iter().cloned().chain(host_and_line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seats(n: u16) -> Vec<Seat> {
+        let seat = |rank| Seat {
+            rank,
+            host: format!("n{rank}"),
+        };
+        (0..n).map(seat).collect()
+    }
+
+    fn tree(fanout: u32) -> Reach {
+        Reach::Shell {
+            words: vec!["ssh".into(), "-x".into()],
+            program: "/opt/weir".into(),
+            fanout,
+        }
+    }
+
+    /// The seats that are reached below, and the most steps to one.
+    fn walk(reach: &Reach, below: &[Seat]) -> (Vec<u16>, usize) {
+        let mut reached = Vec::new();
+        let mut depth = 0;
+        for branch in reach.branches(below) {
+            reached.push(branch.seats[0].rank);
+            let (more, steps) = walk(&branch.reach, &branch.seats[1..]);
+            reached.extend(more);
+            depth = depth.max(steps + 1);
+        }
+        (reached, depth)
+    }
+
+    #[test]
+    fn the_tree_reaches_each_once_and_is_low() {
+        for (nodes, fanout, depth) in [
+            (0, 32, 0),
+            (7, 32, 1),
+            (32, 32, 1),
+            (33, 32, 2),
+            (1_056, 32, 2),
+            (10_000, 32, 3),
+            (7, 2, 3),
+            (6, 2, 2),
+            (3, 1, 3),
+        ] {
+            let (mut reached, steps) = walk(&tree(fanout), &seats(nodes));
+            reached.sort_unstable();
+            assert_eq!(reached, (0..nodes).collect::<Vec<_>>());
+            assert_eq!(steps, depth, "{nodes} nodes, {fanout} each");
+        }
+    }
+
+    #[test]
+    fn ssh_gets_a_line_that_any_shell_reads() {
+        let branches = tree(32).branches(&seats(1));
+        let command = ["ssh", "-x", "n0", "exec '/opt/weir' agent"];
+        assert_eq!(branches[0].command, command);
+    }
+
+    #[test]
+    fn one_command_answers_for_all_or_one_for_each() {
+        let all = Reach::All {
+            command: vec!["srun".into()],
+        };
+        let branches = all.branches(&seats(5));
+        assert_eq!(branches.len(), 1);
+        assert_eq!((branches[0].seats.len(), branches[0].own), (5, Own::ByName));
+        let each = Reach::Each {
+            commands: vec![
+                vec!["blaunch".into(), "n0".into()],
+                vec!["blaunch".into(), "n1".into()],
+            ],
+        };
+        let branches = each.branches(&seats(2));
+        assert_eq!(branches[1].command, ["blaunch", "n1"]);
+        assert_eq!(branches[1].seats, seats(2)[1..]);
+    }
+}

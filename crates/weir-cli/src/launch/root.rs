@@ -1,0 +1,169 @@
+//! The starter's end of an instance of several servers: it starts the agent of this node, which
+//! does the rest, and hears what came of it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{anyhow, Context, Result};
+use weir_config::Loaded;
+use weir_core::roster::{InstanceId, Secret};
+
+use super::agent::Summary;
+use super::message::{hear, Charge, Down, Heard, Seated, Up};
+use super::nodes::Found;
+use super::server::{read_line, to_line, Ready};
+use crate::exit::Failure;
+
+/// An instance of several servers that runs.
+#[derive(Debug)]
+pub struct Root {
+    child: Child,
+    lifeline: ChildStdin,
+    words: BufReader<ChildStdout>,
+    /// All servers, by rank.
+    pub seated: Vec<Seated>,
+    /// The rank of this node's server, or of the first of this machine's.
+    pub own: u16,
+}
+
+/// Starts the servers and waits until all are ready, or none is left. A `name` that is not given
+/// is made up.
+pub fn start(
+    found: &Found,
+    name: Option<&str>,
+    settings: &Loaded,
+    lifeline: bool,
+) -> Result<Root, Failure> {
+    let instance = InstanceId(random()?);
+    let made_up = format!("run-{}", &instance.to_string()[..12]);
+    let name = name.unwrap_or(&made_up);
+    let charge = Charge {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        instance,
+        secret: Secret::new(random()?),
+        name: name.to_owned(),
+        servers: u16::try_from(found.seats.len()).context("too many nodes")?,
+        settings: settings.toml(),
+        seats: found.seats.clone(),
+        own: found.own,
+        reach: found.reach.clone(),
+        deadline_ms: u64::from(settings.config.launch.deadline_s) * 1000,
+        root: true,
+        lifeline,
+        heed_signals: !lifeline,
+    };
+    let mut root = spawn(&charge)?;
+    // If it died already, its answer shows that.
+    let _ = writeln!(
+        root.lifeline,
+        "{}",
+        to_line(&Down::Charge(Box::new(charge)))
+    );
+    match root.answer()? {
+        Up::Ready(mut seated) => {
+            seated.sort_by_key(|seated| seated.seat.rank);
+            root.seated = seated;
+            Ok(root)
+        }
+        Up::Failed(failed) => {
+            let _ = root.child.wait();
+            match failed.lives {
+                Some(run_dir) => Err(Failure::AlreadyRunning {
+                    name: format!("{name} (on {})", failed.host),
+                    run_dir,
+                }),
+                None => Err(anyhow!("{}: {}", failed.host, failed.why).into()),
+            }
+        }
+        other => Err(anyhow!("the agent said {other:?}").into()),
+    }
+}
+
+fn spawn(charge: &Charge) -> Result<Root> {
+    let program = std::env::current_exe().context("finding the weir program")?;
+    let mut child = Command::new(program)
+        .arg("agent")
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting the agent")?;
+    Ok(Root {
+        lifeline: child.stdin.take().expect("piped"),
+        words: BufReader::new(child.stdout.take().expect("piped")),
+        child,
+        seated: Vec::new(),
+        own: charge.seats[0].rank,
+    })
+}
+
+impl Root {
+    /// The first message that counts.
+    fn answer(&mut self) -> Result<Up> {
+        loop {
+            match hear(&mut self.words)? {
+                Some(Heard::Message(up)) if !matches!(*up, Up::Lost { .. }) => return Ok(*up),
+                Some(_) => {}
+                None => {
+                    let status = self.child.wait().context("waiting for the agent")?;
+                    return Err(anyhow!("the agent gave up ({status})"));
+                }
+            }
+        }
+    }
+
+    /// The server of `rank`, if there is one on this node.
+    pub fn server(&self, rank: u16) -> Option<&Ready> {
+        let own = &self
+            .seated
+            .iter()
+            .find(|seated| seated.seat.rank == self.own)?
+            .seat
+            .host;
+        let of_rank = |seated: &&Seated| seated.seat.rank == rank && seated.seat.host == *own;
+        Some(&self.seated.iter().find(of_rank)?.ready)
+    }
+
+    /// Dead instances that were cleared, each with its node.
+    pub fn cleared(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.seated.iter().flat_map(|seated| {
+            let host = seated.seat.host.as_str();
+            let names = seated.ready.cleared.iter();
+            names.map(move |name| (host, name.as_str()))
+        })
+    }
+
+    /// Ends the instance and hears what it did.
+    pub fn stop(mut self) -> Result<Summary> {
+        drop(self.lifeline);
+        let summary = read_summary(&mut self.words);
+        let status = self.child.wait().context("waiting for the agent")?;
+        summary.with_context(|| format!("the agent was lost ({status})"))
+    }
+}
+
+fn read_summary(words: &mut impl BufRead) -> Result<Summary> {
+    read_line(words)
+}
+
+/// Random bytes of the kernel.
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("/dev/urandom")?;
+    Ok(bytes)
+}
+
+/// The run directory of the server of `rank` on this machine, of an instance whose first is in
+/// `run_dir`; several servers of one machine have directories beside each other.
+pub fn run_dir_of_rank(run_dir: &Path, rank: u16) -> PathBuf {
+    if rank == 0 {
+        return run_dir.to_owned();
+    }
+    let mut name = run_dir.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{rank}"));
+    run_dir.with_file_name(name)
+}

@@ -1,0 +1,205 @@
+//! Several servers on one machine, over its loopback: no rights and no namespaces needed.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{wait_until, Done, Room};
+
+/// Where instances of several servers have their run directories.
+fn runs(room: &Room) -> PathBuf {
+    room.path().join(format!("weir-{}", nix::unistd::geteuid()))
+}
+
+fn left_of(room: &Room, name: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(runs(room))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let paths = entries.map(|entry| entry.path());
+    let ours = |path: &PathBuf| {
+        path.file_name()
+            .unwrap()
+            .to_string_lossy()
+            .starts_with(name)
+    };
+    paths.filter(ours).filter(|path| path.is_dir()).collect()
+}
+
+/// Ends the instance also when the test fails.
+struct Instance<'r>(&'r Room, String);
+
+impl Drop for Instance<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.weir(&["stop", &self.1]).output();
+    }
+}
+
+fn start<'r>(room: &'r Room, of: &str, servers: &str) -> Instance<'r> {
+    let name = of.to_owned();
+    let said = room.run(&["start", &name, "--servers", servers]).ok();
+    assert!(said.contains(&format!("on {servers} servers")), "{said}");
+    Instance(room, name)
+}
+
+/// The process of a server or agent whose status file mentions the run directory.
+fn server_pid(room: &Room, run_dir: &Path) -> i32 {
+    let out = room
+        .run(&["status", run_dir.to_str().unwrap(), "--json"])
+        .ok();
+    let status: serde_json::Value = serde_json::from_str(&out).unwrap();
+    i32::try_from(status["pid"].as_i64().unwrap()).unwrap()
+}
+
+fn parent_of(pid: i32) -> i32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+fn kill(pid: i32) {
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(pid),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
+}
+
+#[test]
+fn each_has_a_run_directory_and_knows_all() {
+    let room = Room::new();
+    let instance = start(&room, "all", "3");
+    let dirs = left_of(&room, &instance.1);
+    assert_eq!(dirs.len(), 3);
+    let roster = |dir: &PathBuf| std::fs::read_to_string(dir.join("roster.json")).unwrap();
+    assert!(dirs.iter().all(|dir| roster(dir) == roster(&dirs[0])));
+    let roster: serde_json::Value = serde_json::from_str(&roster(&dirs[0])).unwrap();
+    assert_eq!(roster["members"].as_array().unwrap().len(), 3);
+    let again = room.run(&["start", &instance.1, "--servers", "2"]);
+    assert_eq!(again.code, Some(3), "{again:?}");
+    room.run(&["stop", &instance.1]).ok();
+    assert_eq!(left_of(&room, &instance.1), [""; 0].map(PathBuf::from));
+    assert_eq!(room.run(&["stop", &instance.1]).code, Some(4));
+}
+
+#[test]
+fn a_command_uses_the_server_that_is_asked_for() {
+    let room = Room::new();
+    let instance = start(&room, "rank", "3");
+    let used = |rank: &str| {
+        let script = "echo $WEIR_INSTANCE";
+        let run = ["run", "-i", &instance.1, "--rank", rank, "sh", "-c", script];
+        room.run(&run).ok().trim().to_owned()
+    };
+    let first = runs(&room).join(&instance.1).display().to_string();
+    assert_eq!(used("0"), first);
+    assert_eq!(used("2"), format!("{first}.2"));
+    let none = room.run(&["run", "-i", &instance.1, "--rank", "3", "true"]);
+    assert_eq!(none.code, Some(125), "{none:?}");
+}
+
+#[test]
+fn an_instance_of_run_ends_with_its_command() {
+    let room = Room::new();
+    let script = "echo $WEIR_INSTANCE; exit 7";
+    let done = room.run(&["run", "--servers", "4", "--rank", "1", "sh", "-c", script]);
+    assert_eq!(done.code, Some(7), "{done:?}");
+    assert!(done.out.trim().ends_with(".1"), "{done:?}");
+    assert!(done.err.contains("weir: written"), "{done:?}");
+    assert!(!Path::new(done.out.trim()).exists());
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
+#[test]
+fn nothing_outlives_a_killed_run() {
+    let room = Room::new();
+    let script = "echo $WEIR_INSTANCE; exec sleep 1000";
+    let mut run = room.weir(&["run", "--servers", "2", "sh", "-c", script]);
+    let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut says = std::io::BufReader::new(run.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut says, &mut line).unwrap();
+    let run_dir = PathBuf::from(line.trim());
+    assert!(run_dir.join("roster.json").is_file());
+    run.kill().unwrap();
+    run.wait().unwrap();
+    wait_until("the servers are gone", || {
+        !run_dir.exists() && room.left_behind().is_empty()
+    });
+}
+
+#[test]
+fn nothing_outlives_a_killed_agent() {
+    let room = Room::new();
+    let instance = start(&room, "agent", "2");
+    let run_dir = runs(&room).join(&instance.1);
+    kill(parent_of(server_pid(&room, &run_dir)));
+    wait_until("the servers are gone", || {
+        left_of(&room, &instance.1).is_empty()
+    });
+}
+
+#[test]
+fn a_lost_server_is_named_and_the_others_go_on() {
+    let room = Room::new();
+    let instance = start(&room, "lost", "3");
+    let lost = runs(&room).join(format!("{}.1", instance.1));
+    kill(server_pid(&room, &lost));
+    let run = ["run", "-i", &instance.1, "--rank", "2", "true"];
+    room.run(&run).ok();
+    let log = runs(&room).join(&instance.1).join("agent.log");
+    wait_until("the agent has noticed", || {
+        std::fs::read_to_string(&log).is_ok_and(|text| text.contains("was lost"))
+    });
+    let stop = room.run(&["stop", &instance.1]);
+    assert!(
+        stop.err
+            .contains("server 1 on localhost: the server was lost"),
+        "{stop:?}"
+    );
+    assert_eq!(stop.code, Some(1), "{stop:?}");
+}
+
+#[test]
+fn a_server_that_cannot_start_leaves_none() {
+    let room = Room::new();
+    let name = "full".to_owned();
+    let output = room
+        .weir(&["start", &name, "--servers", "2"])
+        .env("WEIR_MEMORY_DIRECTORY", "/nonexistent")
+        .output()
+        .unwrap();
+    let done = Done::of(&output);
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(
+        done.err.contains("localhost: ") && done.err.contains("/nonexistent"),
+        "{done:?}"
+    );
+    assert_eq!(left_of(&room, &name), [""; 0].map(PathBuf::from));
+}
+
+#[test]
+fn the_secret_is_nowhere_to_be_seen() {
+    let room = Room::new();
+    let instance = start(&room, "secret", "2");
+    let run_dir = runs(&room).join(&instance.1);
+    let secret = std::fs::read_to_string(run_dir.join("secret")).unwrap();
+    assert_eq!(secret.len(), 64);
+    let server = server_pid(&room, &run_dir);
+    for pid in [server, parent_of(server)] {
+        for file in ["cmdline", "environ"] {
+            let shown = std::fs::read(format!("/proc/{pid}/{file}")).unwrap();
+            assert!(!String::from_utf8_lossy(&shown).contains(&secret), "{file}");
+        }
+    }
+    for file in ["server.log", "agent.log", "roster.json"] {
+        let text = std::fs::read_to_string(run_dir.join(file)).unwrap();
+        assert!(!text.contains(&secret), "{file}");
+    }
+    let listed = Command::new("stat")
+        .args(["-c", "%a"])
+        .arg(run_dir.join("secret"))
+        .output();
+    assert_eq!(String::from_utf8(listed.unwrap().stdout).unwrap(), "600\n");
+}
