@@ -193,7 +193,9 @@ fn play(control: &mut Control, scene: &Scene) {
             (scene.step)(fd, i, &mut bytes);
         }
     });
-    let Scene { name, count, most, .. } = scene;
+    let Scene {
+        name, count, most, ..
+    } = scene;
     println!("{name}: {count} calls, {allocated} allocations, {asked} requests");
     assert!(allocated <= most.0, "{name}: {allocated} allocations");
     assert!(asked <= most.1, "{name}: {asked} requests");

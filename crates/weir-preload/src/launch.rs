@@ -6,8 +6,8 @@
 //! an environment of its own. `vfork` becomes `fork`: a child on its parent's memory
 //! would run our wrappers on the parent's tables.
 //!
-//! Left out: files that `posix_spawn` is told to open by a file action (the kernel says
-//! ENOENT); see docs/SEMANTICS.md.
+//! Left out: files that `posix_spawn` is told to open by a file action; telling it that is
+//! refused, see docs/SEMANTICS.md.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::ffi::CString;
@@ -33,6 +33,7 @@ mod next {
         system: fn(*const c_char) -> c_int;
         popen: fn(*const c_char, *const c_char) -> *mut libc::FILE;
         dlopen: fn(*const c_char, c_int) -> *mut c_void;
+        posix_spawn_file_actions_addopen: fn(*mut c_void, c_int, *const c_char, c_int, libc::mode_t) -> c_int;
     }
 }
 
@@ -445,5 +446,31 @@ pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_voi
         let handle = next(name.as_ptr(), flags);
         calls::close(fd);
         handle
+    }
+}
+
+/// `posix_spawn_file_actions_addopen(3)`: EOPNOTSUPP for a file of weir's, since libc would
+/// open it in the child behind our back.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn posix_spawn_file_actions_addopen(
+    actions: *mut c_void,
+    fd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: libc::mode_t,
+) -> c_int {
+    // SAFETY: as the caller vouches.
+    if unsafe { is_our_c_path(libc::AT_FDCWD, path) } {
+        process().note_refusal("posix_spawn-open");
+        return libc::EOPNOTSUPP;
+    }
+    match next::posix_spawn_file_actions_addopen() {
+        // SAFETY: as the caller vouches.
+        Some(next) => unsafe { next(actions, fd, path, flags, mode) },
+        None => libc::ENOSYS,
     }
 }

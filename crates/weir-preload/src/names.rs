@@ -152,7 +152,7 @@ interpose! {
     [chroot] (path: *const c_char) -> c_int: libc::SYS_chroot, [path]
         => |p| path!(path).and_then(|path| p.refuse_path(HERE, path, "chroot"));
     [inotify_add_watch] (fd: c_int, path: *const c_char, mask: u32) -> c_int: libc::SYS_inotify_add_watch, [fd, path, mask]
-        => |p| path!(path).and_then(|path| p.refuse_path(HERE, path, "fanotify-inotify"));
+        => |p| path!(path).and_then(|path| p.refuse_path(HERE, path, "inotify"));
     [name_to_handle_at] (at: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int: libc::SYS_name_to_handle_at, [at, path, handle, mount, flags]
         => |p| path!(path).and_then(|path| p.refuse_path(at, path, "name_to_handle"));
     [getxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getxattr, [path, name, value, n]

@@ -19,6 +19,11 @@ impl Process {
         Err(Errno::OPNOTSUPP)
     }
 
+    /// Counts a call that the interposer refuses by itself.
+    pub fn note_refusal(&'static self, name: &'static str) {
+        self.count_refusal(name);
+    }
+
     pub(super) fn count_refusal(&'static self, name: &'static str) {
         if let Ok(session) = self.session() {
             session.refuse(name);
