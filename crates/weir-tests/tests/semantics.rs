@@ -125,7 +125,8 @@ fn main() {
     arguments.test_threads.get_or_insert(2);
     let path = source_root().join("docs/SEMANTICS.md");
     let document = std::fs::read_to_string(&path).expect("the document");
-    let examples = examples(&document).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let examples =
+        examples(&document).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert!(examples.len() >= 18, "the document has its examples");
     let binary = match Target::from_environment() {
         Ok(Target::Weir { binary }) => Ok(binary),

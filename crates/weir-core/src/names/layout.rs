@@ -341,4 +341,11 @@ mod tests {
         m.header.fixed.0.version.store(9, Ordering::Relaxed);
         assert_eq!(open(&m.inodes), Some(TablesError::Version { found: 9 }));
     }
+
+    #[test]
+    fn format_of_the_tables() {
+        use crate::node::format::check_format;
+        check_format!(NamesHeader: fixed bucket_count moves tally stripes);
+        check_format!(InodeRecord: seq generation mode uid gid nlink block size allocated atime mtime ctime index_generation parent entry aux);
+    }
 }

@@ -228,4 +228,10 @@ mod tests {
         cells[1].next.store(999, Ordering::Relaxed);
         assert_eq!(block.cells(&cells).count(), 1);
     }
+
+    #[test]
+    fn format_of_a_block() {
+        use crate::node::format::check_format;
+        check_format!(FileBlock: ino epoch trunc_stamp base_size size_version head next_stamp append);
+    }
 }

@@ -359,4 +359,10 @@ mod tests {
         cell.mtime_mark.store(6, Ordering::Relaxed);
         assert_eq!(cell.mtime(500), 400);
     }
+
+    #[test]
+    fn format_of_a_cell() {
+        use crate::node::format::check_format;
+        check_format!(Cell: block client next generation claim_version claim version committed mtime_ns mtime_mark seen_ns seen_mark states);
+    }
 }

@@ -112,4 +112,10 @@ mod tests {
         take(&words, &len, &mut out);
         assert_eq!(out.len(), 32, "a hostile length is cut");
     }
+
+    #[test]
+    fn format_of_a_channel() {
+        use crate::node::format::check_format;
+        check_format!(Channel: state client_sleeps request_len reply_len event request reply);
+    }
 }

@@ -18,6 +18,8 @@ pub mod block;
 pub mod cell;
 pub mod channel;
 pub mod claim;
+#[cfg(test)]
+pub(crate) mod format;
 pub mod ofd;
 pub mod region;
 pub mod ring;

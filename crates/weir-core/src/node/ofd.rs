@@ -76,3 +76,14 @@ pub const fn lock_byte(index: u32) -> u64 {
 pub const fn placeholder_offset(index: u32) -> u64 {
     index as u64 + 1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn format_of_a_description() {
+        use crate::node::format::check_format;
+        check_format!(Ofd: ino offset flags state owner generation);
+    }
+}

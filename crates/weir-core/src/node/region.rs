@@ -218,4 +218,11 @@ mod tests {
         assert!(hub.ring(1_000_000), "a mad number rings nothing");
         assert_eq!(hub.doorbells[1].load(Ordering::Relaxed), 2);
     }
+
+    #[test]
+    fn format_of_the_heads() {
+        use crate::node::format::check_format;
+        check_format!(Hub: magic incarnation ofds blocks cells stopped server_sleeps server_cpu doorbells);
+        check_format!(ClientHeader: magic id pid records notes counters refused);
+    }
 }
