@@ -2,7 +2,8 @@
 //!
 //! `LD_PRELOAD` names our library first: an allocator preloaded before it would call into it
 //! while it is being set up. What the user preloads stays, after it. The environment is
-//! inherited, so mpiexec and mpirun carry it to their processes on this node by themselves.
+//! inherited, so mpiexec and mpirun carry it to their processes on this node by themselves, and
+//! srun and MPICH's also to those on other nodes, where the run directory has the same path.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, ensure, Context, Result};
 use weir_config::Environment;
 
+use crate::roster::ROSTER;
+
 /// The file name of the client library.
 pub const LIBRARY: &str = "libweir_preload.so";
+
+/// Lists of variables that Open MPI's mpiexec passes to other nodes (Open MPI 4).
+const OPENMPI_LIST: &str = "OMPI_MCA_mca_base_env_list";
+const OPENMPI_SECOND_LIST: &str = "OMPI_MCA_mca_base_env_list_internal";
 
 /// Finds the client library: `WEIR_PRELOAD`, else beside `program`, else `../lib/weir` from it.
 pub fn find_library(env: &Environment, program: &Path) -> Result<PathBuf> {
@@ -67,13 +74,30 @@ pub fn variables(
     library: &Path,
     env: &Environment,
 ) -> Result<Vec<(&'static str, OsString)>> {
-    Ok(vec![
+    let mut variables = vec![
         ("WEIR_INSTANCE", run_dir.into()),
         (
             "LD_PRELOAD",
             preload_list(library, env.get("LD_PRELOAD"))?.into(),
         ),
-    ])
+    ];
+    if run_dir.join(ROSTER).exists() {
+        variables.push(for_openmpi(env));
+    }
+    Ok(variables)
+}
+
+/// What makes Open MPI pass ours on to other nodes, of which it passes on nothing by itself.
+///
+/// It refuses `-x` beside its parameter `mca_base_env_list`, and has a second parameter for lists
+/// that come from its own files, which it takes beside either. A list of the user's in the
+/// environment is extended.
+fn for_openmpi(env: &Environment) -> (&'static str, OsString) {
+    let ours = "LD_PRELOAD;WEIR_INSTANCE";
+    match env.get(OPENMPI_LIST) {
+        Some(list) => (OPENMPI_LIST, format!("{list};{ours}").into()),
+        None => (OPENMPI_SECOND_LIST, ours.into()),
+    }
 }
 
 #[cfg(test)]
@@ -93,6 +117,23 @@ mod tests {
             "/x/libweir_preload.so:a.so"
         );
         assert!(preload_list(Path::new("/a b/libweir_preload.so"), None).is_err());
+    }
+
+    #[test]
+    fn openmpi_is_told_without_disturbing_what_the_user_tells_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = Path::new("/x/libweir_preload.so");
+        let names = |env: &Environment| -> Vec<&str> {
+            let variables = variables(dir.path(), library, env).unwrap();
+            variables.into_iter().map(|(name, _)| name).collect()
+        };
+        let none = Environment::default();
+        assert_eq!(names(&none), ["WEIR_INSTANCE", "LD_PRELOAD"]);
+        std::fs::write(dir.path().join(ROSTER), "").unwrap();
+        assert_eq!(names(&none)[2..], [OPENMPI_SECOND_LIST]);
+        let env: Environment = [(OPENMPI_LIST, "A=1")].into_iter().collect();
+        let told = for_openmpi(&env);
+        assert_eq!(told, (OPENMPI_LIST, "A=1;LD_PRELOAD;WEIR_INSTANCE".into()));
     }
 
     #[test]

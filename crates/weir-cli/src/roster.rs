@@ -9,7 +9,8 @@ use std::path::Path;
 use anyhow::{ensure, Context, Result};
 use weir_core::roster::{Roster, Secret};
 
-const ROSTER: &str = "roster.json";
+/// The file of the roster; only instances of several servers have one.
+pub const ROSTER: &str = "roster.json";
 const SECRET: &str = "secret";
 
 /// The longest file that is read, bytes: that of the most members is shorter.

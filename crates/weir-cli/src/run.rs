@@ -196,8 +196,8 @@ fn announce(
     };
     if args.shell {
         let variables = inject::variables(&ready.run_dir, library, env)?;
-        let wanted = if args.inject { 2 } else { 1 };
-        variables.into_iter().take(wanted).for_each(export);
+        let wanted = |(name, _): &(&str, _)| args.inject || *name == "WEIR_INSTANCE";
+        variables.into_iter().filter(wanted).for_each(export);
     } else {
         println!(
             "weir: instance {} serves {}{of}; WEIR_INSTANCE={}",

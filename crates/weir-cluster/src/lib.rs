@@ -21,6 +21,7 @@
 mod net;
 mod node;
 mod place;
+pub mod slurm;
 mod ssh;
 
 use std::path::{Path, PathBuf};
@@ -93,7 +94,11 @@ pub fn missing(ssh: bool) -> Vec<String> {
 /// Whether a test that needs a cluster can run here. If not, says so on standard error; with
 /// `WEIR_TEST_NEED_CLUSTER=1`, panics instead, so that a machine meant for it cannot skip.
 pub fn can_test(what: &str, ssh: bool) -> bool {
-    let lacks = missing(ssh);
+    can_test_with(what, &missing(ssh))
+}
+
+/// The same, of a test that lacks this: what it needs besides may be among it.
+pub fn can_test_with(what: &str, lacks: &[String]) -> bool {
     if lacks.is_empty() {
         return true;
     }

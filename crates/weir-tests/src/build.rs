@@ -84,17 +84,23 @@ pub fn build_dir() -> PathBuf {
 
 /// The compiled program of `source` (relative to `tests/real`), made now if need be.
 pub fn program(source: &str, compiler: Compiler) -> Result<PathBuf> {
+    program_in(&checks_dir(), source, compiler)
+}
+
+/// The same, of a source relative to `dir`.
+pub fn program_in(dir: &Path, source: &str, compiler: Compiler) -> Result<PathBuf> {
     type Slot = Arc<Mutex<Option<PathBuf>>>;
-    static DONE: OnceLock<Mutex<HashMap<(String, Compiler), Slot>>> = OnceLock::new();
+    static DONE: OnceLock<Mutex<HashMap<(PathBuf, Compiler), Slot>>> = OnceLock::new();
+    let source = dir.join(source);
     let slot = {
         let mut all = lock(DONE.get_or_init(Mutex::default));
-        Arc::clone(all.entry((source.to_owned(), compiler)).or_default())
+        Arc::clone(all.entry((source.clone(), compiler)).or_default())
     };
     let mut done = lock(&slot);
     if let Some(path) = &*done {
         return Ok(path.clone());
     }
-    let path = compile(source, compiler)?;
+    let path = compile(&source, compiler)?;
     *done = Some(path.clone());
     Ok(path)
 }
@@ -106,8 +112,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn compile(source: &str, compiler: Compiler) -> Result<PathBuf> {
-    let source = checks_dir().join(source);
+fn compile(source: &Path, compiler: Compiler) -> Result<PathBuf> {
     let stem = source
         .file_stem()
         .context("a source has a name")?
@@ -115,7 +120,7 @@ fn compile(source: &str, compiler: Compiler) -> Result<PathBuf> {
     let dir = build_dir();
     std::fs::create_dir_all(&dir).with_context(|| format!("mkdir {}", dir.display()))?;
     let output = dir.join(format!("{stem}{}", compiler.suffix()));
-    if is_fresh(&output, &source)? {
+    if is_fresh(&output, source)? {
         return Ok(output);
     }
     let [command, options @ ..] = compiler.command() else {
@@ -135,7 +140,7 @@ fn compile(source: &str, compiler: Compiler) -> Result<PathBuf> {
         .args(WARNINGS)
         .arg("-o")
         .arg(&temporary)
-        .arg(&source)
+        .arg(source)
         .args(compiler.libraries())
         .current_dir(own.path())
         .output()

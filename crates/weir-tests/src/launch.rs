@@ -95,7 +95,7 @@ impl Target {
 }
 
 /// `WEIR_TEST_BINARY`, else the `weir` of this profile, built now so that it is not an old one.
-fn weir_binary() -> Result<PathBuf> {
+pub fn weir_binary() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if let Some(named) = std::env::var_os("WEIR_TEST_BINARY") {
         let path = PathBuf::from(named);

@@ -14,7 +14,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin};
+use std::process::{Child, ChildStdin, Command};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,6 +28,7 @@ use weir_core::types::Rank;
 use super::address::is_here;
 use super::link::Link;
 use super::message::{read_down, send_up, Charge, Down, Failed, Own, Seat, Seated, Up};
+use super::reach::Reach;
 use super::server::{self, read_line, to_line, Ended, Go, Launch, Part, Ready, Word};
 use crate::instance::Report;
 use crate::report;
@@ -56,6 +57,7 @@ enum Event {
     Link(usize, Option<Up>),
     Signal(Signal),
     Asked(UnixStream),
+    JobOver,
 }
 
 /// That all have ended; the report is of the root.
@@ -419,6 +421,10 @@ impl Agent {
                     self.ask_to_stop();
                 }
             }
+            Event::JobOver => {
+                eprintln!("stopping with the job");
+                self.ask_to_stop();
+            }
             Event::Asked(stream) => {
                 self.asked.push(stream);
                 self.ask_to_stop();
@@ -520,10 +526,32 @@ impl Agent {
                     for seat in missing {
                         self.heard_of_loss(seat, why.clone());
                     }
+                    self.ask_after_the_job();
                 }
             }
         }
         Ok(())
+    }
+
+    /// The command that held all other nodes ended: with its nodes, or with the job. A batch
+    /// system that does not see daemons as part of the job would leave this node's.
+    fn ask_after_the_job(&self) {
+        let Reach::All { alive, .. } = &self.charge.reach else {
+            return;
+        };
+        let (alive, tell) = (alive.clone(), self.tell.clone());
+        let asked = spawn("weir-job", move || {
+            let Some((program, arguments)) = alive.split_first() else {
+                return;
+            };
+            let output = Command::new(program).args(arguments).output();
+            if output.is_ok_and(|output| output.status.success() && output.stdout.is_empty()) {
+                let _ = tell.send(Event::JobOver);
+            }
+        });
+        if let Err(e) = asked {
+            eprintln!("{e:#}");
+        }
     }
 
     fn heard_of_loss(&mut self, seat: Seat, why: String) {

@@ -70,7 +70,7 @@ pub fn find(wanted: &Wanted<'_>, launch: &Launch, env: &Environment) -> Result<O
         return Ok(None);
     }
     Ok(Some(Found {
-        reach: reach(method, &seats, launch)?,
+        reach: reach(method, &seats, launch, env.get("SLURM_JOB_ID"))?,
         own: Own::First,
         seats,
     }))
@@ -176,7 +176,7 @@ fn seats(hosts: Vec<String>, env: &Environment) -> Result<Vec<Seat>> {
 }
 
 /// How the others are reached.
-fn reach(method: Method, seats: &[Seat], launch: &Launch) -> Result<Reach> {
+fn reach(method: Method, seats: &[Seat], launch: &Launch, job_id: Option<&str>) -> Result<Reach> {
     let program = match &launch.program {
         Some(program) => program.clone(),
         None => std::env::current_exe().context("finding the weir program")?,
@@ -186,9 +186,14 @@ fn reach(method: Method, seats: &[Seat], launch: &Launch) -> Result<Reach> {
     Ok(match method {
         Method::Slurm => Reach::All {
             command: srun(&others, program),
+            alive: job_id.map_or_else(Vec::new, |id| {
+                let job = format!("--jobs={id}");
+                words(&["squeue", "--noheader", "--states=RUNNING", &job])
+            }),
         },
         Method::Flux => Reach::All {
             command: flux_exec(&others, program)?,
+            alive: Vec::new(),
         },
         Method::Lsf => Reach::Each {
             commands: others

@@ -30,6 +30,9 @@ pub enum Reach {
     All {
         /// The command.
         command: Vec<String>,
+        /// A command that prints something while the job lives, asked when the other one
+        /// ends; without one, its end means nothing.
+        alive: Vec<String>,
     },
 }
 
@@ -74,7 +77,7 @@ impl Reach {
                     reach: Self::Nowhere,
                 })
                 .collect(),
-            Self::All { command } => vec![Branch {
+            Self::All { command, .. } => vec![Branch {
                 command: command.clone(),
                 seats: below.to_vec(),
                 own: Own::ByName,
@@ -166,6 +169,7 @@ mod tests {
     fn one_command_answers_for_all_or_one_for_each() {
         let all = Reach::All {
             command: vec!["srun".into()],
+            alive: Vec::new(),
         };
         let branches = all.branches(&seats(5));
         assert_eq!(branches.len(), 1);

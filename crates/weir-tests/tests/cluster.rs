@@ -1,0 +1,349 @@
+//! Instances of several nodes under what starts programs on real clusters: Slurm, MPICH's and Open
+//! MPI's own launchers, and stand-ins for Flux, PBS and LSF that are given their commands. Nodes
+//! are namespaces; skipped, loudly, without root.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use weir_cluster::slurm::{self, Slurm};
+use weir_cluster::{can_test_with, missing as machine_lacks, Cluster, Node, Spec};
+use weir_tests::build::{program_in, Compiler};
+use weir_tests::launch::weir_binary;
+use weir_tests::needs::{self, missing, Need};
+use weir_tests::source_root;
+
+fn cluster(what: &str, nodes: usize, needs: &[Need], mut lacks: Vec<String>) -> Option<Cluster> {
+    lacks.extend(machine_lacks(true));
+    let packages = missing(needs);
+    if !packages.is_empty() {
+        lacks.push(format!("apt-get install {}", packages.join(" ")));
+    }
+    let spec = Spec {
+        nodes,
+        ssh: true,
+        ..Spec::default()
+    };
+    can_test_with(what, &lacks).then(|| Cluster::up(&spec).unwrap())
+}
+
+fn small(command: &mut Command) -> &mut Command {
+    command
+        .env("WEIR_MEMORY_BUDGET", "128M")
+        .env("WEIR_FILE_BUDGET", "128M")
+        .env("WEIR_MEMORY_WARM", "0")
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+}
+
+#[track_caller]
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// What an instance left on a node; empty if nothing.
+fn left_behind(node: &Node) -> String {
+    let script = "ls -d /tmp/weir-*/* /dev/shm/weir-*/* 2>/dev/null | grep -v guard.lock; \
+                  ps ax | grep -E '[w]eir (agent|server)'";
+    let output = node.command("sh").args(["-c", script]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn assert_gone(cluster: &Cluster) {
+    let start = Instant::now();
+    for node in cluster.nodes() {
+        loop {
+            let left = left_behind(node);
+            if left.is_empty() {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{left}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Runs `where.c` on three nodes, two processes each, and looks where they were.
+fn mpi(cluster: &Cluster, compiler: Compiler, start: &[&str]) {
+    let program = program_in(&source_root().join("tests/cluster"), "where.c", compiler).unwrap();
+    let hosts = cluster.host_list();
+    let mut command = cluster.node(0).command(weir_binary().unwrap());
+    command.args(["run", "--hosts", &hosts, "--"]).args(start);
+    let output = small(&mut command)
+        .arg(program)
+        .arg("/weir")
+        .output()
+        .unwrap();
+    let text = said(&output);
+    let words = text
+        .lines()
+        .filter_map(|line| line.split_once(" on ")?.1.split_once(" uses "));
+    let (hosts, instances): (BTreeSet<&str>, BTreeSet<&str>) = words.unzip();
+    assert_eq!(
+        text.lines()
+            .filter(|line| line.starts_with("rank "))
+            .count(),
+        6,
+        "{text}"
+    );
+    let expected: BTreeSet<&str> = cluster.nodes().iter().map(Node::host).collect();
+    assert_eq!(hosts, expected, "{text}");
+    assert_eq!(instances.len(), 1, "{text}");
+    assert!(text.contains("/tmp/weir-0/run-"), "{text}");
+    // Files of all six, with the nodes' reports added up.
+    let report = String::from_utf8_lossy(&output.stderr);
+    assert!(report.contains("6 files"), "{report}");
+    assert_gone(cluster);
+}
+
+#[test]
+fn mpich_starts_programs_on_all_nodes() {
+    let needs = [needs::MPICH_RUN, needs::MPICH_CC];
+    if let Some(cluster) = cluster("MPICH over ssh", 3, &needs, vec![]) {
+        let hosts = cluster.host_list();
+        let start = ["mpiexec.mpich", "-hosts", &hosts, "-n", "6"];
+        mpi(&cluster, Compiler::Mpich, &start);
+    }
+}
+
+#[test]
+fn openmpi_starts_programs_on_all_nodes() {
+    let needs = [needs::OPENMPI_RUN, needs::OPENMPI_CC];
+    if let Some(cluster) = cluster("Open MPI over ssh", 3, &needs, vec![]) {
+        let slots: Vec<String> = cluster
+            .nodes()
+            .iter()
+            .map(|node| format!("{}:2", node.host()))
+            .collect();
+        let slots = slots.join(",");
+        let start = ["mpiexec.openmpi", "--host", &slots, "-n", "6"];
+        mpi(&cluster, Compiler::OpenMpi, &start);
+        // Beside what the user passes on.
+        let start = ["mpiexec.openmpi", "-x", "HOME", "--host", &slots, "-n", "6"];
+        mpi(&cluster, Compiler::OpenMpi, &start);
+    }
+}
+
+/// Runs a job of `nodes` nodes to its end; what it printed.
+fn job(slurm: &Slurm<'_>, cluster: &Cluster, nodes: usize, script: &str) -> String {
+    let weir = weir_binary().unwrap();
+    let dir = cluster.dir().join("shared");
+    let (file, out) = (dir.join("job.sh"), dir.join("job.out"));
+    let bin = weir.parent().unwrap().display();
+    std::fs::write(
+        &file,
+        format!("#!/bin/bash\nset -e\nPATH=$PATH:{bin}\n{script}\n"),
+    )
+    .unwrap();
+    let mut sbatch = slurm.command(cluster.node(0), "sbatch");
+    sbatch.args([
+        "--wait",
+        "--time=2",
+        &format!("--nodes={nodes}"),
+        &format!("--ntasks={nodes}"),
+    ]);
+    let status = small(&mut sbatch)
+        .arg("-o")
+        .arg(&out)
+        .arg(&file)
+        .output()
+        .unwrap();
+    let text = std::fs::read_to_string(&out).unwrap_or_default();
+    assert!(status.status.success(), "{status:?}\n{text}");
+    text
+}
+
+#[test]
+fn slurm_jobs_have_an_instance_over_their_nodes() {
+    let Some(cluster) = cluster("Slurm", 4, &[], slurm::missing()) else {
+        return;
+    };
+    let slurm = Slurm::up(&cluster).unwrap();
+    let text = job(
+        &slurm,
+        &cluster,
+        3,
+        "weir start\nexport WEIR_INSTANCE=/tmp/weir-0/job-$SLURM_JOB_ID\n\
+         srun -n 3 weir run -- sh -c 'echo $SLURMD_NODENAME > /weir/f; cat /weir/f'\n\
+         weir stop",
+    );
+    assert!(
+        text.contains("on 3 servers; WEIR_INSTANCE=/tmp/weir-0/job-"),
+        "{text}"
+    );
+    let nodes = cluster.nodes().iter().filter(|node| {
+        let used = text.lines().any(|line| line == node.host());
+        assert!(left_behind(node).is_empty());
+        used
+    });
+    assert_eq!(nodes.count(), 3, "{text}");
+    assert!(text.contains("3 files"), "{text}");
+
+    // Without weir start: the job's nodes are found by weir run.
+    let text = job(
+        &slurm,
+        &cluster,
+        2,
+        "weir run -- sh -c 'ls $WEIR_INSTANCE'; echo $?",
+    );
+    assert!(text.contains("roster.json"), "{text}");
+    assert_gone(&cluster);
+
+    // A job that forgets weir stop leaves nothing.
+    let text = job(
+        &slurm,
+        &cluster,
+        4,
+        "weir start\nsrun -n 4 weir run -i job-$SLURM_JOB_ID true",
+    );
+    assert!(text.contains("on 4 servers"), "{text}");
+    assert_gone(&cluster);
+}
+
+/// A stand-in for a batch system's commands, put before PATH: it writes its words to a file, and
+/// starts the program over ssh as the real one would in its way.
+struct StandIn {
+    bin: PathBuf,
+    log: PathBuf,
+}
+
+impl StandIn {
+    fn new(cluster: &Cluster, scripts: &[(&str, &str)]) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        let bin = cluster.dir().join("shared/bin");
+        let log = cluster.dir().join("shared/words");
+        std::fs::create_dir_all(&bin).unwrap();
+        for (name, script) in scripts {
+            let path = bin.join(name);
+            let head = format!("#!/bin/bash\necho \"{name} $*\" >> {}\n", log.display());
+            std::fs::write(&path, head + script).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        Self { bin, log }
+    }
+
+    fn path(&self) -> String {
+        format!("{}:{}", self.bin.display(), std::env::var("PATH").unwrap())
+    }
+
+    /// Starts and stops an instance with these variables of the batch system; the words that
+    /// its commands were given.
+    fn start_and_stop(&self, cluster: &Cluster, variables: &[(&str, &str)]) -> Vec<String> {
+        for words in [&["start", "job"], &["stop", "job"]] {
+            let mut command = cluster.node(0).command(weir_binary().unwrap());
+            command.args(words).env("PATH", self.path());
+            command.envs(variables.iter().copied());
+            let output = small(&mut command).output().unwrap();
+            let text = said(&output);
+            let servers = format!("on {} servers", cluster.nodes().len());
+            assert!(words[0] == "stop" || text.contains(&servers), "{text}");
+        }
+        assert_gone(cluster);
+        let words = std::fs::read_to_string(&self.log).unwrap();
+        words.lines().map(str::to_owned).collect()
+    }
+}
+
+fn slots_file(cluster: &Cluster) -> PathBuf {
+    let lines = cluster
+        .nodes()
+        .iter()
+        .map(|node| format!("{0}\n{0}\n", node.host()));
+    let file = cluster.dir().join("shared/nodes");
+    std::fs::write(&file, lines.collect::<String>()).unwrap();
+    file
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn lsf_is_given_a_blaunch_a_node() {
+    let Some(cluster) = cluster("blaunch", 3, &[], vec![]) else {
+        return;
+    };
+    let blaunch = "host=$1; shift; exec ssh $host \"$@\"";
+    let stand_in = StandIn::new(&cluster, &[("blaunch", blaunch)]);
+    let file = slots_file(&cluster);
+    let words = stand_in.start_and_stop(&cluster, &[("LSB_DJOB_HOSTFILE", text(&file))]);
+    let weir = weir_binary().unwrap();
+    let expected = |i: usize| {
+        format!(
+            "blaunch {} {} agent",
+            cluster.node(i).host(),
+            weir.display()
+        )
+    };
+    let words: BTreeSet<String> = words.into_iter().collect();
+    assert_eq!(words, BTreeSet::from([expected(1), expected(2)]));
+}
+
+/// Gives its standard input to a program on each host of `hosts`, and merges what they say.
+const BROADCAST: &str = "
+dir=$(mktemp -d); n=0
+for host in $hosts; do
+    mkfifo $dir/$n; ssh $host \"$command\" < $dir/$n & pids+=($!); files+=($dir/$n); n=$((n+1))
+done
+tee \"${files[@]}\" > /dev/null
+wait; rm -r $dir
+";
+
+#[test]
+fn flux_is_given_one_exec_for_all() {
+    let Some(cluster) = cluster("flux exec", 4, &[], vec![]) else {
+        return;
+    };
+    let name = cluster.name();
+    let flux = format!(
+        "case $1 in\ngetattr) echo '{name}-[0-3]' ;;\nexec) shift; [ $1 = -r ] || exit 9\n\
+         for rank in ${{2//,/ }}; do hosts+=\" {name}-$rank\"; done; shift 2; command=\"$*\"\n\
+         {BROADCAST} ;;\n*) exit 9 ;;\nesac\n"
+    );
+    let stand_in = StandIn::new(&cluster, &[("flux", &flux)]);
+    let words = stand_in.start_and_stop(&cluster, &[("FLUX_URI", "local:///run/flux/local")]);
+    let weir = weir_binary().unwrap();
+    let exec = format!("flux exec -r 1,2,3 {} agent", weir.display());
+    assert!(words.contains(&exec), "{words:?}");
+    let known = ["flux getattr hostlist", &exec];
+    assert!(
+        words.iter().all(|word| known.contains(&word.as_str())),
+        "{words:?}"
+    );
+}
+
+#[test]
+fn slurm_is_given_one_step_for_all() {
+    let Some(cluster) = cluster("srun", 3, &[], vec![]) else {
+        return;
+    };
+    let name = cluster.name();
+    let srun = format!(
+        "for word; do case $word in\n--nodelist=*) list=${{word#*=}}; hosts=${{list//,/ }} ;;\n\
+         --*) ;;\n*) command+=\"$word \" ;;\nesac; done\n{BROADCAST}"
+    );
+    let scontrol = format!("for i in 0 1 2; do echo {name}-$i; done");
+    let stand_in = StandIn::new(&cluster, &[("srun", &srun), ("scontrol", &scontrol)]);
+    let list = format!("{name}-[0-2]");
+    let variables = [("SLURM_JOB_NODELIST", list.as_str()), ("SLURM_JOB_ID", "7")];
+    let words = stand_in.start_and_stop(&cluster, &variables);
+    assert_eq!(words[0], format!("scontrol show hostnames {list}"));
+    let srun = words.iter().find(|word| word.starts_with("srun ")).unwrap();
+    for option in [
+        "--nodes=2",
+        "--ntasks=2",
+        "--ntasks-per-node=1",
+        &format!("--nodelist={name}-1,{name}-2"),
+        "--overlap",
+        "--no-kill",
+    ] {
+        assert!(
+            srun.split(' ').any(|word| word == option),
+            "{option}: {srun}"
+        );
+    }
+    assert!(srun.ends_with(" agent"), "{srun}");
+}
