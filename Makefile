@@ -36,9 +36,14 @@ test-rust:
 test-real:
 	$(CARGO) test --release --package weir-tests
 
+# The second instance has hardly any memory: what it is given goes to the file tier, and with
+# fsync to the device, whose own rate is measured beside it.
 bench: setup build
 	target/release/weir run -- target/release/weir bench --suite --verify \
 	    --target weir=/weir --target tmpfs=/dev/shm --target disk=$${TMPDIR:-/tmp} $(BENCH)
+	target/release/weir run --memory 1M -- target/release/weir bench --ops write --fsync --verify \
+	    --transfer 1m --block 128m --pattern segmented --repeat 5 --no-limits \
+	    --target weir-file=/weir --target disk=$${TMPDIR:-/tmp} --device $${TMPDIR:-/tmp}
 
 man: build
 	target/release/weir man build/man

@@ -99,6 +99,9 @@ fn because(trouble: Option<&Trouble>) -> String {
 pub struct Tiers<B> {
     places: Vec<PlaceState>,
     warm_target_units: u64,
+    /// The stock sank below half of the target, and is not full again. Before that the
+    /// warmers leave the processors and the memory's bandwidth to the job.
+    is_refilling: bool,
     /// A client met a full tmpfs: pages that are not there yet cannot be had.
     is_memory_full: bool,
     backing: B,
@@ -120,6 +123,7 @@ impl<B: Backing> Tiers<B> {
         let mut tiers = Tiers {
             warm_target_units: (config.warm_bytes / UNIT_BYTES).min(places[0].budget_units),
             places,
+            is_refilling: true,
             is_memory_full: false,
             backing,
             board: Arc::new(WarmBoard::new(memory_slabs)),
@@ -271,7 +275,9 @@ impl<B: Backing> Tiers<B> {
             })
             .map(|(_, slab)| u64::from(slab.free().count_ones()))
             .sum();
-        stock < self.warm_target_units && self.grow(0).is_some()
+        self.is_refilling |= stock < self.warm_target_units / 2;
+        self.is_refilling &= stock < self.warm_target_units;
+        self.is_refilling && self.grow(0).is_some()
     }
 
     /// Makes another slab in a place.
@@ -342,7 +348,8 @@ impl<B: Backing> Tiers<B> {
         if id.tier() == Tier::Memory {
             let was_busy = self.board.set_busy(id.index(), slab.cold());
             if was_busy & !slab.cold() != 0 {
-                // Warmers have passed these units over.
+                // Warmers have passed these units over. What was filled cold is read twice
+                // as fast once it lies in huge pages.
                 self.board.queue(id.index(), slab.usable());
             }
         }
