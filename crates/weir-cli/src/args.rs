@@ -144,7 +144,11 @@ pub enum Command {
     /// One node's part of an instance of several; started by run and start, and by itself on
     /// other nodes.
     #[command(hide = true)]
-    Agent,
+    Agent {
+        /// What tells it who it is, where standard input cannot.
+        #[arg(long)]
+        join: Option<PathBuf>,
+    },
     /// Write the man pages into a directory.
     #[command(hide = true)]
     Man {

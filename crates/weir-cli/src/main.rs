@@ -73,7 +73,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Config(args) => print_config(args, &settings()?),
         Command::Bench(args) => return Ok(weir_bench::run(args)?.into()),
         Command::Server => serve::run()?,
-        Command::Agent => launch::agent::run()?,
+        Command::Agent { join } => launch::agent::run(join.as_deref())?,
         Command::Man { directory } => manual::write(directory)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -16,6 +16,13 @@ if [ $# -gt 1 ]; then
     mount --bind "$node/tmp" /tmp
     chmod 1777 /tmp
     mount --bind "$cluster/hosts" /etc/hosts
+    # What root's shells do at their start on this machine is nothing that a node should do, and
+    # may leave things half done when the node is lost. Nor are root's own keys for ssh.
+    home=$(getent passwd 0 | cut -d: -f6)
+    for file in .bashrc .bash_profile .bash_login .profile .zshenv .kshrc; do
+        [ ! -f "$home/$file" ] || mount --bind /dev/null "$home/$file"
+    done
+    [ ! -d "$home/.ssh" ] || mount -t tmpfs -o mode=700 tmpfs "$home/.ssh"
     if [ -d "$cluster/ssh" ]; then
         mount --bind "$cluster/ssh/shadow" /etc/shadow
         mount --bind "$cluster/ssh/ssh_config" /etc/ssh/ssh_config

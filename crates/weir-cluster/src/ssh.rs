@@ -16,6 +16,10 @@ use anyhow::{ensure, Context, Result};
 use crate::place::find_program;
 use crate::Node;
 
+/// Without the exchange against quantum computers, which takes most of the time of a connection:
+/// many nodes share the cores of one machine here.
+const KEX: &str = "KexAlgorithms curve25519-sha256\n";
+
 /// How long an sshd may take until it listens.
 const START: Duration = Duration::from_secs(20);
 
@@ -64,7 +68,7 @@ fn client_config(dir: &Path) -> String {
     format!(
         "IdentityFile {dir}/user_key\nIdentitiesOnly yes\nBatchMode yes\nLogLevel ERROR\n\
          GlobalKnownHostsFile {dir}/known_hosts\nUserKnownHostsFile /dev/null\n\
-         StrictHostKeyChecking yes\n"
+         StrictHostKeyChecking yes\n{KEX}"
     )
 }
 
@@ -73,7 +77,7 @@ fn server_config(dir: &Path) -> String {
     format!(
         "HostKey {dir}/host_key\nAuthorizedKeysFile {dir}/authorized_keys\nStrictModes no\n\
          PermitRootLogin prohibit-password\nPasswordAuthentication no\nUsePAM no\nUseDNS no\n\
-         PidFile /run/sshd.pid\nMaxStartups 1000\nMaxSessions 1000\nPrintMotd no\n"
+         PidFile /run/sshd.pid\nMaxStartups 1000\nMaxSessions 1000\nPrintMotd no\n{KEX}"
     )
 }
 

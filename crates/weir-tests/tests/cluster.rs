@@ -316,6 +316,36 @@ fn flux_is_given_one_exec_for_all() {
 }
 
 #[test]
+fn pbs_is_given_a_pbsdsh_a_node_and_agents_connect_back() {
+    let Some(cluster) = cluster("pbsdsh", 3, &[], vec![]) else {
+        return;
+    };
+    let pbsdsh = "[ $1 = -n ] && [ $3 = -- ] || exit 9\n\
+                  host=$(sed -n $(($2 + 1))p $PBS_NODEFILE); shift 3\n\
+                  exec ssh $host \"$@\" < /dev/null > /dev/null";
+    let stand_in = StandIn::new(&cluster, &[("pbsdsh", pbsdsh)]);
+    let file = slots_file(&cluster);
+    let home = cluster.dir().join("shared");
+    let variables = [("PBS_NODEFILE", text(&file)), ("HOME", text(&home))];
+    let words = stand_in.start_and_stop(&cluster, &variables);
+    assert_eq!(words.len(), 2, "{words:?}");
+    let weir = weir_binary().unwrap();
+    for slot in [2, 4] {
+        let start = format!("pbsdsh -n {slot} -- {} agent --join ", weir.display());
+        assert!(
+            words.iter().any(|word| word.starts_with(&start)),
+            "{words:?}"
+        );
+    }
+    let left = std::fs::read_dir(&home).unwrap().flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    let hidden = left
+        .iter()
+        .filter(|name| name.to_string_lossy().starts_with('.'));
+    assert_eq!(hidden.count(), 0, "{left:?}");
+}
+
+#[test]
 fn slurm_is_given_one_step_for_all() {
     let Some(cluster) = cluster("srun", 3, &[], vec![]) else {
         return;

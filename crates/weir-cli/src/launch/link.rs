@@ -1,15 +1,21 @@
 //! A process below an agent: what it says, what else comes out of it, and what it is told.
 //!
 //! Each has a thread that writes (a launcher that hangs must not hold up the others), one that
-//! reads messages, and one that reads its standard error.
+//! reads messages, and one that reads its standard error. Under pbsdsh, whose programs have no
+//! standard input, the agent connects back ([`Link::joined`]), and the pipes carry only noise.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{channel, Sender};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::sys::wait::{waitid, Id, WaitPidFlag};
+use nix::unistd::Pid;
 
 use super::message::{hear, Down, Heard, Seat, Up};
 use super::reach::Branch;
@@ -19,12 +25,20 @@ use super::server::to_line;
 const NOISE_LINES: usize = 12;
 const NOISE_CHARS: usize = 300;
 
+/// How long the end of noise is waited for after that of messages.
+const NOISE_END: Duration = Duration::from_millis(200);
+
 /// The last of what a process printed that is no message.
 #[derive(Debug, Default)]
 struct Noise(VecDeque<String>);
 
+/// Where messages are written to, once that is known.
+type Sink = Box<dyn Write + Send>;
+
+/// Who hears messages, and `None` at the end.
+type Tell = Arc<dyn Fn(Option<Up>) + Send + Sync>;
+
 /// A process below.
-#[derive(Debug)]
 pub struct Link {
     /// The seats that it answers for.
     pub seats: Vec<Seat>,
@@ -37,59 +51,90 @@ pub struct Link {
     child: Child,
     name: String,
     down: Option<Sender<Arc<str>>>,
+    sink: Option<Sender<Sink>>,
+    has_joined: Arc<AtomicBool>,
+    tell: Tell,
     noise: Arc<Mutex<Noise>>,
 }
 
 impl Link {
-    /// Starts it. `tell` hears its messages, and `None` at the end.
+    /// Starts it. `tell` hears its messages, and `None` at the end. One that is to join has no
+    /// standard input; what it is told waits until it has.
     pub fn start<F>(branch: &Branch, tell: F) -> Result<Self>
     where
-        F: Fn(Option<Up>) + Send + 'static,
+        F: Fn(Option<Up>) + Send + Sync + 'static,
     {
         let (program, arguments) = branch.command.split_first().context("no command")?;
+        let piped = || Stdio::piped();
         let mut child = Command::new(program)
             .args(arguments)
             .env_remove("LD_PRELOAD")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stdin(if branch.joins { Stdio::null() } else { piped() })
+            .stdout(piped())
+            .stderr(piped())
             .spawn()
             .with_context(|| program.clone())?;
-        let noise = Arc::new(Mutex::new(Noise::default()));
-        let stdin = child.stdin.take().expect("piped");
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let for_errors = Arc::clone(&noise);
-        // Ends first what may hold the reason that the end of messages makes asked for.
-        let errors = spawn("weir-noise", move || listen_to_noise(stderr, &for_errors))?;
-        let for_messages = Arc::clone(&noise);
-        spawn("weir-hear", move || {
-            listen(stdout, &for_messages, &tell);
-            let _ = errors.join();
-            tell(None);
-        })?;
-        let (down, lines) = channel::<Arc<str>>();
-        spawn("weir-tell", move || {
-            let mut stdin = stdin;
-            for line in lines {
-                // One that went away says so by its end.
-                if writeln!(stdin, "{line}")
-                    .and_then(|()| stdin.flush())
-                    .is_err()
-                {
-                    return;
-                }
-            }
-        })?;
-        Ok(Self {
+        let (down, lines) = channel();
+        let (sink, sinks) = channel::<Sink>();
+        if let Some(stdin) = child.stdin.take() {
+            let _ = sink.send(Box::new(stdin));
+        }
+        spawn("weir-tell", move || pass_on(&lines, &sinks))?;
+        let link = Self {
             seats: branch.seats.clone(),
             done: Vec::new(),
             heard: false,
             closed: false,
-            child,
             name: program.clone(),
             down: Some(down),
-            noise,
+            sink: Some(sink),
+            has_joined: Arc::default(),
+            tell: Arc::new(tell),
+            noise: Arc::default(),
+            child,
+        };
+        link.listen()
+    }
+
+    /// Starts the threads that hear it.
+    fn listen(mut self) -> Result<Self> {
+        let stdout = BufReader::new(self.child.stdout.take().expect("piped"));
+        let stderr = BufReader::new(self.child.stderr.take().expect("piped"));
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).context("a pid")?);
+        let (over, noise_over) = channel::<()>();
+        let noise = Arc::clone(&self.noise);
+        spawn("weir-noise", move || {
+            listen_to_noise(stderr, &noise);
+            drop(over);
+        })?;
+        let (noise, tell) = (Arc::clone(&self.noise), Arc::clone(&self.tell));
+        let has_joined = Arc::clone(&self.has_joined);
+        spawn("weir-hear", move || {
+            listen(stdout, &noise, &*tell);
+            // A launcher may close its output early. Who waits for its status does so later.
+            let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+            // The reason is often the last line of the other pipe, which somebody else may
+            // hold open (ssh leaves it to a ControlMaster): not waited for long.
+            let _ = noise_over.recv_timeout(NOISE_END);
+            if !has_joined.load(Ordering::SeqCst) {
+                tell(None);
+            }
+        })?;
+        Ok(self)
+    }
+
+    /// It came by another way, which counts from now on.
+    pub fn joined(&mut self, stream: TcpStream) -> Result<()> {
+        let Some(sink) = self.sink.take() else {
+            return Ok(());
+        };
+        self.has_joined.store(true, Ordering::SeqCst);
+        let from = BufReader::new(stream.try_clone()?);
+        let _ = sink.send(Box::new(WriteHalf(stream)));
+        let (noise, tell) = (Arc::clone(&self.noise), Arc::clone(&self.tell));
+        spawn("weir-joined", move || {
+            listen(from, &noise, &*tell);
+            tell(None);
         })
     }
 
@@ -108,6 +153,7 @@ impl Link {
     /// Ends its standard input, after what was told before.
     pub fn hang_up(&mut self) {
         self.down = None;
+        self.sink = None;
     }
 
     /// The first seat that has not done what is waited for.
@@ -138,15 +184,51 @@ impl Link {
     }
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<std::thread::JoinHandle<()>> {
+/// The way down of a connection; dropped, the other end reads its end, as of a pipe.
+struct WriteHalf(TcpStream);
+
+impl Write for WriteHalf {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
     let builder = std::thread::Builder::new().name(name.into());
     builder
         .stack_size(256 << 10)
         .spawn(run)
+        .map(drop)
         .context("starting a thread")
 }
 
-fn listen(mut from: impl BufRead, noise: &Mutex<Noise>, tell: &impl Fn(Option<Up>)) {
+/// Writes lines to the sink, once there is one; closes it when there are no more.
+fn pass_on(lines: &Receiver<Arc<str>>, sinks: &Receiver<Sink>) {
+    let Ok(mut sink) = sinks.recv() else {
+        return;
+    };
+    for line in lines {
+        // One that went away says so by its end.
+        if writeln!(sink, "{line}")
+            .and_then(|()| sink.flush())
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+fn listen(mut from: impl BufRead, noise: &Mutex<Noise>, tell: &(dyn Fn(Option<Up>) + Send + Sync)) {
     loop {
         match hear(&mut from) {
             Ok(Some(Heard::Message(up))) => tell(Some(*up)),
@@ -191,6 +273,7 @@ mod tests {
             }],
             own: Own::First,
             reach: Reach::Nowhere,
+            joins: false,
         };
         let (tell, heard) = channel();
         let link = Link::start(&branch, move |up| {

@@ -27,6 +27,7 @@
 //! | `reach` | the commands that start agents |
 //! | `message` | what agents say |
 //! | `link` | a process below an agent: its words, its noise |
+//! | `join` | agents that connect back |
 //! | `agent` | one node's part: the state machine |
 //! | `root` | the starter's end |
 //! | `address` | where a server listens for others |
@@ -34,6 +35,7 @@
 pub mod address;
 pub mod agent;
 mod hosts;
+mod join;
 mod link;
 pub mod message;
 pub mod nodes;

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | Slurm | `SLURM_JOB_NODELIST`, expanded by `scontrol show hostnames` | `srun`, one for all |
 //! | Flux | `flux getattr hostlist` | `flux exec`, one for all |
-//! | PBS | the file `PBS_NODEFILE` | ssh |
+//! | PBS | the file `PBS_NODEFILE` | `pbsdsh`, one a node |
 //! | LSF | the file `LSB_DJOB_HOSTFILE`, or `LSB_HOSTS` | `blaunch`, one a node |
 //! | else | `--hosts`, `--hostfile` | ssh |
 //!
@@ -22,6 +22,7 @@ use super::address::is_here;
 use super::hosts;
 use super::message::{Own, Seat};
 use super::reach::Reach;
+use super::root::random;
 
 /// The most servers on one machine.
 const SERVERS_MOST: u16 = 256;
@@ -70,7 +71,7 @@ pub fn find(wanted: &Wanted<'_>, launch: &Launch, env: &Environment) -> Result<O
         return Ok(None);
     }
     Ok(Some(Found {
-        reach: reach(method, &seats, launch, env.get("SLURM_JOB_ID"))?,
+        reach: reach(method, &seats, launch, env)?,
         own: Own::First,
         seats,
     }))
@@ -176,7 +177,7 @@ fn seats(hosts: Vec<String>, env: &Environment) -> Result<Vec<Seat>> {
 }
 
 /// How the others are reached.
-fn reach(method: Method, seats: &[Seat], launch: &Launch, job_id: Option<&str>) -> Result<Reach> {
+fn reach(method: Method, seats: &[Seat], launch: &Launch, env: &Environment) -> Result<Reach> {
     let program = match &launch.program {
         Some(program) => program.clone(),
         None => std::env::current_exe().context("finding the weir program")?,
@@ -186,7 +187,7 @@ fn reach(method: Method, seats: &[Seat], launch: &Launch, job_id: Option<&str>) 
     Ok(match method {
         Method::Slurm => Reach::All {
             command: srun(&others, program),
-            alive: job_id.map_or_else(Vec::new, |id| {
+            alive: env.get("SLURM_JOB_ID").map_or_else(Vec::new, |id| {
                 let job = format!("--jobs={id}");
                 words(&["squeue", "--noheader", "--states=RUNNING", &job])
             }),
@@ -201,7 +202,8 @@ fn reach(method: Method, seats: &[Seat], launch: &Launch, job_id: Option<&str>) 
                 .map(|host| words(&["blaunch", host, program, "agent"]))
                 .collect(),
         },
-        Method::Pbs | Method::Ssh | Method::Auto => Reach::Shell {
+        Method::Pbs => pbsdsh(&others, program, env)?,
+        Method::Ssh | Method::Auto => Reach::Shell {
             words: launch.ssh.0.clone(),
             program: program.to_owned(),
             fanout: launch.fanout,
@@ -248,6 +250,30 @@ fn flux_exec(others: &[&str], program: &str) -> Result<Vec<String>> {
     let ranks: Result<Vec<String>> = others.iter().map(rank).collect();
     let ranks = ranks?.join(",");
     Ok(words(&["flux", "exec", "-r", &ranks, program, "agent"]))
+}
+
+/// pbsdsh counts nodes as the file lists them, a line a slot. The invitation lies in the home
+/// directory, which the nodes of a cluster share.
+fn pbsdsh(others: &[&str], program: &str, env: &Environment) -> Result<Reach> {
+    let file = env.get("PBS_NODEFILE").context("PBS_NODEFILE is not set")?;
+    let text = std::fs::read_to_string(file).with_context(|| file.to_owned())?;
+    let slots: Vec<&str> = text.split_whitespace().collect();
+    let home = env.get("HOME").context("HOME is not set")?;
+    let number = u64::from_le_bytes(random()?);
+    let invitation = format!("{home}/.weir-join-{number:016x}");
+    let command = |host: &&str| {
+        let at = slots.iter().position(|slot| slot == host);
+        let at = at
+            .with_context(|| format!("{host} is not in {file}"))?
+            .to_string();
+        let join = ["agent", "--join", &invitation];
+        let start = ["pbsdsh", "-n", &at, "--", program];
+        Ok(words(&[&start[..], &join[..]].concat()))
+    };
+    Ok(Reach::Join {
+        commands: others.iter().map(command).collect::<Result<_>>()?,
+        file: invitation.clone(),
+    })
 }
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -343,9 +369,24 @@ mod tests {
             panic!();
         };
         assert_eq!(commands, [["blaunch", "b", "/opt/weir", "agent"]]);
-        let env: Environment = [("PBS_NODEFILE", file)].into_iter().collect();
+        let env = [("PBS_NODEFILE", file), ("HOME", "/home/u")];
+        let env: Environment = env.into_iter().collect();
         let found = find(&Wanted::default(), &launch(Method::Auto), &env);
-        assert_eq!(found.unwrap().unwrap().seats.len(), 2);
+        let Reach::Join { commands, file } = found.unwrap().unwrap().reach else {
+            panic!();
+        };
+        assert!(file.starts_with("/home/u/.weir-join-"), "{file}");
+        let expected = [
+            "pbsdsh",
+            "-n",
+            "2",
+            "--",
+            "/opt/weir",
+            "agent",
+            "--join",
+            &file,
+        ];
+        assert_eq!(commands, [expected]);
     }
 
     #[test]

@@ -25,6 +25,14 @@ pub enum Reach {
         /// For each seat that is not the first node's, in their order.
         commands: Vec<Vec<String>>,
     },
+    /// One command a node as well, whose programs have no standard input: pbsdsh. They find an
+    /// invitation in a file that all nodes see, and connect back.
+    Join {
+        /// For each seat that is not the first node's, in their order.
+        commands: Vec<Vec<String>>,
+        /// The invitation.
+        file: String,
+    },
     /// One command that starts an agent on all other nodes, and gives its standard input to
     /// each: srun, flux exec.
     All {
@@ -47,6 +55,8 @@ pub struct Branch {
     pub own: Own,
     /// How it reaches the others.
     pub reach: Reach,
+    /// Whether it comes by another way than the pipes of its process.
+    pub joins: bool,
 }
 
 impl Reach {
@@ -65,9 +75,10 @@ impl Reach {
                     seats: seats.to_vec(),
                     own: Own::First,
                     reach: self.clone(),
+                    joins: false,
                 })
                 .collect(),
-            Self::Each { commands } => commands
+            Self::Each { commands } | Self::Join { commands, .. } => commands
                 .iter()
                 .zip(below)
                 .map(|(command, seat)| Branch {
@@ -75,6 +86,7 @@ impl Reach {
                     seats: vec![seat.clone()],
                     own: Own::First,
                     reach: Self::Nowhere,
+                    joins: matches!(self, Self::Join { .. }),
                 })
                 .collect(),
             Self::All { command, .. } => vec![Branch {
@@ -82,6 +94,7 @@ impl Reach {
                 seats: below.to_vec(),
                 own: Own::ByName,
                 reach: Self::Nowhere,
+                joins: false,
             }],
         }
     }

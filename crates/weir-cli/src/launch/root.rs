@@ -149,7 +149,7 @@ fn read_summary(words: &mut impl BufRead) -> Result<Summary> {
 }
 
 /// Random bytes of the kernel.
-fn random<const N: usize>() -> Result<[u8; N]> {
+pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))

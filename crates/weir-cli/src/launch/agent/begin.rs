@@ -1,0 +1,279 @@
+//! From nothing to ready: servers and agents below are started, addresses collected, the roster
+//! given out.
+
+use std::io::{BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use weir_core::roster::Roster;
+
+use super::seat::{find_here, name_of, own_name};
+use super::summary::{is_request, SOCKET};
+use super::{forget_stdio, spawn, Agent, Event, Local};
+use crate::launch::join;
+use crate::launch::link::Link;
+use crate::launch::message::{Charge, Down, Failed, Own, Seat, Up};
+use crate::launch::reach::Reach;
+use crate::launch::server::{self, read_line, to_line, Go, Launch, Part};
+
+/// Longer than any start.
+const FOREVER: Duration = Duration::from_secs(86_400);
+
+impl Agent {
+    /// From nothing to ready.
+    pub(super) fn begin(&mut self) -> Result<(), Failed> {
+        let deadline = self.deadline();
+        let (own, below) = self.seats()?;
+        let here = own
+            .first()
+            .map_or_else(|| "this node".to_owned(), |seat| seat.host.clone());
+        let fail = |e: anyhow::Error| Failed {
+            host: here.clone(),
+            why: format!("{e:#}"),
+            lives: None,
+        };
+        // Others first: they take longer.
+        self.start_links(&below).map_err(fail)?;
+        for seat in own {
+            self.start_server(seat).map_err(fail)?;
+        }
+        self.wait(deadline, |agent| {
+            agent.locals.iter().all(|local| local.bound)
+        })?;
+        self.settle_in().map_err(fail)?;
+        self.wait(deadline, |agent| {
+            agent.links.iter().all(|link| link.awaited().is_none())
+        })?;
+        // All have come: the file with the secret has done its service.
+        self.invitation = None;
+        self.members.sort_by_key(|member| member.rank);
+        if self.charge.root {
+            let members = std::mem::take(&mut self.members);
+            let roster = Roster::new(self.charge.instance, members);
+            self.roster = Some(roster.map_err(|e| fail(e.into()))?);
+        } else {
+            let members = std::mem::take(&mut self.members);
+            self.say(&Up::Bound(members));
+            // As long as the others need: who is above has a deadline, and then goes.
+            self.wait(Instant::now() + FOREVER, |agent| agent.roster.is_some())?;
+        }
+        self.spread_roster().map_err(fail)?;
+        // For this step anew, except at the root, whose deadline is that of the whole.
+        let deadline = if self.charge.root {
+            deadline
+        } else {
+            self.deadline()
+        };
+        self.wait(deadline, |agent| {
+            agent.locals.iter().all(|local| local.ready.is_some())
+                && agent.links.iter().all(|link| link.awaited().is_none())
+        })?;
+        self.serve_socket().map_err(fail)?;
+        self.started = true;
+        let seated = std::mem::take(&mut self.seated);
+        self.say(&Up::Ready(seated));
+        if self.charge.root && !self.charge.lifeline {
+            forget_stdio();
+        }
+        Ok(())
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + Duration::from_millis(self.charge.deadline_ms)
+    }
+
+    /// Own seats, and those below.
+    fn seats(&self) -> Result<(Vec<Seat>, Vec<Seat>), Failed> {
+        let mut seats = self.charge.seats.clone();
+        match self.charge.own {
+            Own::All => Ok((seats, Vec::new())),
+            Own::First => {
+                let below = seats.split_off(1.min(seats.len()));
+                Ok((seats, below))
+            }
+            Own::ByName => match find_here(&seats) {
+                Ok(seat) => Ok((vec![seat], Vec::new())),
+                Err(e) => Err(Failed {
+                    host: own_name(),
+                    why: format!("{e:#}"),
+                    lives: None,
+                }),
+            },
+        }
+    }
+
+    fn start_links(&mut self, below: &[Seat]) -> Result<()> {
+        // Whoever is nearest to what hangs is to be the first to say so.
+        let below_charge = Charge {
+            deadline_ms: self.charge.deadline_ms * 9 / 10,
+            root: false,
+            lifeline: true,
+            ..self.charge.clone()
+        };
+        for branch in self.charge.reach.branches(below) {
+            let (index, tell) = (self.links.len(), self.tell.clone());
+            let link = Link::start(&branch, move |up| {
+                let _ = tell.send(Event::Link(index, up));
+            });
+            let link =
+                link.with_context(|| format!("starting weir on {}", branch.seats[0].host))?;
+            if !branch.joins {
+                link.tell(&Down::Charge(Box::new(Charge {
+                    seats: branch.seats,
+                    own: branch.own,
+                    reach: branch.reach,
+                    ..below_charge.clone()
+                })));
+            }
+            self.links.push(link);
+        }
+        if let Reach::Join { file, .. } = &self.charge.reach {
+            let tell = self.tell.clone();
+            let charge = Charge {
+                seats: below.to_vec(),
+                own: Own::ByName,
+                reach: Reach::Nowhere,
+                ..below_charge
+            };
+            let host = self.charge.seats[0].host.clone();
+            let invited = join::invite(Path::new(file), charge, &host, move |rank, stream| {
+                let _ = tell.send(Event::Joined(rank, stream));
+            });
+            self.invitation = Some(invited.context("inviting the other nodes")?);
+        }
+        Ok(())
+    }
+
+    fn start_server(&mut self, seat: Seat) -> Result<()> {
+        let share = match self.charge.own {
+            Own::All => u32::from(self.charge.servers),
+            _ => 1,
+        };
+        let (child, lifeline, words) = server::spawn(&Launch {
+            name: Some(name_of(&self.charge.name, seat.rank, share)),
+            lifeline: true,
+            settings: self.charge.settings.clone(),
+            part: Some(Part {
+                instance: self.charge.instance,
+                secret: self.charge.secret.clone(),
+                rank: seat.rank,
+                servers: self.charge.servers,
+                host: seat.host.clone(),
+                share,
+            }),
+        })?;
+        let (index, tell) = (self.locals.len(), self.tell.clone());
+        spawn("weir-server", move || {
+            let mut words = BufReader::new(words);
+            loop {
+                let word = read_line(&mut words).ok();
+                let over = word.is_none();
+                if tell.send(Event::Server(index, word)).is_err() || over {
+                    return;
+                }
+            }
+        })?;
+        self.locals.push(Local {
+            seat,
+            child,
+            lifeline: Some(lifeline),
+            run_dir: None,
+            bound: false,
+            ready: None,
+            ended: None,
+            closed: false,
+        });
+        Ok(())
+    }
+
+    /// Once there is a run directory, standard error is a file in it.
+    fn settle_in(&self) -> Result<()> {
+        if let Some(run_dir) = self.run_dir() {
+            let log = std::fs::File::options()
+                .create(true)
+                .append(true)
+                .open(run_dir.join("agent.log"))?;
+            nix::unistd::dup2_stderr(&log)?;
+        }
+        Ok(())
+    }
+
+    fn run_dir(&self) -> Option<&Path> {
+        self.locals.first()?.run_dir.as_deref()
+    }
+
+    fn spread_roster(&mut self) -> Result<()> {
+        let roster = self.roster.as_ref().expect("made, or waited for");
+        let line: Arc<str> = to_line(&Down::Roster(roster.clone())).into();
+        for link in &mut self.links {
+            link.done.clear();
+            link.tell_line(&line);
+        }
+        let text = to_line(roster);
+        for local in &mut self.locals {
+            let run_dir = local.run_dir.as_deref().expect("bound");
+            crate::roster::write(run_dir, &text)?;
+            let lifeline = local.lifeline.as_mut().expect("not ended");
+            writeln!(lifeline, "{}", to_line(&Go {})).context("the server went away")?;
+        }
+        Ok(())
+    }
+
+    fn serve_socket(&self) -> Result<()> {
+        for local in &self.locals {
+            let run_dir = local.run_dir.as_deref().expect("bound");
+            let listener = UnixListener::bind(run_dir.join(SOCKET)).context(SOCKET)?;
+            let tell = self.tell.clone();
+            spawn("weir-asked", move || {
+                let asked = listener.incoming().flatten();
+                for asked in asked.filter(is_request) {
+                    if tell.send(Event::Asked(asked)).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes events until `done` or the deadline.
+    fn wait(&mut self, deadline: Instant, done: impl Fn(&Self) -> bool) -> Result<(), Failed> {
+        while !done(self) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(left) {
+                Ok(event) => self.take(event)?,
+                Err(RecvTimeoutError::Timeout) => return Err(self.too_late()),
+                Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept"),
+            }
+            if self.stopping {
+                return Err(Failed {
+                    host: own_name(),
+                    why: "given up: it was asked to end before all was ready".into(),
+                    lives: None,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn too_late(&self) -> Failed {
+        let seconds = self.charge.deadline_ms.div_ceil(1000);
+        let late = self
+            .links
+            .iter()
+            .find_map(|link| Some((link.awaited()?, link.last_output())));
+        let (host, output) = match late {
+            Some((seat, output)) => (seat.host.clone(), output),
+            None => (own_name(), String::new()),
+        };
+        Failed {
+            host,
+            why: format!("not ready after {seconds} s (launch.deadline_s){output}"),
+            lives: None,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What an agent makes of the words of its servers and of the agents below.
+
+use std::process::Command;
+
+use weir_core::roster::Member;
+use weir_core::types::Rank;
+
+use super::{spawn, Agent, Event};
+use crate::launch::message::{Failed, Seat, Seated, Up};
+use crate::launch::reach::Reach;
+use crate::launch::server::Word;
+
+impl Agent {
+    pub(super) fn heard_server(&mut self, index: usize, word: Option<Word>) -> Result<(), Failed> {
+        let local = &mut self.locals[index];
+        let host = local.seat.host.clone();
+        let failed = |why, lives| Failed { host, why, lives };
+        match word {
+            Some(Word::Bound { address, run_dir }) => {
+                local.bound = true;
+                local.run_dir = Some(run_dir);
+                self.members.push(Member {
+                    rank: Rank(local.seat.rank),
+                    host: local.seat.host.clone(),
+                    address,
+                });
+            }
+            Some(Word::Ready(ready)) => {
+                local.ready = Some(ready.clone());
+                let seat = local.seat.clone();
+                self.seated.push(Seated { seat, ready });
+            }
+            Some(Word::Lives { run_dir }) => {
+                let why = format!("instance {} runs already", self.charge.name);
+                return Err(failed(why, Some(run_dir)));
+            }
+            Some(Word::Failed(why)) => return Err(failed(why, None)),
+            Some(Word::Ended(ended)) => local.ended = Some(ended),
+            None => {
+                local.closed = true;
+                let status = local.child.wait();
+                let status = status.map_or_else(|e| e.to_string(), |status| status.to_string());
+                if !self.started {
+                    return Err(failed(format!("the server gave up ({status})"), None));
+                }
+                if local.ended.is_none() {
+                    let seat = local.seat.clone();
+                    self.heard_of_loss(seat, format!("the server was lost ({status})"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn heard_link(&mut self, index: usize, up: Option<Up>) -> Result<(), Failed> {
+        let link = &mut self.links[index];
+        link.heard |= up.is_some();
+        match up {
+            Some(Up::Bound(members)) => {
+                link.done.extend(members.iter().map(|member| member.rank.0));
+                self.members.extend(members);
+            }
+            Some(Up::Ready(seated)) => {
+                link.done
+                    .extend(seated.iter().map(|seated| seated.seat.rank));
+                self.seated.extend(seated);
+            }
+            Some(Up::Failed(failed)) if !self.started => return Err(failed),
+            Some(Up::Failed(_)) => {}
+            Some(Up::Lost { seat, why }) => self.heard_of_loss(seat, why),
+            Some(Up::Stop) => self.ask_to_stop(),
+            Some(Up::Ended(ended)) => {
+                link.done.extend(ended.iter().map(|(seat, _)| seat.rank));
+                self.ended.extend(ended);
+            }
+            None => {
+                link.closed = true;
+                link.hang_up();
+                let missing: Vec<Seat> = link.seats.clone();
+                let missing = missing
+                    .into_iter()
+                    .filter(|seat| !link.done.contains(&seat.rank));
+                let missing: Vec<Seat> = missing.collect();
+                if !self.started {
+                    let why = link.end();
+                    let host = missing.first().or(link.seats.first()).expect("not empty");
+                    return Err(Failed {
+                        host: host.host.clone(),
+                        why,
+                        lives: None,
+                    });
+                }
+                if !missing.is_empty() && self.farewell.is_none() {
+                    let why = link.end();
+                    for seat in missing {
+                        self.heard_of_loss(seat, why.clone());
+                    }
+                    self.ask_after_the_job();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The command that held all other nodes ended: with its nodes, or with the job. A batch
+    /// system that does not see daemons as part of the job would leave this node's.
+    fn ask_after_the_job(&self) {
+        let Reach::All { alive, .. } = &self.charge.reach else {
+            return;
+        };
+        let (alive, tell) = (alive.clone(), self.tell.clone());
+        let asked = spawn("weir-job", move || {
+            let Some((program, arguments)) = alive.split_first() else {
+                return;
+            };
+            let output = Command::new(program).args(arguments).output();
+            if output.is_ok_and(|output| output.status.success() && output.stdout.is_empty()) {
+                let _ = tell.send(Event::JobOver);
+            }
+        });
+        if let Err(e) = asked {
+            eprintln!("{e:#}");
+        }
+    }
+
+    fn heard_of_loss(&mut self, seat: Seat, why: String) {
+        let known = format!("server {} on {}: ", seat.rank, seat.host);
+        if self.lost.iter().any(|line| line.starts_with(&known)) {
+            return;
+        }
+        eprintln!("{known}{why}");
+        self.lost.push(known + &why);
+        if !self.charge.root {
+            self.say(&Up::Lost { seat, why });
+        }
+    }
+}

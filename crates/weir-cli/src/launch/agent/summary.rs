@@ -1,0 +1,79 @@
+//! What came of an instance, and asking for its end at the socket of an agent.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{ensure, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::instance::Report;
+use crate::launch::message::Seat;
+use crate::launch::server::Ended;
+use crate::report;
+
+/// The agent's socket in the run directory.
+pub const SOCKET: &str = "agent.sock";
+
+/// How long who connects may take to ask.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What an agent answers to who asked at its socket for the end of the instance.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Summary {
+    /// What all servers did, if all told.
+    pub report: Option<Report>,
+    /// What is to be told, a line each.
+    pub problems: Vec<String>,
+    /// How many servers did not end in order.
+    pub lost: usize,
+}
+
+impl Summary {
+    pub(super) fn of(ended: &[(Seat, Ended)], lost: &[String]) -> Self {
+        let (mut problems, mut failed) = (lost.to_vec(), lost.len());
+        let mut reports = Vec::new();
+        for (seat, ended) in ended {
+            match &ended.result {
+                Ok(report) => reports.push(report),
+                Err(why) => {
+                    failed += 1;
+                    problems.push(format!("server {} on {}: {why}", seat.rank, seat.host));
+                }
+            }
+            if let Some(log) = &ended.log {
+                let log = log.display();
+                problems.push(format!("the log of the server on {} is {log}", seat.host));
+            }
+        }
+        Self {
+            report: report::sum(&reports),
+            problems,
+            lost: failed,
+        }
+    }
+}
+
+/// What is asked at the socket.
+const REQUEST: &str = "stop\n";
+
+/// Whether a connection asks for the end of the instance; it has a moment to do so.
+pub(super) fn is_request(stream: &UnixStream) -> bool {
+    let mut line = [0; REQUEST.len()];
+    let limited = stream.set_read_timeout(Some(PATIENCE));
+    let mut stream = stream;
+    limited.is_ok() && stream.read_exact(&mut line).is_ok() && line == *REQUEST.as_bytes()
+}
+
+/// Asks the agent at `run_dir` to end the whole instance; `None` if there is no agent.
+pub fn stop(run_dir: &Path) -> Result<Option<Summary>> {
+    let Ok(stream) = UnixStream::connect(run_dir.join(SOCKET)) else {
+        return Ok(None);
+    };
+    let mut line = String::new();
+    (&stream).write_all(REQUEST.as_bytes())?;
+    BufReader::new(stream).read_line(&mut line)?;
+    ensure!(!line.is_empty(), "the instance's agent was lost");
+    Ok(Some(serde_json::from_str(&line)?))
+}

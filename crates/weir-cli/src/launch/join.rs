@@ -1,0 +1,268 @@
+//! Agents that connect back to the first node's: for pbsdsh, whose programs have no standard input.
+//!
+//! The first node's agent writes an invitation, of mode 0600, where all nodes see it (the home
+//! directory): where it listens, and the charge with the secret. Who connects proves to know the
+//! secret, and so does who answers; neither sends it.
+//!
+//! ```text
+//!  first node                                        another
+//!   | --- 32 random bytes A ------------------------->|
+//!   |<-- rank (u16, little endian), 32 random bytes B, |
+//!   |    MAC("agent", A, B, rank) --------------------|
+//!   | --- MAC("root", B, A, rank) ------------------->|   then lines, as in `message`
+//! ```
+//!
+//! The MAC is BLAKE3, keyed with the secret, over the instance's id and what is in parentheses.
+//! The lines that follow are not secret, and whoever could change them on the way could
+//! disturb the servers as well.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use serde::{Deserialize, Serialize};
+use weir_config::{Environment, Loaded};
+
+use super::address::fabric_listener;
+use super::agent::find_here;
+use super::message::{Charge, Own};
+use super::root::random;
+use super::server::to_line;
+
+/// How long a step of the greeting, or a connection, may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest invitation, bytes.
+const INVITATION_MOST: u64 = 16 << 20;
+
+/// What is in the file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Invitation {
+    address: SocketAddr,
+    charge: Charge,
+}
+
+/// An invitation that stands; dropped, the file is gone. Who comes later is turned away.
+#[derive(Debug)]
+pub struct Invited {
+    file: PathBuf,
+    open: Arc<()>,
+}
+
+impl Drop for Invited {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+/// Writes an invitation to all seats of `charge`; `came` is called with each that came and proved
+/// who it is.
+pub fn invite(
+    file: &Path,
+    charge: Charge,
+    host: &str,
+    came: impl Fn(u16, TcpStream) + Send + Sync + 'static,
+) -> Result<Invited> {
+    let config = Loaded::from_toml(&charge.settings, &Environment::default())?.config;
+    let listener = fabric_listener(&config.fabric, host, false)?;
+    let invitation = Invitation {
+        address: listener.local_addr()?,
+        charge,
+    };
+    let mut options = File::options();
+    let mut out = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(file)?;
+    let invited = Invited {
+        file: file.to_owned(),
+        open: Arc::default(),
+    };
+    // Whole before it is read: programs are started by who reads the errors of this one.
+    out.write_all(to_line(&invitation).as_bytes())?;
+    let (charge, open) = (Arc::new(invitation.charge), Arc::downgrade(&invited.open));
+    let came = Arc::new(came);
+    let accept = move || {
+        for stream in listener.incoming().flatten() {
+            if open.strong_count() == 0 {
+                return;
+            }
+            let (charge, came) = (Arc::clone(&charge), Arc::clone(&came));
+            std::thread::spawn(move || match greet(&stream, &charge) {
+                Ok(rank) => came(rank, stream),
+                Err(e) => eprintln!("turned away a connection: {e:#}"),
+            });
+        }
+    };
+    std::thread::Builder::new()
+        .name("weir-invite".into())
+        .spawn(accept)?;
+    Ok(invited)
+}
+
+/// The first node's side of the greeting; the rank of who came.
+fn greet(mut stream: &TcpStream, charge: &Charge) -> Result<u16> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let ours: [u8; 32] = random()?;
+    stream.write_all(&ours)?;
+    let (mut rank, mut theirs, mut proof) = ([0; 2], [0; 32], [0; 32]);
+    stream.read_exact(&mut rank)?;
+    stream.read_exact(&mut theirs)?;
+    stream.read_exact(&mut proof)?;
+    // Comparing hashes takes the same time wherever they differ.
+    ensure!(
+        mac(charge, "agent", &ours, &theirs, rank) == blake3::Hash::from_bytes(proof),
+        "it does not know the secret"
+    );
+    let seat = u16::from_le_bytes(rank);
+    ensure!(
+        charge.seats.iter().any(|known| known.rank == seat),
+        "no seat {seat} is awaited"
+    );
+    stream.write_all(mac(charge, "root", &theirs, &ours, rank).as_bytes())?;
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)?;
+    Ok(seat)
+}
+
+/// Follows the invitation in `file`: the charge of this node, and both ways of the connection.
+pub fn join(file: &Path) -> Result<(Charge, TcpStream, TcpStream)> {
+    let Invitation { address, charge } =
+        read(file).with_context(|| format!("the invitation {}", file.display()))?;
+    let seat = find_here(&charge.seats)?;
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)
+        .with_context(|| format!("the first node's {address}"))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let (ours, rank): ([u8; 32], _) = (random()?, seat.rank.to_le_bytes());
+    let (mut theirs, mut proof) = ([0; 32], [0; 32]);
+    stream.read_exact(&mut theirs)?;
+    stream.write_all(&rank)?;
+    stream.write_all(&ours)?;
+    stream.write_all(mac(&charge, "agent", &theirs, &ours, rank).as_bytes())?;
+    stream
+        .read_exact(&mut proof)
+        .context("the first node turned us away")?;
+    ensure!(
+        mac(&charge, "root", &ours, &theirs, rank) == blake3::Hash::from_bytes(proof),
+        "who answers at {address} does not know the secret"
+    );
+    stream.set_read_timeout(None)?;
+    let charge = Charge {
+        seats: vec![seat],
+        own: Own::First,
+        ..charge
+    };
+    Ok((charge, stream.try_clone()?, stream))
+}
+
+fn mac(charge: &Charge, side: &str, first: &[u8], second: &[u8], rank: [u8; 2]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new_keyed(charge.secret.expose());
+    // Parts of fixed lengths after the side's zero: nothing can be taken for something else.
+    let parts = [
+        side.as_bytes(),
+        &[0],
+        &charge.instance.0,
+        first,
+        second,
+        &rank,
+    ];
+    for part in parts {
+        hasher.update(part);
+    }
+    hasher.finalize()
+}
+
+fn read(file: &Path) -> Result<Invitation> {
+    let mut options = File::options();
+    let file = options
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(file)?;
+    let meta = file.metadata()?;
+    ensure!(
+        meta.uid() == crate::place::uid() && meta.mode().trailing_zeros() >= 6,
+        "it is not ours alone"
+    );
+    let mut text = String::new();
+    file.take(INVITATION_MOST).read_to_string(&mut text)?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::message::Seat;
+    use crate::launch::reach::Reach;
+    use std::sync::mpsc::channel;
+    use weir_core::roster::{InstanceId, Secret};
+
+    fn charge(secret: u8) -> Charge {
+        Charge {
+            version: String::new(),
+            instance: InstanceId([1; 16]),
+            secret: Secret::new([secret; 32]),
+            name: "x".into(),
+            servers: 2,
+            settings: "[fabric]\naddress = \"127.0.0.0/8\"\n".into(),
+            seats: vec![Seat {
+                rank: 1,
+                host: "localhost".into(),
+            }],
+            own: Own::ByName,
+            reach: Reach::Nowhere,
+            deadline_ms: 1,
+            root: false,
+            lifeline: true,
+            heed_signals: false,
+        }
+    }
+
+    #[test]
+    fn who_knows_the_secret_is_let_in_and_nobody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("invitation");
+        let (came, heard) = channel();
+        let invited = invite(&file, charge(7), "localhost", move |rank, _| {
+            came.send(rank).unwrap();
+        });
+        let invited = invited.unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+        // Somebody who found out where, but not the secret.
+        let mut other = read(&file).unwrap();
+        other.charge.secret = Secret::new([8; 32]);
+        let forged = dir.path().join("forged");
+        let mut options = File::options();
+        let mut out = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&forged)
+            .unwrap();
+        out.write_all(to_line(&other).as_bytes()).unwrap();
+        let refused = join(&forged).unwrap_err();
+        assert!(refused.to_string().contains("turned us away"), "{refused}");
+        assert!(heard.try_recv().is_err());
+
+        let (charge, _, _) = join(&file).unwrap();
+        assert_eq!(charge.seats[0].rank, 1);
+        assert_eq!(heard.recv(), Ok(1));
+        drop(invited);
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn an_invitation_that_others_can_read_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("invitation");
+        std::fs::write(&file, "{}").unwrap();
+        let refused = read(&file).unwrap_err();
+        assert!(refused.to_string().contains("not ours alone"), "{refused}");
+    }
+}
