@@ -1,7 +1,8 @@
 # The first process of a node, or of the switch, in namespaces of its own: gives the node its view
 # of the file system, says "ready", and is a parent to orphans until its standard input ends; a
 # line "stay" before lets it live on. The kernel kills every process of the node with it.
-# Arguments: directory of the cluster; of a node: its directory, its host name.
+# Arguments: directory of the cluster; of a node: its directory, its host name, and a directory
+# that it sees even where it is below /tmp.
 set -eu
 cluster=$1
 mount --make-rprivate /
@@ -13,7 +14,13 @@ if [ $# -gt 1 ]; then
     mount -t tmpfs -o mode=1777 tmpfs /dev/shm
     mount -t tmpfs -o mode=755 tmpfs /run
     mkdir /run/sshd
-    mount --bind "$node/tmp" /tmp
+    case $4 in
+    /tmp/*)
+        mkdir -p "$node$4"
+        mount --bind "$4" "$node$4"
+        ;;
+    esac
+    mount --rbind "$node/tmp" /tmp
     chmod 1777 /tmp
     mount --bind "$cluster/hosts" /etc/hosts
     # What root's shells do at their start on this machine is nothing that a node should do, and

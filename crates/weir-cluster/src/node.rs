@@ -102,7 +102,10 @@ pub fn start_init(cluster: &Path, node: Option<&Node>) -> Result<Init> {
         .arg(cluster.join("init.sh"))
         .arg(cluster);
     if let Some(node) = node {
-        command.arg(&node.dir).arg(&node.host);
+        // The programs to be run, if they are below /tmp, of which nodes have one each.
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let source = source.canonicalize().unwrap_or(source);
+        command.arg(&node.dir).arg(&node.host).arg(source);
     }
     std::fs::create_dir_all(&dir)?;
     let log = dir.join("init.log");

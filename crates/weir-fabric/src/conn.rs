@@ -1,0 +1,233 @@
+//! One connection's bytes: frames in, frames out. No socket of its own, so that it can be
+//! tested with any pieces.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice, Read, Write};
+
+use crate::frame::{Garbage, Head, HEAD_BYTES};
+use crate::Message;
+
+/// How many buffers go into one write.
+const BATCH: usize = 16;
+
+/// Why a connection is no longer of use.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// The other end closed it, or the network broke it.
+    #[error("the connection ended: {0}")]
+    Ended(std::io::Error),
+    /// What came is no frame.
+    #[error("{0}")]
+    Garbage(#[from] Garbage),
+}
+
+/// Frames on their way out.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    buffers: VecDeque<Vec<u8>>,
+    /// Bytes of the first one that are out.
+    sent: usize,
+}
+
+impl Outgoing {
+    /// Adds a frame.
+    pub fn push(&mut self, head: &Head, prefix: &[u8], message: Message) {
+        let mut first = Vec::with_capacity(HEAD_BYTES + prefix.len() + message.body.len());
+        first.extend_from_slice(&head.encode());
+        first.extend_from_slice(prefix);
+        first.extend_from_slice(&message.body);
+        self.buffers.push_back(first);
+        if !message.bulk.is_empty() {
+            self.buffers.push_back(message.bulk);
+        }
+    }
+
+    /// Writes as much as goes without waiting; true when all is out.
+    pub fn write_to(&mut self, to: &mut impl Write) -> Result<bool, Broken> {
+        while !self.buffers.is_empty() {
+            let slices: Vec<IoSlice<'_>> = self
+                .buffers
+                .iter()
+                .take(BATCH)
+                .enumerate()
+                .map(|(i, buffer)| IoSlice::new(&buffer[if i == 0 { self.sent } else { 0 }..]))
+                .collect();
+            match to.write_vectored(&slices) {
+                Ok(0) => return Err(Broken::Ended(ErrorKind::WriteZero.into())),
+                Ok(done) => self.advance(done),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(Broken::Ended(e)),
+            }
+        }
+        Ok(true)
+    }
+
+    fn advance(&mut self, mut done: usize) {
+        while let Some(first) = self.buffers.front() {
+            let left = first.len() - self.sent;
+            if done < left {
+                self.sent += done;
+                return;
+            }
+            done -= left;
+            self.sent = 0;
+            self.buffers.pop_front();
+        }
+    }
+}
+
+/// Frames that are coming in.
+#[derive(Debug)]
+pub struct Incoming {
+    head: [u8; HEAD_BYTES],
+    got: usize,
+    frame: Option<(Head, Message)>,
+}
+
+impl Default for Incoming {
+    fn default() -> Self {
+        Incoming {
+            head: [0; HEAD_BYTES],
+            got: 0,
+            frame: None,
+        }
+    }
+}
+
+impl Incoming {
+    /// Reads on; a frame when one is whole, `None` when there is no more for now.
+    pub fn read_from(&mut self, from: &mut impl Read) -> Result<Option<(Head, Message)>, Broken> {
+        loop {
+            let got = self.got;
+            let rest = match &mut self.frame {
+                None => &mut self.head[got..],
+                Some((head, message)) if got < head.body => &mut message.body[got..],
+                Some((head, message)) => &mut message.bulk[got - head.body..],
+            };
+            if !rest.is_empty() {
+                match from.read(rest) {
+                    Ok(0) => return Err(Broken::Ended(ErrorKind::UnexpectedEof.into())),
+                    Ok(more) => self.got += more,
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                    Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                    Err(e) => return Err(Broken::Ended(e)),
+                }
+            }
+            if let Some(whole) = self.step()? {
+                return Ok(Some(whole));
+            }
+        }
+    }
+
+    /// Goes from the head to the frame, and from the frame to its end.
+    fn step(&mut self) -> Result<Option<(Head, Message)>, Broken> {
+        match &self.frame {
+            None if self.got == HEAD_BYTES => {
+                let head = Head::decode(&self.head)?;
+                let message = Message {
+                    body: vec![0; head.body],
+                    bulk: vec![0; head.bulk],
+                };
+                self.got = 0;
+                self.frame = Some((head, message));
+                self.finish()
+            }
+            None => Ok(None),
+            Some(_) => self.finish(),
+        }
+    }
+
+    #[allow(clippy::unnecessary_wraps)] // as the caller returns it
+    fn finish(&mut self) -> Result<Option<(Head, Message)>, Broken> {
+        let whole = |(head, _): &(Head, Message)| self.got == head.body + head.bulk;
+        if !self.frame.as_ref().is_some_and(whole) {
+            return Ok(None);
+        }
+        self.got = 0;
+        Ok(self.frame.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Kind;
+    use crate::CallId;
+    use proptest::prelude::*;
+
+    /// Gives and takes pieces of a few bytes, and says so in between.
+    struct Trickle {
+        bytes: VecDeque<u8>,
+        steps: Vec<usize>,
+        at: usize,
+    }
+
+    impl Trickle {
+        fn step(&mut self) -> Option<usize> {
+            self.at += 1;
+            let step = self.steps[self.at % self.steps.len()];
+            (step > 0).then_some(step)
+        }
+    }
+
+    impl Read for Trickle {
+        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+            let step = self.step().ok_or(ErrorKind::WouldBlock)?;
+            let take = step.min(out.len()).min(self.bytes.len());
+            if take == 0 {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            for (byte, next) in out.iter_mut().zip(self.bytes.drain(..take)) {
+                *byte = next;
+            }
+            Ok(take)
+        }
+    }
+
+    impl Write for Trickle {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let step = self.step().ok_or(ErrorKind::WouldBlock)?;
+            let take = step.min(bytes.len());
+            self.bytes.extend(&bytes[..take]);
+            Ok(take)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_pieces(
+            sizes in proptest::collection::vec((0..300usize, 0..300usize), 1..8),
+            mut steps in proptest::collection::vec(0..40usize, 1..9),
+        ) {
+            steps.push(7);
+            let mut wire = Trickle { bytes: VecDeque::new(), steps, at: 0 };
+            let mut out = Outgoing::default();
+            let mut sent = Vec::new();
+            for (i, (body, bulk)) in sizes.iter().enumerate() {
+                let message = Message { body: vec![i as u8; *body], bulk: vec![!(i as u8); *bulk] };
+                let head = Head { kind: Kind::Reply, call: CallId(i as u64), body: *body, bulk: *bulk };
+                out.push(&head, &[], message.clone());
+                sent.push((head, message));
+            }
+            while !out.write_to(&mut wire).unwrap() {}
+            let mut incoming = Incoming::default();
+            let mut came = Vec::new();
+            while came.len() < sent.len() {
+                came.extend(incoming.read_from(&mut wire).unwrap());
+            }
+            prop_assert_eq!(came, sent);
+        }
+
+        #[test]
+        fn garbage_is_an_error_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 24..200)) {
+            let mut incoming = Incoming::default();
+            let mut from = &bytes[..];
+            while let Ok(Some(_)) = incoming.read_from(&mut from) {}
+        }
+    }
+}

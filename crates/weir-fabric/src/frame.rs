@@ -1,0 +1,240 @@
+//! The wire format, and the proof that both ends know the secret.
+//!
+//! ```text
+//! frame:   0        4        8                16       20       24
+//!         +--------+--------+----------------+--------+--------+------+------+
+//!         | magic  | kind   | call           | body   | bulk   | body | bulk |
+//!         +--------+--------+----------------+--------+--------+------+------+
+//!           u32      u32      u64              u32      u32        little-endian
+//!
+//! dialler                                    acceptor
+//!   HELLO  version, instance, from, to,
+//!          incarnation, nonce           --->
+//!                                       <--- CHALLENGE  the same of the acceptor, and
+//!                                                       proof("acceptor", both)
+//!   PROOF  proof("dialler", both)       --->
+//!   REQUEST, REQUEST, ...               --->
+//!                                       <--- REPLY, REPLY, ...
+//! ```
+//!
+//! A proof is the keyed BLAKE3 of a word for the role and of both greetings, under the
+//! instance's secret; the nonces make each handshake's its own. REQUEST's body begins with the
+//! number below which all calls of the dialler have ended: what is remembered of them can go.
+
+use blake3::Hash;
+use weir_core::roster::{InstanceId, Secret};
+use weir_core::types::Rank;
+
+use crate::CallId;
+
+/// The version of this format and of `proto::peer`.
+pub const VERSION: u32 = 1;
+/// "WFAB".
+const MAGIC: u32 = u32::from_le_bytes(*b"WFAB");
+/// Bytes of a frame's head.
+pub const HEAD_BYTES: usize = 24;
+/// The longest body.
+pub const BODY_MOST: usize = 8 << 20;
+/// The longest bulk.
+pub const BULK_MOST: usize = 16 << 20;
+/// Bytes of a greeting.
+pub const GREETING_BYTES: usize = 4 + 16 + 2 + 2 + 8 + 32;
+/// Bytes of a proof.
+pub const PROOF_BYTES: usize = 32;
+
+/// What a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Kind {
+    /// A dialler's greeting.
+    Hello = 1,
+    /// An acceptor's greeting and proof.
+    Challenge = 2,
+    /// A dialler's proof.
+    Proof = 3,
+    /// A call.
+    Request = 4,
+    /// Its reply.
+    Reply = 5,
+}
+
+/// A frame's head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// What it is.
+    pub kind: Kind,
+    /// Of requests and replies.
+    pub call: CallId,
+    /// Bytes of the body.
+    pub body: usize,
+    /// Bytes of the bulk.
+    pub bulk: usize,
+}
+
+/// Bytes that are no frame of ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("not a frame")]
+pub struct Garbage;
+
+impl Head {
+    /// The head as it travels.
+    pub fn encode(&self) -> [u8; HEAD_BYTES] {
+        let mut out = [0; HEAD_BYTES];
+        out[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        out[4..8].copy_from_slice(&(self.kind as u32).to_le_bytes());
+        out[8..16].copy_from_slice(&self.call.0.to_le_bytes());
+        out[16..20].copy_from_slice(&length(self.body).to_le_bytes());
+        out[20..24].copy_from_slice(&length(self.bulk).to_le_bytes());
+        out
+    }
+
+    /// Reads a head; lengths are within the limits, and those of a handshake fixed.
+    pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Result<Head, Garbage> {
+        let word = |at: usize| -> [u8; 4] { core::array::from_fn(|i| bytes[at + i]) };
+        let number = |at| u32::from_le_bytes(word(at));
+        let kind = match number(4) {
+            1 => Kind::Hello,
+            2 => Kind::Challenge,
+            3 => Kind::Proof,
+            4 => Kind::Request,
+            5 => Kind::Reply,
+            _ => return Err(Garbage),
+        };
+        let head = Head {
+            kind,
+            call: CallId(u64::from(number(8)) | u64::from(number(12)) << 32),
+            body: usize::try_from(number(16)).map_err(|_| Garbage)?,
+            bulk: usize::try_from(number(20)).map_err(|_| Garbage)?,
+        };
+        let good = match kind {
+            Kind::Hello => (head.body, head.bulk) == (GREETING_BYTES, 0),
+            Kind::Challenge => (head.body, head.bulk) == (GREETING_BYTES + PROOF_BYTES, 0),
+            Kind::Proof => (head.body, head.bulk) == (PROOF_BYTES, 0),
+            Kind::Request | Kind::Reply => head.body <= BODY_MOST && head.bulk <= BULK_MOST,
+        };
+        (number(0) == MAGIC && good).then_some(head).ok_or(Garbage)
+    }
+}
+
+/// Lengths above the limits are refused before they get here.
+fn length(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// Who speaks, to whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Greeting {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The instance.
+    pub instance: InstanceId,
+    /// The speaker.
+    pub from: Rank,
+    /// Who is spoken to.
+    pub to: Rank,
+    /// Which life of the speaker this is.
+    pub incarnation: u64,
+    /// Never the same twice.
+    pub nonce: [u8; 32],
+}
+
+impl Greeting {
+    /// The greeting as it travels.
+    pub fn encode(&self) -> [u8; GREETING_BYTES] {
+        let mut out = [0; GREETING_BYTES];
+        out[0..4].copy_from_slice(&self.version.to_le_bytes());
+        out[4..20].copy_from_slice(&self.instance.0);
+        out[20..22].copy_from_slice(&self.from.0.to_le_bytes());
+        out[22..24].copy_from_slice(&self.to.0.to_le_bytes());
+        out[24..32].copy_from_slice(&self.incarnation.to_le_bytes());
+        out[32..64].copy_from_slice(&self.nonce);
+        out
+    }
+
+    /// Reads a greeting.
+    pub fn decode(bytes: &[u8; GREETING_BYTES]) -> Greeting {
+        fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+            core::array::from_fn(|i| bytes[at + i])
+        }
+        Greeting {
+            version: u32::from_le_bytes(part(bytes, 0)),
+            instance: InstanceId(part(bytes, 4)),
+            from: Rank(u16::from_le_bytes(part(bytes, 20))),
+            to: Rank(u16::from_le_bytes(part(bytes, 22))),
+            incarnation: u64::from_le_bytes(part(bytes, 24)),
+            nonce: part(bytes, 32),
+        }
+    }
+}
+
+/// Which end proves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Who dialled.
+    Dialler,
+    /// Who was dialled.
+    Acceptor,
+}
+
+/// The proof of one end. Compare with `==`: [`Hash`] takes the same time whatever differs.
+pub fn proof(secret: &Secret, role: Role, dialler: &Greeting, acceptor: &Greeting) -> Hash {
+    let word: &[u8] = match role {
+        Role::Dialler => b"weir fabric dialler 1",
+        Role::Acceptor => b"weir fabric acceptor 1",
+    };
+    let mut hasher = blake3::Hasher::new_keyed(secret.expose());
+    hasher.update(word);
+    hasher.update(&dialler.encode());
+    hasher.update(&acceptor.encode());
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn greeting(from: u16, to: u16, nonce: u8) -> Greeting {
+        Greeting {
+            version: VERSION,
+            instance: InstanceId([7; 16]),
+            from: Rank(from),
+            to: Rank(to),
+            incarnation: u64::from(nonce),
+            nonce: [nonce; 32],
+        }
+    }
+
+    #[test]
+    fn a_proof_is_of_one_secret_role_and_handshake() {
+        let (secret, other) = (Secret::new([1; 32]), Secret::new([2; 32]));
+        let (a, b) = (greeting(0, 1, 3), greeting(1, 0, 4));
+        let good = proof(&secret, Role::Dialler, &a, &b);
+        assert_eq!(good, proof(&secret, Role::Dialler, &a, &b));
+        for bad in [
+            proof(&other, Role::Dialler, &a, &b),
+            proof(&secret, Role::Acceptor, &a, &b),
+            proof(&secret, Role::Dialler, &b, &a),
+            proof(&secret, Role::Dialler, &a, &greeting(1, 0, 5)),
+        ] {
+            assert_ne!(good, bad);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn heads_survive_and_garbage_is_refused(bytes in any::<[u8; HEAD_BYTES]>(), call in any::<u64>(), body in 0..=BODY_MOST, bulk in 0..=BULK_MOST) {
+            let head = Head { kind: Kind::Reply, call: CallId(call), body, bulk };
+            prop_assert_eq!(Head::decode(&head.encode()), Ok(head));
+            if let Ok(read) = Head::decode(&bytes) {
+                prop_assert_eq!(read.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn greetings_survive(version in any::<u32>(), instance in any::<[u8; 16]>(), from in any::<u16>(), to in any::<u16>(), incarnation in any::<u64>(), nonce in any::<[u8; 32]>()) {
+            let said = Greeting { version, instance: InstanceId(instance), from: Rank(from), to: Rank(to), incarnation, nonce };
+            prop_assert_eq!(Greeting::decode(&said.encode()), said);
+        }
+    }
+}

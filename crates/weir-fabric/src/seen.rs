@@ -1,0 +1,117 @@
+//! Calls that came from one server: each acts once, however often it is sent.
+//!
+//! Kept until the asker says that the call has ended; it does so with every request. Replies
+//! with bulk are not kept: what is answered with bytes of files only reads, and is done again.
+
+use std::collections::BTreeMap;
+
+use crate::{CallId, Message};
+
+/// What is to be done with a call that came.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It is new: have it done.
+    Do,
+    /// It is being done: its reply will go out.
+    Wait,
+    /// It was done: this was the reply.
+    Repeat(Message),
+    /// It has ended for the asker: an echo of the network's.
+    Ignore,
+}
+
+/// The calls of one life of one server.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Which life.
+    pub incarnation: u64,
+    calls: BTreeMap<CallId, Option<Message>>,
+    ended_below: CallIdFloor,
+}
+
+/// Below it all calls have ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+struct CallIdFloor(u64);
+
+impl Seen {
+    /// None yet, of that life.
+    pub fn new(incarnation: u64) -> Seen {
+        Seen {
+            incarnation,
+            ..Seen::default()
+        }
+    }
+
+    /// A call came, with word that all below `ended_below` have ended.
+    pub fn came(&mut self, call: CallId, ended_below: u64) -> Verdict {
+        if ended_below > self.ended_below.0 {
+            self.ended_below = CallIdFloor(ended_below);
+            self.calls = self.calls.split_off(&CallId(ended_below));
+        }
+        if call.0 < self.ended_below.0 {
+            return Verdict::Ignore;
+        }
+        match self.calls.get(&call) {
+            Some(Some(reply)) => Verdict::Repeat(reply.clone()),
+            Some(None) => Verdict::Wait,
+            None => {
+                self.calls.insert(call, None);
+                Verdict::Do
+            }
+        }
+    }
+
+    /// A call was done.
+    pub fn done(&mut self, call: CallId, reply: &Message) {
+        if reply.bulk.is_empty() {
+            if let Some(slot) = self.calls.get_mut(&call) {
+                *slot = Some(reply.clone());
+            }
+        } else {
+            self.calls.remove(&call);
+        }
+    }
+
+    /// Calls remembered.
+    pub fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_acts_once_and_is_forgotten_when_it_has_ended() {
+        let mut seen = Seen::new(1);
+        let reply = Message {
+            body: vec![1],
+            bulk: vec![],
+        };
+        assert_eq!(seen.came(CallId(5), 5), Verdict::Do);
+        assert_eq!(seen.came(CallId(5), 5), Verdict::Wait);
+        seen.done(CallId(5), &reply);
+        assert_eq!(seen.came(CallId(5), 5), Verdict::Repeat(reply.clone()));
+        assert_eq!(seen.came(CallId(6), 6), Verdict::Do);
+        assert_eq!(seen.came(CallId(5), 5), Verdict::Ignore);
+        assert_eq!(seen.len(), 1);
+        let bytes = Message {
+            body: vec![],
+            bulk: vec![7],
+        };
+        seen.done(CallId(6), &bytes);
+        assert_eq!(
+            seen.came(CallId(6), 6),
+            Verdict::Do,
+            "reading again is harmless"
+        );
+        seen.done(CallId(5), &reply);
+        assert_eq!(seen.len(), 1, "what has ended is not kept");
+    }
+}

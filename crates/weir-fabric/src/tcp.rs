@@ -1,0 +1,117 @@
+//! TCP: what the service thread holds. The sockets belong to one I/O thread ([`crate::io`]).
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use mio::Waker;
+use weir_core::types::Rank;
+
+use crate::frame::{BODY_MOST, BULK_MOST};
+use crate::io::{Command, Io};
+use crate::{CallId, Counters, Event, Lost, Membership, Message, Timing, Token};
+
+/// One server's end of the fabric.
+#[derive(Debug)]
+pub struct Tcp {
+    commands: Sender<Command>,
+    events: Receiver<Event>,
+    own: Sender<Event>,
+    waker: Arc<Waker>,
+    next: AtomicU64,
+    timing: Timing,
+    counters: Arc<Mutex<Counters>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Tcp {
+    /// Listens on `listener`, whose address the others know. `wake` is called by the I/O
+    /// thread whenever there is an event to be polled.
+    pub fn start(
+        listener: TcpListener,
+        membership: Membership,
+        timing: Timing,
+        wake: impl Fn() + Send + 'static,
+    ) -> std::io::Result<Tcp> {
+        let (commands, orders) = channel();
+        let (told, events) = channel();
+        let counters = Arc::new(Mutex::new(Counters::default()));
+        let (io, waker) = Io::new(
+            listener,
+            membership,
+            timing,
+            (orders, told.clone(), Box::new(wake)),
+            Arc::clone(&counters),
+        )?;
+        let thread = std::thread::Builder::new()
+            .name("weir-fabric".to_owned())
+            .spawn(move || io.run())?;
+        Ok(Tcp {
+            commands,
+            events,
+            own: told,
+            waker,
+            next: AtomicU64::new(1),
+            timing,
+            counters,
+            thread: Some(thread),
+        })
+    }
+
+    /// Asks another server; the answer is an [`Event::Done`].
+    pub fn call(&self, to: Rank, message: Message) -> CallId {
+        let id = CallId(self.next.fetch_add(1, Ordering::Relaxed));
+        if message.body.len() > BODY_MOST - 8 || message.bulk.len() > BULK_MOST {
+            let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
+            return id;
+        }
+        let deadline = Instant::now() + self.timing.deadline;
+        let call = Command::Call {
+            to,
+            id,
+            message,
+            deadline,
+        };
+        if self.commands.send(call).is_err() {
+            let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
+        }
+        self.wake();
+        id
+    }
+
+    /// Answers a request.
+    pub fn reply(&self, token: Token, message: Message) {
+        // An asker that is gone needs no answer.
+        let _ = self.commands.send(Command::Reply { token, message });
+        self.wake();
+    }
+
+    /// What has happened, without waiting.
+    pub fn poll(&self) -> Option<Event> {
+        self.events.try_recv().ok()
+    }
+
+    /// What was refused so far.
+    pub fn counters(&self) -> Counters {
+        *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        // The thread ends only with this value.
+        let _ = self.waker.wake();
+    }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        let _ = self.commands.send(Command::End);
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            // If it panicked it has said so.
+            let _ = thread.join();
+        }
+    }
+}
