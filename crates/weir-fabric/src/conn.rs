@@ -208,9 +208,9 @@ mod tests {
             let mut wire = Trickle { bytes: VecDeque::new(), steps, at: 0 };
             let mut out = Outgoing::default();
             let mut sent = Vec::new();
-            for (i, (body, bulk)) in sizes.iter().enumerate() {
-                let message = Message { body: vec![i as u8; *body], bulk: vec![!(i as u8); *bulk] };
-                let head = Head { kind: Kind::Reply, call: CallId(i as u64), body: *body, bulk: *bulk };
+            for (i, (body, bulk)) in (0_u8..).zip(&sizes) {
+                let message = Message { body: vec![i; *body], bulk: vec![!i; *bulk] };
+                let head = Head { kind: Kind::Reply, call: CallId(i.into()), body: *body, bulk: *bulk };
                 out.push(&head, &[], message.clone());
                 sent.push((head, message));
             }
