@@ -128,6 +128,28 @@ fn a_tool_is_answered_and_the_stop_leaves_nothing() {
 }
 
 #[test]
+fn a_stop_is_never_slept_over() {
+    // A request that came between the service thread's last look and its sleep was answered,
+    // and the thread slept on. It is hit when another tool has asked a moment before, and asks
+    // no more.
+    for round in 0..400_u32 {
+        let mut server = Server::start_with(|options| options.spin_us = 0);
+        let (mut asking, mut control) = (server.control(), server.control());
+        let asker = std::thread::spawn(move || {
+            for _ in 0..round % 8 {
+                let _ = asking.call(proto::Status {});
+            }
+            asking
+        });
+        control.call(proto::Stop {}).unwrap();
+        let thread = server.thread.take().unwrap();
+        until("the server has stopped", || thread.is_finished());
+        thread.join().unwrap().unwrap();
+        drop(asker.join().unwrap());
+    }
+}
+
+#[test]
 fn a_second_server_in_the_same_place_does_not_start() {
     let server = Server::start();
     let second = serve(&server.options, || panic!("it must not become ready"));

@@ -153,6 +153,9 @@ impl<'a> Service<'a> {
                 self.node
                     .serve(Caller::Control, &bytes, now_ns(), &mut reply);
                 self.mailbox.tell(Answer::Send(serial, reply));
+                // At once: an event that `sleep` took is followed by no look of `work`'s that
+                // would keep the thread from sleeping on.
+                self.stop |= self.node.stopping();
             }
             Event::HungUp(serial) => {
                 if let Some(id) = self.clients.get(&serial) {
