@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 
 use serde_json::{json, Value};
 use weir_config::ReportFormat;
+use weir_core::proto::TierStatus;
 
 use crate::instance::Report;
+use crate::launch::message::Seen;
 
 /// Prints the report at the end of an instance.
 pub fn print(report: &Report, format: ReportFormat) {
@@ -17,7 +19,7 @@ pub fn print(report: &Report, format: ReportFormat) {
     }
 }
 
-/// What several servers did, as if one had done it: numbers are added, tiers by their name. `None`
+/// What several servers did, as if one had done it: numbers are added, tiers by their kind. `None`
 /// if there are none.
 pub fn sum(reports: &[&Report]) -> Option<Report> {
     let (first, others) = reports.split_first()?;
@@ -33,19 +35,37 @@ pub fn sum(reports: &[&Report]) -> Option<Report> {
         add_counts(&mut all.refused, &one.refused);
         add_counts(&mut all.requests, &one.requests);
         add_counts(&mut all.rejected, &one.rejected);
-        for tier in &one.tiers {
-            match all.tiers.iter_mut().find(|known| known.name == tier.name) {
-                Some(known) => {
-                    known.budget_bytes += tier.budget_bytes;
-                    known.lent_bytes += tier.lent_bytes;
-                    known.live_bytes += tier.live_bytes;
-                    known.warm_bytes += tier.warm_bytes;
-                }
-                None => all.tiers.push(tier.clone()),
-            }
-        }
+    }
+    if !others.is_empty() {
+        all.tiers = sum_of_tiers(reports.iter().flat_map(|report| &report.tiers));
     }
     Some(all)
+}
+
+/// The memory of all, and the directories of all, whose names tell nodes apart.
+fn sum_of_tiers<'t>(tiers: impl Iterator<Item = &'t TierStatus>) -> Vec<TierStatus> {
+    let mut sums: Vec<TierStatus> = Vec::new();
+    for tier in tiers {
+        let name = if tier.name == "memory" {
+            "memory"
+        } else {
+            "files"
+        };
+        let at = sums.iter().position(|known| known.name == name);
+        let at = at.unwrap_or_else(|| {
+            sums.push(TierStatus {
+                name: name.to_owned(),
+                ..TierStatus::default()
+            });
+            sums.len() - 1
+        });
+        let sum = &mut sums[at];
+        sum.budget_bytes += tier.budget_bytes;
+        sum.lent_bytes += tier.lent_bytes;
+        sum.live_bytes += tier.live_bytes;
+        sum.warm_bytes += tier.warm_bytes;
+    }
+    sums
 }
 
 fn add_counts(all: &mut Vec<(String, u64)>, one: &[(String, u64)]) {
@@ -142,6 +162,65 @@ pub fn status(name: &str, prefix: &str, report: &Report, now_ns: i64) -> String 
     out + &refusals(report)
 }
 
+/// The state of an instance of several servers, for people: all together, then a line each.
+pub fn several(name: &str, prefix: &str, seen: &[Seen], now_ns: i64) -> String {
+    let reports: Vec<&Report> = seen
+        .iter()
+        .filter_map(|one| one.report.as_ref().ok())
+        .collect();
+    let mut out = match sum(&reports) {
+        Some(all) => status(name, prefix, &all, now_ns),
+        None => format!("{name} at {prefix}\n"),
+    };
+    // The first line tells of one process.
+    if let Some(end) = out.find('\n') {
+        let up = out[..end]
+            .rsplit_once(", ")
+            .map_or("", |(_, up)| up)
+            .to_owned();
+        out.replace_range(
+            ..end,
+            &format!("{name} at {prefix}, {} servers, {up}", seen.len()),
+        );
+    }
+    for Seen { seat, report } in seen {
+        let what = match report {
+            Ok(report) => {
+                let live: u64 = report.tiers.iter().map(|tier| tier.live_bytes).sum();
+                let (pid, clients) = (report.pid, report.clients);
+                format!("process {pid}, {clients} clients, {} of data", bytes(live))
+            }
+            Err(why) => why.clone(),
+        };
+        let _ = writeln!(out, "  server {:<3} {}: {what}", seat.rank, seat.host);
+    }
+    out
+}
+
+/// The same for programs: the sum, and each.
+pub fn several_json(seen: &[Seen]) -> Value {
+    let reports: Vec<&Report> = seen
+        .iter()
+        .filter_map(|one| one.report.as_ref().ok())
+        .collect();
+    let mut value = sum(&reports).as_ref().map_or_else(|| json!({}), json);
+    value["servers"] = seen.len().into();
+    value["each"] = seen
+        .iter()
+        .map(|Seen { seat, report }| {
+            let mut one = match report {
+                Ok(report) => json(report),
+                Err(why) => json!({ "error": why }),
+            };
+            one["rank"] = seat.rank.into();
+            one["host"] = seat.host.clone().into();
+            one
+        })
+        .collect::<Vec<Value>>()
+        .into();
+    value
+}
+
 /// The same for programs: counts by name as objects.
 pub fn json(report: &Report) -> Value {
     let object = |counts: &[(String, u64)]| -> Value {
@@ -183,7 +262,6 @@ pub fn bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::proto::TierStatus;
 
     fn report() -> Report {
         Report {
@@ -217,13 +295,25 @@ mod tests {
 
     #[test]
     fn several_servers_add_up() {
-        let (one, mut two) = (report(), report());
+        let (mut one, mut two) = (report(), report());
         two.counters = vec![("opens".into(), 1), ("closes".into(), 2)];
+        for (report, dir) in [(&mut one, "/a"), (&mut two, "/b")] {
+            report.tiers.push(TierStatus {
+                name: dir.into(),
+                budget_bytes: 5,
+                ..TierStatus::default()
+            });
+        }
         let all = sum(&[&one, &two]).unwrap();
         assert_eq!(all.clients_ever, 6);
         assert_eq!(counter(&all, "opens"), 8);
         assert_eq!(counter(&all, "closes"), 2);
         assert_eq!(all.tiers[0].live_bytes, 2 << 20);
+        assert_eq!(
+            (all.tiers[1].name.as_str(), all.tiers[1].budget_bytes),
+            ("files", 10)
+        );
+        assert_eq!(all.tiers.len(), 2);
         assert_eq!(sum(&[]), None);
     }
 

@@ -11,9 +11,11 @@ use weir_core::proto::{Entry, Lookup, Readdir, Status};
 use crate::args::{LsArgs, StatusArgs};
 use crate::exit::Failure;
 use crate::instance::Connection;
-use crate::place::Parent;
-use crate::report;
+use crate::launch::agent;
+use crate::launch::message::Seen;
+use crate::place::{self, Parent};
 use crate::run::live_run_dir;
+use crate::{report, roster};
 
 /// How much of a directory is asked for at a time.
 const READDIR_BYTES: u32 = 256 << 10;
@@ -44,10 +46,14 @@ fn live(config: &Config, env: &Environment) -> Vec<PathBuf> {
             .map(move |name| parent.child(&name))
             .collect::<Vec<_>>()
     });
-    dirs.collect()
+    dirs.filter(|run_dir| !is_another(run_dir)).collect()
 }
 
 fn show_status(run_dir: &Path, as_json: bool) -> Result<()> {
+    let roster = roster::read(run_dir)?;
+    if let (Some(_), Some(seen)) = (roster, agent::status(run_dir)?) {
+        return show_several(run_dir, &seen, as_json);
+    }
     let mut connection = Connection::to(run_dir)?;
     let status = connection.call(Status {})?;
     let prefix = connection.welcome().prefix.clone();
@@ -65,6 +71,33 @@ fn show_status(run_dir: &Path, as_json: bool) -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn show_several(run_dir: &Path, seen: &[Seen], as_json: bool) -> Result<()> {
+    let prefix = Connection::to(run_dir)?.welcome().prefix.clone();
+    if as_json {
+        let mut json = report::several_json(seen);
+        json["run_dir"] = run_dir.display().to_string().into();
+        json["prefix"] = prefix.into();
+        println!("{json}");
+    } else {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+        let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
+        let text = report::several(&name, &prefix, seen, i64::try_from(now)?);
+        print!("{text}");
+    }
+    Ok(())
+}
+
+/// Whether `run_dir` is of one of several servers of this machine, and not of the first.
+fn is_another(run_dir: &Path) -> bool {
+    let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
+    let first = name
+        .rsplit_once('.')
+        .filter(|(_, rank)| rank.parse::<u16>().is_ok());
+    first.is_some_and(|(first, _)| {
+        run_dir.join(roster::ROSTER).exists() && place::lives(&run_dir.with_file_name(first))
+    })
 }
 
 /// `weir ls`.

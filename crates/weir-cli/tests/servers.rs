@@ -43,13 +43,13 @@ fn start<'r>(room: &'r Room, of: &str, servers: &str) -> Instance<'r> {
     Instance(room, name)
 }
 
-/// The process of a server or agent whose status file mentions the run directory.
-fn server_pid(room: &Room, run_dir: &Path) -> i32 {
-    let out = room
-        .run(&["status", run_dir.to_str().unwrap(), "--json"])
-        .ok();
+/// The process of a server.
+fn server_pid(room: &Room, instance: &Instance<'_>, rank: usize) -> i32 {
+    let out = room.run(&["status", &instance.1, "--json"]).ok();
     let status: serde_json::Value = serde_json::from_str(&out).unwrap();
-    i32::try_from(status["pid"].as_i64().unwrap()).unwrap()
+    let each = &status["each"][rank];
+    assert_eq!(each["rank"], rank, "{out}");
+    i32::try_from(each["pid"].as_i64().unwrap()).unwrap()
 }
 
 fn parent_of(pid: i32) -> i32 {
@@ -76,6 +76,13 @@ fn each_has_a_run_directory_and_knows_all() {
     assert!(dirs.iter().all(|dir| roster(dir) == roster(&dirs[0])));
     let roster: serde_json::Value = serde_json::from_str(&roster(&dirs[0])).unwrap();
     assert_eq!(roster["members"].as_array().unwrap().len(), 3);
+    let status = room.run(&["status"]).ok();
+    assert_eq!(status.matches(", 3 servers, ").count(), 1, "{status}");
+    assert_eq!(
+        status.matches(" localhost: process ").count(),
+        3,
+        "{status}"
+    );
     let again = room.run(&["start", &instance.1, "--servers", "2"]);
     assert_eq!(again.code, Some(3), "{again:?}");
     room.run(&["stop", &instance.1]).ok();
@@ -133,8 +140,7 @@ fn nothing_outlives_a_killed_run() {
 fn nothing_outlives_a_killed_agent() {
     let room = Room::new();
     let instance = start(&room, "agent", "2");
-    let run_dir = runs(&room).join(&instance.1);
-    kill(parent_of(server_pid(&room, &run_dir)));
+    kill(parent_of(server_pid(&room, &instance, 0)));
     wait_until("the servers are gone", || {
         left_of(&room, &instance.1).is_empty()
     });
@@ -144,14 +150,18 @@ fn nothing_outlives_a_killed_agent() {
 fn a_lost_server_is_named_and_the_others_go_on() {
     let room = Room::new();
     let instance = start(&room, "lost", "3");
-    let lost = runs(&room).join(format!("{}.1", instance.1));
-    kill(server_pid(&room, &lost));
+    kill(server_pid(&room, &instance, 1));
     let run = ["run", "-i", &instance.1, "--rank", "2", "true"];
     room.run(&run).ok();
     let log = runs(&room).join(&instance.1).join("agent.log");
     wait_until("the agent has noticed", || {
         std::fs::read_to_string(&log).is_ok_and(|text| text.contains("was lost"))
     });
+    let status = room.run(&["status", &instance.1]).ok();
+    assert!(
+        status.contains("server 1   localhost: it was lost"),
+        "{status}"
+    );
     let stop = room.run(&["stop", &instance.1]);
     assert!(
         stop.err
@@ -186,7 +196,7 @@ fn the_secret_is_nowhere_to_be_seen() {
     let run_dir = runs(&room).join(&instance.1);
     let secret = std::fs::read_to_string(run_dir.join("secret")).unwrap();
     assert_eq!(secret.len(), 64);
-    let server = server_pid(&room, &run_dir);
+    let server = server_pid(&room, &instance, 0);
     for pid in [server, parent_of(server)] {
         for file in ["cmdline", "environ"] {
             let shown = std::fs::read(format!("/proc/{pid}/{file}")).unwrap();

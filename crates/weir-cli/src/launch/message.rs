@@ -8,6 +8,7 @@
 //!    |<-- Ready ---------------------------|
 //!    |          ... the instance runs ...  |
 //!    |<-- Lost: a server died -------------|
+//!    | --- Look, <-- Saw: for weir status  |
 //!    |<-- Stop: somebody asked there ------|
 //!    | --- Stop -------------------------->|
 //!    |<-- Ended: reports ------------------|
@@ -97,6 +98,10 @@ pub enum Down {
     Roster(Roster),
     /// End the servers.
     Stop,
+    /// Say what your servers are doing.
+    Look(u64),
+    /// What came of somebody's [`Up::Ask`].
+    Answer(u64, Vec<Seen>),
     /// All have ended; what they did, summed up, if it is known.
     Farewell(Option<Box<Report>>),
 }
@@ -120,6 +125,10 @@ pub enum Up {
     },
     /// Somebody asked for the end of the instance.
     Stop,
+    /// Somebody asks what all servers are doing.
+    Ask(u64),
+    /// What one is doing, for [`Down::Look`].
+    Saw(u64, Box<Seen>),
     /// These servers ended.
     Ended(Vec<(Seat, Ended)>),
 }
@@ -131,6 +140,15 @@ pub struct Seated {
     pub seat: Seat,
     /// What it says of itself.
     pub ready: Ready,
+}
+
+/// What a server is doing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Seen {
+    /// Which.
+    pub seat: Seat,
+    /// What it says of itself, or why it does not.
+    pub report: Result<Report, String>,
 }
 
 /// Why an instance could not be started.

@@ -71,8 +71,8 @@ pub fn start(
             let _ = root.child.wait();
             match failed.lives {
                 Some(run_dir) => Err(Failure::AlreadyRunning {
-                    name: format!("{name} (on {})", failed.host),
-                    run_dir,
+                    name: name.to_owned(),
+                    run_dir: format!("{}:{}", failed.host, run_dir.display()).into(),
                 }),
                 None => Err(anyhow!("{}: {}", failed.host, failed.why).into()),
             }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use weir_core::roster::Roster;
 
 use super::seat::{find_here, name_of, own_name};
-use super::summary::{is_request, SOCKET};
+use super::summary::{Request, SOCKET};
 use super::{forget_stdio, spawn, Agent, Event, Local};
 use crate::launch::join;
 use crate::launch::link::Link;
@@ -230,8 +230,8 @@ impl Agent {
             let tell = self.tell.clone();
             spawn("weir-asked", move || {
                 let asked = listener.incoming().flatten();
-                for asked in asked.filter(is_request) {
-                    if tell.send(Event::Asked(asked)).is_err() {
+                for (request, asked) in asked.filter_map(Request::read) {
+                    if tell.send(Event::Asked(request, asked)).is_err() {
                         return;
                     }
                 }

@@ -69,6 +69,8 @@ impl Agent {
             Some(Up::Failed(_)) => {}
             Some(Up::Lost { seat, why }) => self.heard_of_loss(seat, why),
             Some(Up::Stop) => self.ask_to_stop(),
+            Some(Up::Ask(id)) => self.asked_below(index, id),
+            Some(Up::Saw(id, seen)) => self.saw(id, *seen),
             Some(Up::Ended(ended)) => {
                 link.done.extend(ended.iter().map(|(seat, _)| seat.rank));
                 self.ended.extend(ended);

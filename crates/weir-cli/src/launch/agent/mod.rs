@@ -13,13 +13,15 @@
 //! | --- | --- |
 //! | `begin` | from nothing to ready |
 //! | `hear` | what servers and the agents below say |
-//! | `summary` | how it ended, and asking for the end |
+//! | `look` | what all servers are doing |
+//! | `summary` | what is asked at the socket, how it ended |
 //! | `seat` | which node this is |
 //!
 //! Left out: starting a dead server again; it needs a journal to come back to.
 
 mod begin;
 mod hear;
+mod look;
 mod seat;
 mod summary;
 
@@ -37,11 +39,13 @@ use weir_core::roster::{Member, Roster};
 
 use super::join;
 use super::link::Link;
-use super::message::{read_down, send_up, Charge, Down, Failed, Seat, Seated, Up};
+use super::message::{read_down, send_up, Charge, Down, Failed, Seat, Seated, Seen, Up};
 use super::server::{to_line, Ended, Ready, Word};
 use crate::instance::Report;
+use look::Looks;
 pub use seat::find_here;
-pub use summary::{stop, Summary};
+use summary::Request;
+pub use summary::{status, stop, Summary};
 
 /// How long what was given up may take to end by itself.
 const GIVE_UP: Duration = Duration::from_secs(10);
@@ -52,7 +56,9 @@ enum Event {
     Server(usize, Option<Word>),
     Link(usize, Option<Up>),
     Signal(Signal),
-    Asked(UnixStream),
+    Asked(Request, UnixStream),
+    Seen(u64, Seen),
+    LookOver(u64),
     JobOver,
     Joined(u16, TcpStream),
 }
@@ -85,6 +91,7 @@ struct Agent {
     lost: Vec<String>,
     farewell: Option<Farewell>,
     asked: Vec<UnixStream>,
+    looks: Looks,
     started: bool,
     stopping: bool,
     above_closed: bool,
@@ -193,6 +200,7 @@ impl Agent {
             lost: Vec::new(),
             farewell: None,
             asked: Vec::new(),
+            looks: Looks::default(),
             started: false,
             stopping: false,
             above_closed: false,
@@ -216,6 +224,8 @@ impl Agent {
             Event::Above(Ok(Some(Down::Farewell(report)))) => {
                 self.farewell = Some(Farewell { report });
             }
+            Event::Above(Ok(Some(Down::Look(id)))) => self.look(id),
+            Event::Above(Ok(Some(Down::Answer(id, seen)))) => self.answered(id, seen),
             Event::Above(Ok(Some(Down::Charge(_)))) => {}
             Event::Above(Ok(None) | Err(_)) => {
                 self.above_closed = true;
@@ -242,10 +252,13 @@ impl Agent {
                 eprintln!("stopping with the job");
                 self.ask_to_stop();
             }
-            Event::Asked(stream) => {
+            Event::Asked(Request::Stop, stream) => {
                 self.asked.push(stream);
                 self.ask_to_stop();
             }
+            Event::Asked(Request::Status, stream) => self.asked_for_status(stream),
+            Event::Seen(id, seen) => self.saw(id, seen),
+            Event::LookOver(id) => self.close_look(id),
         }
         Ok(())
     }

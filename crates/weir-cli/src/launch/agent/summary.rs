@@ -1,4 +1,4 @@
-//! What came of an instance, and asking for its end at the socket of an agent.
+//! What is asked at the socket of an agent, and what came of an instance.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -6,10 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{ensure, Result};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::instance::Report;
-use crate::launch::message::Seat;
+use crate::launch::message::{Seat, Seen};
 use crate::launch::server::Ended;
 use crate::report;
 
@@ -55,24 +56,46 @@ impl Summary {
     }
 }
 
-/// What is asked at the socket.
-const REQUEST: &str = "stop\n";
+/// What is asked at the socket, a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// To end the instance.
+    Stop,
+    /// What all servers are doing.
+    Status,
+}
 
-/// Whether a connection asks for the end of the instance; it has a moment to do so.
-pub(super) fn is_request(stream: &UnixStream) -> bool {
-    let mut line = [0; REQUEST.len()];
-    let limited = stream.set_read_timeout(Some(PATIENCE));
-    let mut stream = stream;
-    limited.is_ok() && stream.read_exact(&mut line).is_ok() && line == *REQUEST.as_bytes()
+impl Request {
+    /// What a connection asks for; it has a moment to do so.
+    pub(super) fn read(stream: UnixStream) -> Option<(Self, UnixStream)> {
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        let mut word = [0; 5];
+        (&stream).read_exact(&mut word).ok()?;
+        let request = match &word {
+            b"stop\n" => Self::Stop,
+            b"look\n" => Self::Status,
+            _ => return None,
+        };
+        Some((request, stream))
+    }
 }
 
 /// Asks the agent at `run_dir` to end the whole instance; `None` if there is no agent.
 pub fn stop(run_dir: &Path) -> Result<Option<Summary>> {
+    ask(run_dir, "stop\n")
+}
+
+/// Asks the agent at `run_dir` what all servers are doing; `None` if there is no agent.
+pub fn status(run_dir: &Path) -> Result<Option<Vec<Seen>>> {
+    ask(run_dir, "look\n")
+}
+
+fn ask<T: DeserializeOwned>(run_dir: &Path, request: &str) -> Result<Option<T>> {
     let Ok(stream) = UnixStream::connect(run_dir.join(SOCKET)) else {
         return Ok(None);
     };
     let mut line = String::new();
-    (&stream).write_all(REQUEST.as_bytes())?;
+    (&stream).write_all(request.as_bytes())?;
     BufReader::new(stream).read_line(&mut line)?;
     ensure!(!line.is_empty(), "the instance's agent was lost");
     Ok(Some(serde_json::from_str(&line)?))

@@ -1,0 +1,172 @@
+//! What all servers are doing, for `weir status` on any node.
+//!
+//! The root asks all agents (`Look`), each answers for its servers and passes on what those below
+//! it say (`Saw`). Who asks on another node asks through its agents (`Ask`), and the answer goes
+//! the same way back. Numbers of questions are unique: the rank of the agent that was asked, and
+//! a count.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use weir_core::proto::Status;
+
+use super::{spawn, Agent, Event};
+use crate::instance::Connection;
+use crate::launch::message::{Down, Seat, Seen, Up};
+use crate::launch::server::to_line;
+
+/// How long servers may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Questions that wait for answers.
+#[derive(Default)]
+pub(super) struct Looks {
+    count: u32,
+    /// At the root: those under way.
+    open: HashMap<u64, Look>,
+    /// Asked here, of the root.
+    waiting: HashMap<u64, UnixStream>,
+    /// Asked below, and through which link.
+    routes: HashMap<u64, usize>,
+}
+
+/// Who asked the root.
+enum Asker {
+    Here(UnixStream),
+    Below(usize),
+}
+
+struct Look {
+    asker: Asker,
+    missing: BTreeSet<u16>,
+    seen: Vec<Seen>,
+}
+
+impl Agent {
+    /// Somebody asked at the socket.
+    pub(super) fn asked_for_status(&mut self, stream: UnixStream) {
+        self.looks.count += 1;
+        let rank = self.charge.seats.first().map_or(0, |seat| seat.rank);
+        let id = u64::from(rank) << 32 | u64::from(self.looks.count);
+        if self.charge.root {
+            self.open_look(id, Asker::Here(stream));
+        } else {
+            self.looks.waiting.insert(id, stream);
+            self.say(&Up::Ask(id));
+        }
+    }
+
+    /// Somebody asked below.
+    pub(super) fn asked_below(&mut self, link: usize, id: u64) {
+        if self.charge.root {
+            self.open_look(id, Asker::Below(link));
+        } else {
+            self.looks.routes.insert(id, link);
+            self.say(&Up::Ask(id));
+        }
+    }
+
+    fn open_look(&mut self, id: u64, asker: Asker) {
+        let seats = self.charge.seats.iter();
+        let look = Look {
+            asker,
+            missing: seats.map(|seat| seat.rank).collect(),
+            seen: Vec::new(),
+        };
+        self.looks.open.insert(id, look);
+        let tell = self.tell.clone();
+        let timer = spawn("weir-look", move || {
+            std::thread::sleep(PATIENCE);
+            let _ = tell.send(Event::LookOver(id));
+        });
+        self.look(id);
+        if timer.is_err() {
+            self.close_look(id);
+        }
+    }
+
+    /// Asks the servers here and the agents below.
+    pub(super) fn look(&mut self, id: u64) {
+        let lost = |seat: &Seat| Seen {
+            seat: seat.clone(),
+            report: Err("it was lost".into()),
+        };
+        let mut gone = Vec::new();
+        for link in &self.links {
+            match link.closed {
+                true => gone.extend(link.seats.iter().map(lost)),
+                false => link.tell(&Down::Look(id)),
+            }
+        }
+        for local in &self.locals {
+            let (Some(run_dir), false) = (local.run_dir.clone(), local.closed) else {
+                gone.push(lost(&local.seat));
+                continue;
+            };
+            let (seat, tell) = (local.seat.clone(), self.tell.clone());
+            let ask = move || {
+                let status = Connection::to(&run_dir).and_then(|mut to| to.call(Status {}));
+                let report = status.map_err(|e| format!("{e:#}"));
+                let _ = tell.send(Event::Seen(id, Seen { seat, report }));
+            };
+            if spawn("weir-look", ask).is_err() {
+                gone.push(lost(&local.seat));
+            }
+        }
+        for seen in gone {
+            self.saw(id, seen);
+        }
+    }
+
+    /// One has answered.
+    pub(super) fn saw(&mut self, id: u64, seen: Seen) {
+        if !self.charge.root {
+            return self.say(&Up::Saw(id, Box::new(seen)));
+        }
+        let Some(look) = self.looks.open.get_mut(&id) else {
+            return;
+        };
+        if look.missing.remove(&seen.seat.rank) {
+            look.seen.push(seen);
+        }
+        if look.missing.is_empty() {
+            self.close_look(id);
+        }
+    }
+
+    /// Answers with what there is.
+    pub(super) fn close_look(&mut self, id: u64) {
+        let Some(mut look) = self.looks.open.remove(&id) else {
+            return;
+        };
+        let silent = self.charge.seats.iter();
+        let silent = silent.filter(|seat| look.missing.contains(&seat.rank));
+        look.seen.extend(silent.map(|seat| Seen {
+            seat: seat.clone(),
+            report: Err(format!("no answer in {} s", PATIENCE.as_secs())),
+        }));
+        look.seen.sort_by_key(|seen| seen.seat.rank);
+        match look.asker {
+            Asker::Here(stream) => answer(stream, &look.seen),
+            Asker::Below(link) => self.links[link].tell(&Down::Answer(id, look.seen)),
+        }
+    }
+
+    /// An answer from the root, for here or for below.
+    pub(super) fn answered(&mut self, id: u64, seen: Vec<Seen>) {
+        if let Some(stream) = self.looks.waiting.remove(&id) {
+            answer(stream, &seen);
+        } else if let Some(link) = self.looks.routes.remove(&id) {
+            self.links[link].tell(&Down::Answer(id, seen));
+        }
+    }
+}
+
+fn answer(mut stream: UnixStream, seen: &[Seen]) {
+    // Who has gone does not want to know any more.
+    let _ = stream
+        .set_write_timeout(Some(PATIENCE))
+        .and_then(|()| writeln!(stream, "{}", to_line(&seen)));
+}
