@@ -7,6 +7,7 @@
 //! Left out: anything that needs an instance to run.
 
 mod limits;
+mod nodes;
 mod preload;
 mod system;
 
@@ -79,6 +80,7 @@ fn examine(patient: &Patient<'_>) -> Vec<Finding> {
     let mut findings = system::check(patient);
     findings.extend(limits::check(patient));
     findings.extend(preload::check(patient));
+    findings.extend(nodes::check(patient));
     findings
 }
 

@@ -14,6 +14,11 @@ pub fn fabric_listener(fabric: &Fabric, host: &str, alone: bool) -> Result<TcpLi
     bind(address, fabric.ports)
 }
 
+/// The address that [`fabric_listener`] would take, of a node that is not alone.
+pub fn of_this_node(fabric: &Fabric, host: &str) -> Result<IpAddr> {
+    choose(&fabric.address, host, false, &interfaces()?)
+}
+
 fn bind(address: IpAddr, ports: Ports) -> Result<TcpListener> {
     for port in ports.first..=ports.last {
         match TcpListener::bind(SocketAddr::new(address, port)) {

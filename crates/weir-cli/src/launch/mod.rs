@@ -39,6 +39,6 @@ mod join;
 mod link;
 pub mod message;
 pub mod nodes;
-mod reach;
+pub mod reach;
 pub mod root;
 pub mod server;
