@@ -172,6 +172,25 @@ fn a_lost_server_is_named_and_the_others_go_on() {
 }
 
 #[test]
+fn a_stop_that_waits_says_for_whom() {
+    let room = Room::new();
+    let instance = start(&room, "slow", "2");
+    let pid = nix::unistd::Pid::from_raw(server_pid(&room, &instance, 1));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let stop = room
+        .weir(&["stop", &instance.1])
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut stop = stop.unwrap();
+    let mut line = String::new();
+    let mut says = std::io::BufReader::new(stop.stderr.take().unwrap());
+    std::io::BufRead::read_line(&mut says, &mut line).unwrap();
+    assert_eq!(line, "weir: waiting for server 1 on localhost\n");
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
+    assert!(stop.wait().unwrap().success());
+}
+
+#[test]
 fn a_server_that_cannot_start_leaves_none() {
     let room = Room::new();
     let name = "full".to_owned();

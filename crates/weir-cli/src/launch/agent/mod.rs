@@ -30,7 +30,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin};
-use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
@@ -49,6 +49,9 @@ pub use summary::{status, stop, Summary};
 
 /// How long what was given up may take to end by itself.
 const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// How long the end of servers is waited for in silence.
+const SAY_AFTER: Duration = Duration::from_secs(5);
 
 /// Something that happened.
 enum Event {
@@ -334,12 +337,33 @@ impl Agent {
         }
     }
 
+    /// Takes events until `done`. No end is put to the wait, for what servers still do may take
+    /// its time; who asked for it is told whom it is for.
     fn take_until(&mut self, done: impl Fn(&Self) -> bool) {
         while !done(self) {
-            let Ok(event) = self.events.recv() else {
-                return;
-            };
-            let _ = self.take(event);
+            match self.events.recv_timeout(SAY_AFTER) {
+                Ok(event) => drop(self.take(event)),
+                Err(RecvTimeoutError::Timeout) => self.say_whom_it_waits_for(),
+                Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept"),
+            }
+        }
+    }
+
+    fn say_whom_it_waits_for(&mut self) {
+        let locals = self.locals.iter().filter(|local| !local.closed);
+        let links = self.links.iter().filter(|link| !link.closed);
+        let below = links.flat_map(|link| {
+            let awaited = link.seats.iter();
+            awaited.filter(|seat| !link.done.contains(&seat.rank))
+        });
+        let names = locals.map(|local| &local.seat).chain(below);
+        let names = names.map(|seat| format!("server {} on {}", seat.rank, seat.host));
+        let mut names: Vec<String> = names.collect();
+        if names.is_empty() {
+            names.push("servers of other nodes".to_owned());
+        }
+        for asked in &mut self.asked {
+            let _ = writeln!(asked, "waiting for {}", names.join(", "));
         }
     }
 

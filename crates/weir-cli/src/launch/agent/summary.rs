@@ -94,9 +94,16 @@ fn ask<T: DeserializeOwned>(run_dir: &Path, request: &str) -> Result<Option<T>> 
     let Ok(stream) = UnixStream::connect(run_dir.join(SOCKET)) else {
         return Ok(None);
     };
-    let mut line = String::new();
     (&stream).write_all(request.as_bytes())?;
-    BufReader::new(stream).read_line(&mut line)?;
-    ensure!(!line.is_empty(), "the instance's agent was lost");
-    Ok(Some(serde_json::from_str(&line)?))
+    let mut answer = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        answer.read_line(&mut line)?;
+        ensure!(!line.is_empty(), "the instance's agent was lost");
+        if line.starts_with(['{', '[']) {
+            return Ok(Some(serde_json::from_str(&line)?));
+        }
+        // Whom it waits for.
+        eprintln!("weir: {}", line.trim_end());
+    }
 }
