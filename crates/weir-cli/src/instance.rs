@@ -5,8 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use weir_config::{Budgets, Config, Machine};
 use weir_core::proto::{Stop, Welcome};
+use weir_core::types::Rank;
 use weir_server::control::Control;
-use weir_server::{Options, StorageDir};
+use weir_server::{Options, Several, StorageDir};
 
 use crate::place::Claim;
 use crate::serve::Membership;
@@ -45,18 +46,39 @@ fn options(claim: &Claim, config: &Config, share: u32) -> Options {
 pub fn serve(
     claim: &Claim,
     config: &Config,
-    membership: Option<&Membership>,
+    membership: Option<Membership>,
     ready: impl FnOnce(),
 ) -> Result<Report> {
-    let share = membership.map_or(1, |membership| membership.part.share);
+    let share = membership.as_ref().map_or(1, |m| m.part.share);
     let options = options(claim, config, share);
     tracing::info!(?options, "serving");
-    if let Some(Membership { part, roster, .. }) = membership {
-        let (rank, servers, instance) = (part.rank, part.servers, part.instance);
-        let address = membership.map(|m| m.listener.local_addr());
-        tracing::info!(%instance, rank, servers, ?address, ?roster, "one of several");
-    }
-    Ok(weir_server::serve(&options, ready)?)
+    let several = membership.map(several).transpose()?;
+    Ok(weir_server::serve_as(&options, several, ready)?)
+}
+
+/// The server's part among the others.
+fn several(membership: Membership) -> Result<Several> {
+    let Membership {
+        part,
+        roster,
+        listener,
+    } = membership;
+    let addresses: Vec<_> = roster.members().iter().map(|m| m.address).collect();
+    let address = listener.local_addr()?;
+    let (instance, rank, servers) = (part.instance, part.rank, addresses.len());
+    tracing::info!(%instance, rank, servers, %address, "one of several");
+    // The clock tells the lives of one server apart.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    Ok(Several {
+        listener,
+        membership: weir_fabric::Membership {
+            instance: part.instance,
+            secret: part.secret,
+            rank: Rank(part.rank),
+            incarnation: u64::try_from(now.as_nanos())?,
+            addresses,
+        },
+    })
 }
 
 /// A connection to the server of an instance.

@@ -34,7 +34,7 @@ pub fn run() -> Result<()> {
         read_line(&mut stdin).context("weir server is started by weir run and weir start")?;
     match prepare(&launch) {
         Ok(Claimed::Ours(claim, burial)) => match join(&launch, &claim, &mut stdin) {
-            Ok(membership) => serve(&launch, claim, burial, membership.as_ref()),
+            Ok(membership) => serve(&launch, claim, burial, membership),
             Err(e) => {
                 say(&Word::Failed(format!("{e:#}")))?;
                 claim.release()
@@ -139,7 +139,7 @@ fn serve(
     launch: &Launch,
     claim: Claim,
     burial: Burial,
-    membership: Option<&Membership>,
+    membership: Option<Membership>,
 ) -> Result<()> {
     let config = settings(launch)?;
     let log = open_log(&config, &claim.run_dir)?;

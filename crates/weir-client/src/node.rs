@@ -16,6 +16,7 @@ use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{open_layout, Hub, MAGIC};
+use weir_core::types::Rank;
 use weir_store::map::{file_bytes, open_shared, Access, MapError, Mapping, Region};
 use weir_store::slabmap::SlabMap;
 
@@ -76,6 +77,17 @@ impl Node {
     #[inline]
     pub fn hub(&self) -> &'static Hub {
         self.hub
+    }
+
+    /// The server of this node among how many, if there are several.
+    #[inline]
+    pub fn several(&self) -> Option<(Rank, u16)> {
+        let servers = self.hub.servers.load(Ordering::Relaxed);
+        if servers <= 1 {
+            return None;
+        }
+        let rank = u16::try_from(self.hub.rank.load(Ordering::Relaxed)).ok()?;
+        Some((Rank(rank), u16::try_from(servers).ok()?))
     }
 
     /// The open file descriptions.

@@ -33,8 +33,9 @@ const END: Duration = Duration::from_secs(20);
 pub struct Place {
     name: String,
     dir: PathBuf,
-    /// Held until the first processes have theirs, and beyond.
-    _lock: Option<File>,
+    /// Held until the first processes have theirs, and until the directory is removed: so
+    /// nobody takes it for a leftover meanwhile, and its name for free.
+    _lock: File,
 }
 
 impl Place {
@@ -68,7 +69,7 @@ impl Place {
         Ok(Self {
             name,
             dir,
-            _lock: Some(lock),
+            _lock: lock,
         })
     }
 
@@ -77,10 +78,12 @@ impl Place {
         check_name(name)?;
         let dir = base().join(name);
         ensure!(lives(&dir), "there is no cluster {name}");
+        let lock = File::open(dir.join("lock"))?;
+        lock.lock_shared().context("locking the cluster")?;
         Ok(Self {
             name: name.to_owned(),
             dir,
-            _lock: None,
+            _lock: lock,
         })
     }
 
@@ -129,7 +132,10 @@ fn lives(dir: &Path) -> bool {
     let Ok(lock) = File::open(dir.join("lock")) else {
         return false;
     };
-    matches!(lock.try_lock(), Err(std::fs::TryLockError::WouldBlock))
+    let held = matches!(lock.try_lock(), Err(std::fs::TryLockError::WouldBlock));
+    // Not by closing it: a process that is just being started may have it open, too.
+    let _ = lock.unlock();
+    held
 }
 
 /// The names of clusters that live, or of those that left their directory.

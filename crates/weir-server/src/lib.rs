@@ -17,4 +17,4 @@ pub mod options;
 pub mod runtime;
 
 pub use options::{Options, StorageDir};
-pub use runtime::{serve, ServerError};
+pub use runtime::{serve, serve_as, ServerError, Several};

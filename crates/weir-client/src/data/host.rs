@@ -1,12 +1,13 @@
 //! What the data path needs of its process: shared tables, slabs and requests.
 
-use core::sync::atomic::{fence, Ordering};
+use core::sync::atomic::{fence, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
+use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Attached, Lent, Located};
 use weir_core::types::Ino;
 use weir_store::slabmap::SlabMap;
@@ -40,6 +41,14 @@ pub trait Host {
     fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno>;
     /// Asks where bytes are.
     fn locate(&self, ino: Ino, offset: u64, length: u64) -> Result<Located, Errno>;
+    /// This node's server.
+    fn rank(&self) -> u16;
+    /// Brings bytes of other servers' logs, and shows them, one range behind the other,
+    /// as words of shared memory.
+    fn fetch(&self, ranges: Vec<LogRange>, show: &mut dyn FnMut(&[AtomicU64]))
+        -> Result<(), Errno>;
+    /// Makes what was written to a file visible to other nodes.
+    fn publish(&self, ino: Ino) -> Result<(), Errno>;
     /// Hands a closed record to the server; if the ring is full, waits for the server
     /// to empty it.
     fn push(&self, record: &Record) -> Result<(), Errno>;

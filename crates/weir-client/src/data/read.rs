@@ -7,9 +7,12 @@
 //! only after its extents were freed, which bumps it; so if it is the same after the
 //! copy, the bytes were the file's, and if not, they are read again.
 
+use core::sync::atomic::Ordering;
+
 use rustix::io::Errno;
 use weir_core::extent::{ExtentIndex, Piece, PieceSource};
-use weir_core::node::region::Counter;
+use weir_core::node::region::{Counter, WINDOW_BYTES};
+use weir_core::proto::peer::LogRange;
 use weir_store::slab::SlabId;
 
 use super::host::{at_once, FileState, Host};
@@ -109,11 +112,24 @@ impl Vnode {
             let generation = self.find(host, now, &mut found, end)?;
             let upto = found.upto(end);
             let slice = |from: u64, to: u64| index(from - offset)..index(to - offset);
+            let mut far: Vec<(LogRange, u64)> = Vec::new();
             for piece in found.pieces() {
                 bytes[slice(at, piece.offset)].fill(0);
                 at = (piece.offset + piece.length).min(upto);
                 let target = &mut bytes[slice(piece.offset, at)];
                 match piece.source {
+                    PieceSource::Log { rank, slab, pos } if rank != host.rank() => {
+                        let len = target.len() as u64;
+                        far.push((
+                            LogRange {
+                                rank,
+                                slab,
+                                pos,
+                                len,
+                            },
+                            piece.offset,
+                        ));
+                    }
                     PieceSource::Log { slab, pos, .. } => {
                         let slab = SlabId::from_raw(slab).ok_or(Errno::IO)?;
                         host.slabs().read_at(slab, pos, target)?;
@@ -123,6 +139,7 @@ impl Vnode {
             }
             bytes[slice(at, upto)].fill(0);
             at = upto;
+            fetch_all(host, &far, offset, bytes)?;
             if host.file(self.ino())?.generation != generation {
                 return Ok(false);
             }
@@ -161,6 +178,50 @@ impl Vnode {
             .for_each_piece_in(found.from, known, &mut |piece| found.add(piece));
         Ok(map.generation)
     }
+}
+
+/// Brings pieces of other nodes into their places of a file's bytes from `origin` on, a
+/// window at a time.
+fn fetch_all<H: Host>(
+    host: &H,
+    mut far: &[(LogRange, u64)],
+    origin: u64,
+    bytes: &mut [u8],
+) -> Result<(), Errno> {
+    // Of the first piece so much is there already.
+    let mut done = 0;
+    while !far.is_empty() {
+        let (mut ranges, mut places) = (Vec::new(), Vec::new());
+        let mut room = WINDOW_BYTES as u64;
+        while let Some(((range, at), rest)) = far.split_first() {
+            // Each range begins at a word of the window.
+            let len = (range.len - done).min(room);
+            let pos = range.pos + done;
+            ranges.push(LogRange { pos, len, ..*range });
+            places.push(index(at + done - origin)..index(at + done + len - origin));
+            room = room.saturating_sub(len.next_multiple_of(8));
+            if done + len < range.len {
+                done += len;
+                break;
+            }
+            (far, done) = (rest, 0);
+            if room == 0 {
+                break;
+            }
+        }
+        host.fetch(ranges, &mut |window| {
+            let mut from = 0;
+            for place in &places {
+                let target = &mut bytes[place.clone()];
+                for (part, word) in target.chunks_mut(8).zip(&window[from..]) {
+                    let word = word.load(Ordering::Relaxed).to_ne_bytes();
+                    part.copy_from_slice(&word[..part.len()]);
+                }
+                from += place.len().div_ceil(8);
+            }
+        })?;
+    }
+    Ok(())
 }
 
 /// Pieces that a look-up found, without allocating.

@@ -1,12 +1,15 @@
 //! The real process around the data path: its session.
 
+use core::sync::atomic::AtomicU64;
+
 use rustix::io::Errno;
 use weir_core::names::ViewError;
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
-use weir_core::proto::{Attach, Attached, Lent, Locate, Located, Ping, Segment};
+use weir_core::proto::peer::LogRange;
+use weir_core::proto::{Attach, Attached, Flush, Lease, Lent, Locate, Located, Ping, Segment};
 use weir_core::types::Ino;
 use weir_store::slabmap::SlabMap;
 
@@ -31,6 +34,7 @@ impl Host for Session {
     fn file(&self, ino: Ino) -> Result<FileState, Errno> {
         for _ in 0..PATIENCE {
             match self.names().attr(ino) {
+                Ok(Some(attr)) if !attr.fresh => self.call(Lease { ino })?,
                 Ok(Some(attr)) => {
                     return Ok(FileState {
                         size: attr.size,
@@ -68,6 +72,26 @@ impl Host for Session {
             offset,
             length,
         })
+    }
+
+    #[inline]
+    fn rank(&self) -> u16 {
+        self.welcome().rank
+    }
+
+    fn fetch(
+        &self,
+        ranges: Vec<LogRange>,
+        each: &mut dyn FnMut(&[AtomicU64]),
+    ) -> Result<(), Errno> {
+        Session::fetch(self, ranges, each)
+    }
+
+    fn publish(&self, ino: Ino) -> Result<(), Errno> {
+        if self.welcome().servers <= 1 {
+            return Ok(());
+        }
+        self.call(Flush { ino })
     }
 
     fn push(&self, record: &Record) -> Result<(), Errno> {

@@ -1,6 +1,6 @@
 //! The data path against a server that is a few vectors, and a model that is bytes.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -11,6 +11,7 @@ use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
+use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Attached, Lent, Located, Tier};
 use weir_core::types::{Ino, SegmentId};
 use weir_store::map::create_sparse;
@@ -160,6 +161,15 @@ impl Host for Process {
     }
     fn log(&self) -> &Log {
         &self.log
+    }
+    fn rank(&self) -> u16 {
+        0
+    }
+    fn fetch(&self, _: Vec<LogRange>, _: &mut dyn FnMut(&[AtomicU64])) -> Result<(), Errno> {
+        panic!("all bytes are of this node")
+    }
+    fn publish(&self, _: Ino) -> Result<(), Errno> {
+        Ok(())
     }
     fn attach(&self, _ino: Ino) -> Result<Attached, Errno> {
         let mut server = self.node.server.lock().unwrap();

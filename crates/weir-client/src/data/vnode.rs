@@ -102,8 +102,13 @@ impl Vnode {
             .then(|| stream.read_live(host, offset, bytes))
     }
 
-    /// The process closed its last descriptor of the file.
+    /// The process closed its last descriptor of the file. What it wrote is published
+    /// first; if that fails, it stays to be published by the server.
     pub fn detach<H: Host>(&self, host: &H) {
+        let wrote = |stream: &SigLock<Stream>| stream.lock().is_some_and(|s| s.cell().is_some());
+        if self.streams.iter().any(wrote) {
+            let _ = host.publish(self.ino());
+        }
         for stream in &self.streams {
             if let Some(mut stream) = stream.lock() {
                 stream.detach(host);

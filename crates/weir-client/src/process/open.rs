@@ -13,7 +13,7 @@ use weir_core::names::{Attr, FileType};
 use weir_core::node::ofd::BATCH;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::Note;
-use weir_core::proto::{Create, OfdBatch, Truncate};
+use weir_core::proto::{Create, Hold, OfdBatch, Truncate};
 use weir_core::types::Ino;
 
 use super::place::{done, ours, Found, Spot};
@@ -135,7 +135,7 @@ impl Process {
 
     fn open_target(&'static self, target: &Target, flags: i32) -> Result<Fd, Errno> {
         check_kind(target.kind, flags)?;
-        let attr = self.view()?.attr(target.ino)?.ok_or(Errno::NOENT)?;
+        let attr = self.attr_to_open(target)?;
         if !target.new {
             self.check_mode(&attr, flags)?;
         }
@@ -160,6 +160,20 @@ impl Process {
         }
         session.count(Counter::Opens, 1);
         Ok(fd)
+    }
+
+    /// The attributes of what is to be opened, by its number in this node's table: of
+    /// several servers, another one may have to be told that the file is open here.
+    fn attr_to_open(&'static self, target: &Target) -> Result<Attr, Errno> {
+        let several = self.node()?.several().is_some();
+        if several && target.kind == FileType::File && !target.new {
+            let held = self.session()?.call(Hold { ino: target.ino });
+            return held.map_err(|error| match error {
+                Errno::STALE => Errno::NOENT,
+                error => error,
+            });
+        }
+        self.view()?.attr(target.ino)?.ok_or(Errno::NOENT)
     }
 
     fn check_mode(&self, attr: &Attr, flags: i32) -> Result<(), Errno> {

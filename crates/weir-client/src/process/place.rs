@@ -4,9 +4,10 @@ use core::sync::atomic::Ordering;
 use std::borrow::Cow;
 
 use rustix::io::Errno;
-use weir_core::names::{Attr, FileType, NamesView, ViewError, SYMLINK_MAX};
-use weir_core::proto::Ping;
-use weir_core::types::Ino;
+use weir_core::names::{Attr, FileType, NamesView, ViewError, ROOT_INDEX, SYMLINK_MAX};
+use weir_core::placement::home_of_entry;
+use weir_core::proto::{Find, GetAttr, PathOf, Ping, Readlink};
+use weir_core::types::{Ino, Rank};
 
 use super::start::Instance;
 use super::table::{self, Handle};
@@ -68,11 +69,13 @@ macro_rules! done {
 }
 pub(super) use done;
 
-/// The shared tables, with the server's help where they are being changed.
+/// The shared tables, with the server's help where they are being changed, or where what
+/// is looked for is another server's.
 #[derive(Clone, Copy)]
 pub struct View {
     names: NamesView<'static>,
     process: &'static Process,
+    several: Option<(Rank, u16)>,
 }
 
 impl core::fmt::Debug for View {
@@ -104,20 +107,78 @@ impl View {
     }
 }
 
+impl View {
+    /// Whether an inode's number is of another server.
+    fn is_elsewhere(&self, ino: Ino) -> bool {
+        self.several.is_some_and(|(rank, _)| ino.rank() != rank)
+    }
+
+    /// The attributes, of an inode of whatever server; `None`: it is gone.
+    fn ask_attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
+        match self.process.session()?.call(GetAttr { ino }) {
+            Ok(attr) => Ok(Some(attr)),
+            Err(Errno::STALE | Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Names::attr`], with all that several servers know of a directory, and with
+    /// what writers of any node have published.
+    pub fn whole_attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
+        if self.several.is_some() {
+            let here = !self.is_elsewhere(ino);
+            let attr = if here {
+                self.settled(|names| names.attr(ino))?
+            } else {
+                None
+            };
+            let known = |attr: &Attr| attr.fresh && attr.file_type() != FileType::Dir;
+            if !attr.as_ref().is_some_and(known) {
+                return self.ask_attr(ino);
+            }
+            return Ok(attr);
+        }
+        self.attr(ino)
+    }
+}
+
 impl Names for View {
     fn root(&self) -> Ino {
-        self.names.root()
+        match self.several {
+            Some(_) => Ino::new(Rank(0), 0, ROOT_INDEX),
+            None => self.names.root(),
+        }
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
+        if let Some((rank, servers)) = self.several {
+            if home_of_entry(dir, name, servers) != rank {
+                let name = name.to_vec();
+                let found = self.process.session()?.call(Find { dir, name });
+                return match found {
+                    Ok(found) => Ok(found.map(|child| (child.ino, child.kind))),
+                    Err(Errno::STALE | Errno::NOENT) => Ok(None),
+                    Err(error) => Err(error),
+                };
+            }
+        }
         self.settled(|names| names.lookup(dir, name))
     }
 
     fn attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
+        if self.is_elsewhere(ino) {
+            return self.ask_attr(ino);
+        }
         self.settled(|names| names.attr(ino))
     }
 
     fn target(&self, ino: Ino, out: &mut [u8; SYMLINK_MAX]) -> Result<usize, Errno> {
+        if self.is_elsewhere(ino) {
+            let target = self.process.session()?.call(Readlink { ino })?;
+            let out = out.get_mut(..target.len()).ok_or(Errno::NAMETOOLONG)?;
+            out.copy_from_slice(&target);
+            return Ok(target.len());
+        }
         self.settled(|names| names.symlink_target(ino, out))?
             .ok_or(Errno::NOENT)
     }
@@ -132,9 +193,11 @@ static NOBODY: Credentials = Credentials {
 impl Process {
     /// The namespace.
     pub(super) fn view(&'static self) -> Result<View, Errno> {
+        let node = self.node()?;
         Ok(View {
-            names: self.node()?.names(),
+            names: node.names(),
             process: self,
+            several: node.several(),
         })
     }
 
@@ -334,10 +397,14 @@ impl Process {
     pub(super) fn path_of(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let instance = self.instance.get().ok_or(Errno::NOENT)?;
         let view = self.view()?;
-        let mut buffer = vec![0; 64 << 10];
-        let path =
-            view.settled(|names| Ok(names.path_of(ino, &mut buffer)?.map(<[u8]>::to_vec)))?;
-        let path = path.ok_or(Errno::NOENT)?;
+        let path = if view.several.is_some() {
+            self.session()?.call(PathOf { ino })?
+        } else {
+            let mut buffer = vec![0; 64 << 10];
+            let path =
+                view.settled(|names| Ok(names.path_of(ino, &mut buffer)?.map(<[u8]>::to_vec)))?;
+            path.ok_or(Errno::NOENT)?
+        };
         let below = if path == b"/" { &[][..] } else { &path[..] };
         Ok([instance.prefix.bytes(), below].concat())
     }

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weir_core::node::ofd;
-use weir_core::proto::{PREFIX_LINK, SHM_LINK};
+use weir_core::proto::{GetAttr, PREFIX_LINK, SHM_LINK};
 use weir_core::types::Ino;
 
 use super::table::{self, Handle, DIR, PATH, READ, WRITE};
@@ -253,7 +253,12 @@ impl Process {
         let node = self.node().ok()?;
         let ofd = node.ofds().get(index as usize)?;
         let ino = Ino(ofd.ino.load(Ordering::Acquire));
-        let attr = node.names().attr(ino).ok()??;
+        let elsewhere = node.several().is_some_and(|(rank, _)| ino.rank() != rank);
+        let attr = if elsewhere {
+            self.session().ok()?.call(GetAttr { ino }).ok()?
+        } else {
+            node.names().attr(ino).ok()??
+        };
         let handle = self.handles.take_or_make();
         handle.ofd.set(Some(ofd));
         handle.index.store(index, Ordering::Relaxed);

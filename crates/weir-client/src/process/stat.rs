@@ -58,7 +58,7 @@ impl Process {
     pub(super) fn stat_of(&'static self, ino: Ino) -> Result<Stat, Errno> {
         let node = self.node()?;
         loop {
-            let attr = self.attr(ino)?;
+            let attr = self.view()?.whole_attr(ino)?.ok_or(Errno::STALE)?;
             let mut stat = stat_from(&attr, node.hub());
             if attr.block == 0 || add_writers(&mut stat, &attr, node) {
                 return Ok(stat);
@@ -127,7 +127,7 @@ fn real_credentials(effective: &Credentials) -> Credentials {
 fn stat_from(attr: &Attr, hub: &Hub) -> Stat {
     Stat {
         dev: device(hub),
-        ino: attr.ino.0,
+        ino: attr.home.0,
         mode: attr.mode,
         nlink: attr.nlink,
         uid: attr.uid,

@@ -44,7 +44,11 @@ pub struct Hub {
     pub cells: AtomicU32,
     /// 1 once the server has stopped: requests fail, nothing waits.
     pub stopped: AtomicU32,
-    spare: [AtomicU64; 4],
+    /// The server's rank, and how many servers there are.
+    pub rank: AtomicU32,
+    /// See `rank`; 0 before the server has said so, when clients may not come yet.
+    pub servers: AtomicU32,
+    spare: [AtomicU64; 3],
     /// 1 while the server sleeps (or is about to); a futex.
     pub server_sleeps: AtomicU32,
     /// The CPU the server ran on last.
@@ -208,6 +212,8 @@ mod tests {
             blocks: AtomicU32::default(),
             cells: AtomicU32::default(),
             stopped: AtomicU32::default(),
+            rank: AtomicU32::default(),
+            servers: AtomicU32::default(),
             spare: Default::default(),
             server_sleeps: AtomicU32::new(1),
             server_cpu: AtomicU32::default(),
@@ -222,7 +228,7 @@ mod tests {
     #[test]
     fn format_of_the_heads() {
         use crate::node::format::check_format;
-        check_format!(Hub: magic incarnation ofds blocks cells stopped server_sleeps server_cpu doorbells);
+        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers server_sleeps server_cpu doorbells);
         check_format!(ClientHeader: magic id pid records notes counters refused);
     }
 }

@@ -55,6 +55,11 @@ impl<P: Platform> Cluster<P> {
         files.stand_ins.get(&ino).map(|known| known.local)
     }
 
+    /// Whether files of other servers are known here.
+    pub(super) fn has_stand_ins(&self) -> bool {
+        !self.inner.files.borrow().stand_ins.is_empty()
+    }
+
     fn recalls(&self, ino: Ino) -> u64 {
         let files = self.inner.files.borrow();
         files.stand_ins.get(&ino).map_or(0, |known| known.recalls)

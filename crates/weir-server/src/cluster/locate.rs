@@ -203,12 +203,14 @@ impl<P: Platform> Cluster<P> {
         Ok((hole && offset < size).then_some(size))
     }
 
-    /// Bytes of logs of other servers, one range behind the other.
+    /// Bytes of logs of other servers, one range behind the other, each from a whole word
+    /// of 8 bytes on.
     pub(super) async fn fetch(&self, ranges: Vec<LogRange>) -> Result<Vec<u8>, FsError> {
         let total: u64 = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
         if total > MAX_FETCH_BYTES {
             return Err(FsError::TooBig);
         }
+        let lengths: Vec<u64> = ranges.iter().map(|range| range.len).collect();
         let mut parts = Vec::new();
         for range in ranges {
             let mut done = 0;
@@ -246,7 +248,7 @@ impl<P: Platform> Cluster<P> {
         for answer in join_all(asked).await {
             out.extend_from_slice(&answer?);
         }
-        Ok(out)
+        Ok(spread(&out, &lengths))
     }
 
     /// Bytes of this server's log.
@@ -263,4 +265,21 @@ impl<P: Platform> Cluster<P> {
         }
         Ok(())
     }
+}
+
+/// Lets each range begin at a whole word.
+fn spread(bytes: &[u8], lengths: &[u64]) -> Vec<u8> {
+    if lengths.iter().all(|len| len.is_multiple_of(8)) {
+        return bytes.to_vec();
+    }
+    let mut out = Vec::with_capacity(bytes.len() + 8 * lengths.len());
+    let mut rest = bytes;
+    for len in lengths {
+        let len = usize::try_from(*len).unwrap_or(usize::MAX).min(rest.len());
+        let (range, behind) = rest.split_at(len);
+        out.extend_from_slice(range);
+        out.resize(out.len().next_multiple_of(8), 0);
+        rest = behind;
+    }
+    out
 }

@@ -183,6 +183,11 @@ impl<P: Platform> Cluster<P> {
         self.let_go();
     }
 
+    /// Whether [`Cluster::catch_up`] may come to have something to do by itself.
+    pub fn has_work_to_come(&self) -> bool {
+        self.has_stand_ins() || self.node(|node| node.has_writers())
+    }
+
     /// A server is gone for good or has started anew: its locks, holds and leases end.
     pub fn peer_gone(&self, rank: Rank) {
         self.inner.names.drop_rank(rank);

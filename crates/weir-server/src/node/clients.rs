@@ -33,6 +33,8 @@ pub struct Client<M> {
     /// Whether its connection stands. Without it the client may live on, but asks for
     /// nothing any more.
     pub connected: bool,
+    /// Whether a request of its is being done.
+    pub asks: bool,
 }
 
 /// All clients, by number.
@@ -51,6 +53,7 @@ impl<M> Client<M> {
             leases: Vec::new(),
             cells: BTreeSet::new(),
             connected: true,
+            asks: false,
         }
     }
 

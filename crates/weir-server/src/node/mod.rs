@@ -200,7 +200,7 @@ impl<'m, P: Platform> Node<'m, P> {
             std::mem::take(&mut self.reply),
         );
         reply.clear();
-        let asked = self.take_request(id, &mut request);
+        let asked = self.take_request(id, &mut request).is_some();
         if asked {
             self.serve(Caller::Client(id), &request, now_ns, &mut reply);
             self.put_reply(id, &mut reply);
@@ -209,25 +209,35 @@ impl<'m, P: Platform> Node<'m, P> {
         noted || asked
     }
 
-    /// Takes what a client asks for out of its channel; false if it asks for nothing.
-    pub(crate) fn take_request(&mut self, id: ClientId, request: &mut Vec<u8>) -> bool {
-        let Some(client) = self.clients.get(id) else {
-            return false;
-        };
+    /// Takes what a client asks for out of its channel; `None` if it asks for nothing, else
+    /// its region. The channel takes no other request before the reply is in it.
+    pub(crate) fn take_request(
+        &mut self,
+        id: ClientId,
+        request: &mut Vec<u8>,
+    ) -> Option<Arc<P::Memory>> {
+        let client = self.clients.get_mut(id)?;
         let channel = client.memory.channel();
-        if channel.state.load(Ordering::Acquire) != channel::REQUEST {
-            return false;
+        if client.asks || channel.state.load(Ordering::Acquire) != channel::REQUEST {
+            return None;
         }
         request.clear();
         channel.take_request(request);
-        true
+        client.asks = true;
+        Some(Arc::clone(&client.memory))
+    }
+
+    /// The region of a client.
+    pub(crate) fn memory_of(&self, id: ClientId) -> Option<Arc<P::Memory>> {
+        Some(Arc::clone(&self.clients.get(id)?.memory))
     }
 
     /// Gives a client its reply; nothing happens if it is gone.
     pub(crate) fn put_reply(&mut self, id: ClientId, reply: &mut Vec<u8>) {
-        let Some(client) = self.clients.get(id) else {
+        let Some(client) = self.clients.get_mut(id) else {
             return;
         };
+        client.asks = false;
         let memory = Arc::clone(&client.memory);
         let channel = memory.channel();
         if channel.put_reply(reply).is_err() {
@@ -266,6 +276,11 @@ impl<'m, P: Platform> Node<'m, P> {
     pub(crate) fn perform(&mut self, from: Caller, request: proto::Request, out: &mut Vec<u8>) {
         let name = proto::perform(self, from, request, out);
         self.stats.count_request(name);
+    }
+
+    /// Whether somebody of this node writes, or something of it is not published.
+    pub(crate) fn has_writers(&self) -> bool {
+        self.blocks.iter().next().is_some() || self.files.not_empty().next().is_some()
     }
 
     pub(crate) fn time(&self) -> i64 {

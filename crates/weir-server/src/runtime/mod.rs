@@ -17,6 +17,7 @@
 //! | `mailbox` | the queues between the two threads |
 //! | `poller`, `connection` | the socket's thread |
 //! | `service` | the service thread |
+//! | `several` | the cluster's logic on it, with the fabric |
 
 mod connection;
 mod kernel;
@@ -24,9 +25,13 @@ mod mailbox;
 mod poller;
 mod regions;
 mod service;
+mod several;
 mod storage;
 
+use std::cell::RefCell;
 use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -42,6 +47,8 @@ use kernel::{now_ns, Kernel};
 use mailbox::mailboxes;
 use regions::Instance;
 use service::Service;
+use several::Joined;
+pub use several::Several;
 
 /// Why a server could not start, or ended badly.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +114,15 @@ impl ServerError {
 /// once clients may connect. Returns the status at the end. Leaves nothing of its own
 /// behind in its directories, and removes those that it made.
 pub fn serve(options: &Options, ready: impl FnOnce()) -> Result<ServerStatus, ServerError> {
+    serve_as(options, None, ready)
+}
+
+/// As [`serve`], as one of several servers.
+pub fn serve_as(
+    options: &Options,
+    several: Option<Several>,
+    ready: impl FnOnce(),
+) -> Result<ServerStatus, ServerError> {
     let max_clients = options.max_clients;
     if max_clients == 0 || max_clients > MAX_CLIENTS {
         let why = format!("max_clients must be 1 to {MAX_CLIENTS}, not {max_clients}");
@@ -114,7 +130,7 @@ pub fn serve(options: &Options, ready: impl FnOnce()) -> Result<ServerStatus, Se
     }
     kernel::raise_descriptor_limit();
     let instance = Instance::create(options)?;
-    let served = serve_in(&instance, options, ready);
+    let served = serve_in(&instance, options, several, ready);
     instance.remove();
     served
 }
@@ -122,16 +138,25 @@ pub fn serve(options: &Options, ready: impl FnOnce()) -> Result<ServerStatus, Se
 fn serve_in(
     instance: &Instance,
     options: &Options,
+    several: Option<Several>,
     ready: impl FnOnce(),
 ) -> Result<ServerStatus, ServerError> {
-    let rank = Rank(0);
+    let (rank, servers) = match &several {
+        Some(several) => {
+            let servers = several.membership.addresses.len();
+            let servers = u16::try_from(servers)
+                .map_err(|_| ServerError::Setting(format!("{servers} servers are too many")))?;
+            (several.membership.rank, servers)
+        }
+        None => (Rank(0), 1),
+    };
     let space = storage::open(instance, options)?;
     let board = Arc::clone(space.board());
     let open = instance.open_region()?;
     let names = instance.names(rank)?;
     let identity = Identity {
         rank,
-        servers: 1,
+        servers,
         pid: std::process::id(),
         started_ns: now_ns(),
     };
@@ -144,7 +169,7 @@ fn serve_in(
         version: VERSION,
         client: ClientId(0),
         rank: rank.0,
-        servers: 1,
+        servers,
         shm_dir: regions::text(instance.shm_dir())?,
         storage_dirs: options
             .storage
@@ -154,8 +179,17 @@ fn serve_in(
         prefix: options.prefix.clone(),
         spin_us: options.spin_us,
     };
+    open.hub.rank.store(u32::from(rank.0), Ordering::Relaxed);
+    open.hub
+        .servers
+        .store(u32::from(servers), Ordering::Release);
+    let node = Rc::new(RefCell::new(node));
+    let joined = several
+        .filter(|_| servers > 1)
+        .map(|several| Joined::new(several, Rc::clone(&node), open.hub, instance))
+        .transpose()?;
     let mut service = Service::new(
-        node,
+        (node, joined),
         open.hub,
         service_box,
         instance,

@@ -4,12 +4,16 @@
 //! wake it, and only then sleep on that word. Whoever rings sets its bell first and
 //! then looks whether the server sleeps. So one of the two sees the other.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::thread::{futex, sched_getcpu};
+use rustix::time::Timespec;
 use weir_core::node::region::Hub;
 use weir_core::proto::{encode, Caller, ServerStatus, Welcome};
 use weir_core::types::ClientId;
@@ -17,6 +21,7 @@ use weir_core::types::ClientId;
 use super::kernel::{now_ns, Kernel};
 use super::mailbox::{Answer, Event, Serial, ServiceBox};
 use super::regions::Instance;
+use super::several::Joined;
 use crate::node::Node;
 
 /// Looks at the bells between two looks at the clock.
@@ -24,7 +29,8 @@ const LOOKS: u32 = 32;
 
 /// The service thread's state.
 pub struct Service<'a> {
-    node: Node<'static, Kernel>,
+    node: Rc<RefCell<Node<'static, Kernel>>>,
+    joined: Option<Joined>,
     hub: &'static Hub,
     mailbox: ServiceBox,
     instance: &'a Instance,
@@ -40,7 +46,7 @@ pub struct Service<'a> {
 impl<'a> Service<'a> {
     /// A service thread for `node`.
     pub fn new(
-        node: Node<'static, Kernel>,
+        (node, joined): (Rc<RefCell<Node<'static, Kernel>>>, Option<Joined>),
         hub: &'static Hub,
         mailbox: ServiceBox,
         instance: &'a Instance,
@@ -49,6 +55,7 @@ impl<'a> Service<'a> {
     ) -> Service<'a> {
         Service {
             node,
+            joined,
             hub,
             mailbox,
             instance,
@@ -66,16 +73,18 @@ impl<'a> Service<'a> {
             if self.work() {
                 self.watch();
             } else {
-                self.node.idle(now_ns());
-                self.sleep();
+                let now_ns = now_ns();
+                self.node.borrow_mut().idle(now_ns);
+                let due = self.joined.as_mut().and_then(|j| j.catch_up(now_ns));
+                self.sleep(due);
             }
         }
-        self.node.report()
+        self.node.borrow_mut().report()
     }
 
     /// Refuses whatever comes, and lets the poller end.
     pub fn end(&mut self) {
-        self.node.stop();
+        self.node.borrow_mut().stop();
         self.mailbox.tell(Answer::End);
     }
 
@@ -95,11 +104,31 @@ impl<'a> Service<'a> {
             while rung != 0 {
                 let id = first + rung.trailing_zeros();
                 rung &= rung - 1;
-                self.node.poll_client(ClientId(id), now_ns());
+                self.poll_client(ClientId(id));
             }
         }
-        self.stop |= self.node.stopping();
+        worked |= self.step();
+        self.stop |= self.node.borrow().stopping();
         worked
+    }
+
+    fn poll_client(&mut self, id: ClientId) {
+        match &mut self.joined {
+            Some(joined) => joined.poll_client(id, now_ns()),
+            None => self.node.borrow_mut().poll_client(id, now_ns()),
+        };
+    }
+
+    /// Takes what came from other servers; false if nothing did.
+    fn step(&mut self) -> bool {
+        let Some(joined) = &mut self.joined else {
+            return false;
+        };
+        let stepped = joined.step();
+        for (serial, reply) in joined.answers() {
+            self.mailbox.tell(Answer::Send(serial, reply));
+        }
+        stepped
     }
 
     fn is_rung(&self) -> bool {
@@ -128,7 +157,8 @@ impl<'a> Service<'a> {
         }
     }
 
-    fn sleep(&mut self) {
+    /// Sleeps until rung for, or for so many ns.
+    fn sleep(&mut self, due_ns: Option<i64>) {
         let sleeps = &self.hub.server_sleeps;
         sleeps.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -137,9 +167,20 @@ impl<'a> Service<'a> {
             self.take(event);
             return;
         }
+        if self.step() {
+            sleeps.store(0, Ordering::SeqCst);
+            return;
+        }
+        let due = due_ns.map(|ns| Timespec {
+            tv_sec: ns / 1_000_000_000,
+            tv_nsec: ns % 1_000_000_000,
+        });
         // A client may have set the word to 0 by any store: the bell is what counts.
         while !self.is_rung() && sleeps.load(Ordering::SeqCst) == 1 {
-            let _ = futex::wait(sleeps, futex::Flags::empty(), 1, None);
+            let woken = futex::wait(sleeps, futex::Flags::empty(), 1, due.as_ref());
+            if woken == Err(Errno::TIMEDOUT) {
+                break;
+            }
         }
         sleeps.store(0, Ordering::SeqCst);
     }
@@ -149,9 +190,13 @@ impl<'a> Service<'a> {
             Event::Client { serial, pid } => self.admit(serial, pid),
             Event::Tool(serial) => self.say(serial, &self.welcome),
             Event::Request(serial, bytes) => {
+                if let Some(joined) = &mut self.joined {
+                    joined.serve_tool(serial, bytes, now_ns());
+                    return;
+                }
                 let mut reply = Vec::new();
-                self.node
-                    .serve(Caller::Control, &bytes, now_ns(), &mut reply);
+                let mut node = self.node.borrow_mut();
+                node.serve(Caller::Control, &bytes, now_ns(), &mut reply);
                 self.mailbox.tell(Answer::Send(serial, reply));
                 // At once: an event that `sleep` took is followed by no look of `work`'s that
                 // would keep the thread from sleeping on.
@@ -159,7 +204,7 @@ impl<'a> Service<'a> {
             }
             Event::HungUp(serial) => {
                 if let Some(id) = self.clients.get(&serial) {
-                    self.node.hung_up(*id, now_ns());
+                    self.node.borrow_mut().hung_up(*id, now_ns());
                 }
             }
             Event::Exited(serial) => self.bury(serial),
@@ -175,13 +220,14 @@ impl<'a> Service<'a> {
 
     fn admit(&mut self, serial: Serial, pid: u32) {
         self.bury_predecessors(pid);
-        let Some(id) = self.node.vacant_client() else {
+        let vacant = self.node.borrow().vacant_client();
+        let Some(id) = vacant else {
             tracing::warn!(pid, "refused: as many clients as there may be");
             return self.mailbox.tell(Answer::Close(serial));
         };
         match self.instance.client_region(id) {
             Ok(region) => {
-                self.node.admit(id, pid, Arc::new(region));
+                self.node.borrow_mut().admit(id, pid, Arc::new(region));
                 self.clients.insert(serial, id);
                 self.bells = self.bells.max(id.0 as usize / 64 + 1);
                 let welcome = Welcome {
@@ -205,7 +251,8 @@ impl<'a> Service<'a> {
             .clients
             .iter()
             .filter(|(_, id)| {
-                self.node.client_pid(**id) == Some(pid) && !self.node.is_connected(**id)
+                let node = self.node.borrow();
+                node.client_pid(**id) == Some(pid) && !node.is_connected(**id)
             })
             .map(|(serial, _)| *serial)
             .collect();
@@ -217,7 +264,7 @@ impl<'a> Service<'a> {
 
     fn bury(&mut self, serial: Serial) {
         if let Some(id) = self.clients.remove(&serial) {
-            self.node.gone(id, now_ns());
+            self.node.borrow_mut().gone(id, now_ns());
             self.instance.remove_client(id);
         }
     }

@@ -1,0 +1,266 @@
+//! One of several servers: the cluster's logic on the service thread, with the fabric around
+//! it. Everything waits in tasks of one pool, which runs whenever something came.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_channel::oneshot;
+use futures_executor::{LocalPool, LocalSpawner};
+use futures_util::future::LocalBoxFuture;
+use futures_util::task::LocalSpawnExt;
+use weir_core::node::region::Hub;
+use weir_core::proto::{Caller, FsError};
+use weir_core::types::{ClientId, Rank};
+use weir_fabric::{CallId, Event, Membership, Message, Tcp, Timing};
+use weir_store::slab::SlabId;
+use weir_store::slabmap::SlabMap;
+
+use super::kernel::{now_ns, wake, Kernel};
+use super::mailbox::Serial;
+use super::regions::Instance;
+use super::ServerError;
+use crate::cluster::{Answer, Cluster, LogBytes, Lost, Net};
+use crate::node::Node;
+
+/// How often what was written and not published is published, in ns.
+const INTERVAL_NS: i64 = 1_000_000_000;
+/// Slabs that a place may have, as far as others can ask for.
+const MAX_SLABS: u32 = 16 << 10;
+
+/// What makes a server one of several.
+#[derive(Debug)]
+pub struct Several {
+    /// Where it listens for the others.
+    pub listener: TcpListener,
+    /// Who they are.
+    pub membership: Membership,
+}
+
+type Waiting = Rc<RefCell<HashMap<CallId, oneshot::Sender<Result<Answer, Lost>>>>>;
+type Outbox = Rc<RefCell<Vec<(Serial, Vec<u8>)>>>;
+
+/// The other servers, for the logic.
+struct Others {
+    fabric: Rc<Tcp>,
+    waiting: Waiting,
+}
+
+impl Net for Others {
+    fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
+        let message = Message {
+            body: request,
+            bulk: Vec::new(),
+        };
+        let id = self.fabric.call(to, message);
+        let (sender, answer) = oneshot::channel();
+        self.waiting.borrow_mut().insert(id, sender);
+        Box::pin(async move { answer.await.unwrap_or(Err(Lost(to))) })
+    }
+}
+
+/// The server's own slabs, mapped.
+struct OwnLog(SlabMap);
+
+impl LogBytes for OwnLog {
+    fn read(&self, slab: u32, pos: u64, len: u64, out: &mut Vec<u8>) -> Result<(), FsError> {
+        let id = SlabId::from_raw(slab).ok_or(FsError::Invalid)?;
+        let begin = out.len();
+        let len = usize::try_from(len).map_err(|_| FsError::TooBig)?;
+        out.resize(begin + len, 0);
+        self.0.read_at(id, pos, &mut out[begin..]).map_err(|error| {
+            tracing::warn!(slab, pos, len, ?error, "bytes of the log cannot be read");
+            out.truncate(begin);
+            FsError::Io
+        })
+    }
+}
+
+/// The running cluster side of a server.
+pub struct Joined {
+    cluster: Cluster<Kernel>,
+    node: Rc<RefCell<Node<'static, Kernel>>>,
+    pool: LocalPool,
+    spawner: LocalSpawner,
+    fabric: Rc<Tcp>,
+    waiting: Waiting,
+    outbox: Outbox,
+    caught_up_ns: i64,
+}
+
+impl Joined {
+    /// Joins the others.
+    pub fn new(
+        several: Several,
+        node: Rc<RefCell<Node<'static, Kernel>>>,
+        hub: &'static Hub,
+        instance: &Instance,
+    ) -> Result<Joined, ServerError> {
+        let me = several.membership.rank;
+        let servers = u16::try_from(several.membership.addresses.len())
+            .map_err(|_| ServerError::Setting("too many servers".to_owned()))?;
+        let rouse = move || {
+            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+            let sleeps = &hub.server_sleeps;
+            if sleeps.swap(0, std::sync::atomic::Ordering::SeqCst) != 0 {
+                wake(sleeps);
+            }
+        };
+        let Several {
+            listener,
+            membership,
+        } = several;
+        let fabric = Tcp::start(listener, membership, Timing::default(), rouse)
+            .map_err(ServerError::Thread)?;
+        let fabric = Rc::new(fabric);
+        let waiting = Waiting::default();
+        let net = Others {
+            fabric: Rc::clone(&fabric),
+            waiting: Rc::clone(&waiting),
+        };
+        let storage: Vec<(&Path, u32)> = instance
+            .storage_dirs()
+            .iter()
+            .map(|dir| (dir.as_path(), MAX_SLABS))
+            .collect();
+        let log = OwnLog(SlabMap::new(instance.shm_dir(), MAX_SLABS, &storage));
+        let pool = LocalPool::new();
+        let spawner = pool.spawner();
+        let cluster = Cluster::new(
+            (me, servers),
+            Rc::clone(&node),
+            Rc::new(net),
+            Rc::new(log),
+            {
+                let spawner = spawner.clone();
+                move |task| {
+                    // Fails only when the pool is gone, and with it the server.
+                    let _ = spawner.spawn_local(task);
+                }
+            },
+        );
+        Ok(Joined {
+            cluster,
+            node,
+            pool,
+            spawner,
+            fabric,
+            waiting,
+            outbox: Outbox::default(),
+            caught_up_ns: 0,
+        })
+    }
+
+    /// Takes what came from others and runs what can run; false if there was nothing.
+    pub fn step(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.fabric.poll() {
+            any = true;
+            self.cluster.tick(now_ns());
+            self.take(event);
+        }
+        if any {
+            self.pool.run_until_stalled();
+        }
+        any
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Request(token, message) => {
+                let (cluster, fabric) = (self.cluster.clone(), Rc::clone(&self.fabric));
+                self.spawn(async move {
+                    let answer = cluster.handle(token.from, &message.body).await;
+                    let message = Message {
+                        body: answer.body,
+                        bulk: answer.bulk,
+                    };
+                    fabric.reply(token, message);
+                });
+            }
+            Event::Done(id, result) => {
+                let Some(sender) = self.waiting.borrow_mut().remove(&id) else {
+                    return;
+                };
+                let answer = result.map(|message| Answer {
+                    body: message.body,
+                    bulk: message.bulk,
+                });
+                // Whoever asked may have been dropped.
+                let _ = sender.send(answer.map_err(|why| {
+                    tracing::warn!(call = id.0, %why, "a server did not answer");
+                    Lost(Rank(u16::MAX))
+                }));
+            }
+            Event::PeerLost(rank) => {
+                tracing::warn!(rank = rank.0, "a server is lost");
+                self.cluster.peer_gone(rank);
+            }
+        }
+    }
+
+    fn spawn(&self, task: impl std::future::Future<Output = ()> + 'static) {
+        // The pool lives as long as this.
+        let _ = self.spawner.spawn_local(task);
+    }
+
+    /// Does what a client asks for by its channel and its notes. True if there was anything.
+    pub fn poll_client(&mut self, id: ClientId, now_ns: i64) -> bool {
+        let mut request = Vec::new();
+        let (noted, asked) = {
+            let mut node = self.node.borrow_mut();
+            node.set_time(now_ns);
+            let noted = node.take_notes(id);
+            (noted, node.take_request(id, &mut request))
+        };
+        if let Some(memory) = asked {
+            let (cluster, node) = (self.cluster.clone(), Rc::clone(&self.node));
+            self.spawn(async move {
+                let mut reply = cluster.serve(Caller::Client(id), &request).await;
+                let mut node = node.borrow_mut();
+                // Its number may be another's by now.
+                if node
+                    .memory_of(id)
+                    .is_some_and(|now| Arc::ptr_eq(&now, &memory))
+                {
+                    node.put_reply(id, &mut reply);
+                }
+            });
+            self.pool.run_until_stalled();
+            return true;
+        }
+        noted
+    }
+
+    /// Does what a tool asks for; the answer is in [`Joined::answers`] some time.
+    pub fn serve_tool(&mut self, serial: Serial, request: Vec<u8>, now_ns: i64) {
+        self.cluster.tick(now_ns);
+        let (cluster, outbox) = (self.cluster.clone(), Rc::clone(&self.outbox));
+        self.spawn(async move {
+            let reply = cluster.serve(Caller::Control, &request).await;
+            outbox.borrow_mut().push((serial, reply));
+        });
+        self.pool.run_until_stalled();
+    }
+
+    /// Answers for tools.
+    pub fn answers(&self) -> Vec<(Serial, Vec<u8>)> {
+        self.outbox.take()
+    }
+
+    /// Publishes what is due; when the next look is due, in ns, if there is anything to
+    /// publish or to let go of.
+    pub fn catch_up(&mut self, now_ns: i64) -> Option<i64> {
+        if now_ns - self.caught_up_ns >= INTERVAL_NS {
+            self.caught_up_ns = now_ns;
+            self.cluster.tick(now_ns);
+            self.cluster.catch_up();
+            self.pool.run_until_stalled();
+        }
+        let due = self.caught_up_ns + INTERVAL_NS - now_ns;
+        self.cluster.has_work_to_come().then_some(due.max(1))
+    }
+}
