@@ -70,6 +70,10 @@ impl Target {
         let (dir, cleanup) = match self {
             Self::Weir { binary } => {
                 words.extend([binary.into(), "run".into()]);
+                // The same on several servers: a number, and the rank that is used.
+                if let Some(servers) = std::env::var_os("WEIR_TEST_SERVERS") {
+                    words.extend(["--servers".into(), servers]);
+                }
                 words.extend(job.weir_options.iter().map(OsString::from));
                 words.push("--".into());
                 (PathBuf::from("/weir"), None)

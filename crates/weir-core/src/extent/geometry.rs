@@ -10,6 +10,38 @@ impl Run {
         self.offset + index * self.stride
     }
 
+    /// Appends what of the run lies in `[from, to)`: one run, and at most one more at each
+    /// end, where a piece is cut.
+    pub fn clip_to(&self, from: u64, to: u64, out: &mut Vec<Run>) {
+        if from >= to {
+            return;
+        }
+        let (first, end) = (self.ending_after(from), self.starting_from(to));
+        let (mut first, mut end) = (first, end.max(first));
+        let cut = |index: u64| {
+            let at = self.start_of(index);
+            let (lo, hi) = (from.max(at), to.min(at + self.length));
+            self.sub(index, 1).within(lo - at, hi - lo)
+        };
+        let is_cut = |index: u64| {
+            let at = self.start_of(index);
+            at < from || at + self.length > to
+        };
+        if first < end && is_cut(first) {
+            out.push(cut(first));
+            first += 1;
+        }
+        let mut last = None;
+        if first < end && is_cut(end - 1) {
+            last = Some(cut(end - 1));
+            end -= 1;
+        }
+        if first < end {
+            out.push(self.sub(first, end - first));
+        }
+        out.extend(last);
+    }
+
     /// The first piece that ends behind `at`; `count` if none does.
     pub(super) fn ending_after(&self, at: u64) -> u64 {
         if at < self.offset + self.length {

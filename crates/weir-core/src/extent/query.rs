@@ -88,7 +88,7 @@ impl ExtentIndex {
             .near(start, end)
             .filter_map(|run| Some((first_met(run)?, *run)))
             .collect();
-        let extents = runs.extents_in(start, end).take(max + 1);
+        let extents = runs.extents_in(start, end).take(max.saturating_add(1));
         met.extend(extents.map(|extent| (extent.offset.max(start), extent.run())));
         met.sort_unstable_by_key(|(at, _)| *at);
         out.extend(met.iter().take(max).map(|(_, run)| *run));

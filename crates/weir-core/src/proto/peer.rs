@@ -293,6 +293,8 @@ peer_operations! {
         size: u64,
         /// Its bytes changed then, ns since 1970.
         mtime_ns: i64,
+        /// So many bytes more of it are stored, or less.
+        stored: i64,
     } -> ();
 
     /// The runs of `[from, to)` in the asked server's slices.

@@ -138,7 +138,8 @@ impl<P: Platform> Cluster<P> {
 
     async fn set_attr(&self, op: proto::SetAttr) -> Result<(), FsError> {
         let ino = self.global(op.ino);
-        if let Some(local) = self.local(ino).filter(|_| op.mtime_ns.is_some()) {
+        let local = self.local(ino).filter(|_| op.mtime_ns.is_some());
+        if let Some(local) = local.filter(|local| self.node(|node| node.is_file(*local))) {
             // What was written before must not date it later.
             self.flush(ino).await?;
             self.node(|node| node.forget_cell_times(local));

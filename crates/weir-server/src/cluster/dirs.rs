@@ -163,8 +163,9 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Tells those who hold entries of a directory its mode and group, which what is
-    /// made in it may take over.
-    pub(super) async fn tell_dir(&self, attr: &Attr) {
+    /// made in it may take over; and a time that was set, before which none of their changes
+    /// counts.
+    pub(super) async fn tell_dir(&self, attr: &Attr, mtime_ns: Option<i64>) {
         let ranks = self.inner.dirs.borrow().of(attr.ino);
         let asked = ranks.into_iter().map(|rank| {
             let set = proto::SetAttr {
@@ -173,7 +174,7 @@ impl<P: Platform> Cluster<P> {
                 uid: Some(attr.uid),
                 gid: Some(attr.gid),
                 atime_ns: None,
-                mtime_ns: None,
+                mtime_ns,
             };
             self.call(rank, peer::SetAttr { set })
         });

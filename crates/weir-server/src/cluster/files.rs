@@ -11,6 +11,7 @@ use weir_core::names::{Attr, FileType};
 use weir_core::proto::{self, peer, FsError};
 use weir_core::types::{Ino, Rank};
 
+use super::publish::bytes_of;
 use super::Cluster;
 use crate::node::{Node, Platform};
 
@@ -24,8 +25,17 @@ pub struct Files {
     stand_ins: HashMap<Ino, StandIn>,
     holders: HashMap<Ino, BTreeSet<Rank>>,
     leases: HashMap<Ino, BTreeSet<Rank>>,
-    /// The sizes that were published, of this server's files.
-    sizes: HashMap<Ino, u64>,
+    /// What was published of this server's files.
+    published: HashMap<Ino, Extent>,
+}
+
+/// How much there is of a file.
+#[derive(Clone, Copy, Debug, Default)]
+struct Extent {
+    /// Its size, bytes.
+    size: u64,
+    /// Bytes stored.
+    stored: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +81,9 @@ impl<P: Platform> Cluster<P> {
         if ino.rank() == self.rank() {
             return self.node(|node| node.attr_now(ino));
         }
+        if let Some(local) = self.local(ino) {
+            self.settle_size(ino, local).await?;
+        }
         let attr = self.call(ino.rank(), peer::Hold { ino }).await?;
         self.stand_in_for(&attr)
     }
@@ -110,9 +123,13 @@ impl<P: Platform> Cluster<P> {
     /// The attributes of an inode as this node sees them.
     pub(super) async fn attr_here(&self, ino: Ino) -> Result<Attr, FsError> {
         let ino = self.global(ino);
+        let local = self.local(ino);
+        if let Some(local) = local.filter(|_| ino.rank() != self.rank()) {
+            self.settle_size(ino, local).await?;
+        }
         let mut attr = self.call(ino.rank(), peer::GetAttr { ino }).await?;
         attr.block = 0;
-        let Some(local) = self.local(ino) else {
+        let Some(local) = local else {
             return Ok(attr);
         };
         if attr.file_type() == FileType::File {
@@ -131,7 +148,7 @@ impl<P: Platform> Cluster<P> {
         let mut attr = self.node(|node| node.attr_of(ino))?;
         match attr.file_type() {
             FileType::Dir => return self.dir_attr(attr).await,
-            FileType::File => attr.size = self.published_size(ino),
+            FileType::File => self.show_published(&mut attr),
             FileType::Symlink => {}
         }
         attr.block = 0;
@@ -140,7 +157,25 @@ impl<P: Platform> Cluster<P> {
 
     pub(super) fn published_size(&self, ino: Ino) -> u64 {
         let files = self.inner.files.borrow();
-        files.sizes.get(&ino).copied().unwrap_or(0)
+        files.published.get(&ino).map_or(0, |file| file.size)
+    }
+
+    /// Lets a file's attributes be those that others see.
+    fn show_published(&self, attr: &mut Attr) {
+        let files = self.inner.files.borrow();
+        let file = files.published.get(&attr.home).copied().unwrap_or_default();
+        (attr.size, attr.allocated) = (file.size, file.stored);
+        attr.block = 0;
+    }
+
+    /// More, or less, of a file of this server is stored.
+    fn add_stored(&self, ino: Ino, stored: i64) {
+        let mut files = self.inner.files.borrow_mut();
+        let file = files.published.entry(ino).or_default();
+        file.stored = file.stored.saturating_add_signed(stored);
+        let now = file.stored;
+        drop(files);
+        self.node(|node| node.set_stored(ino, now));
     }
 
     /// Sets attributes of an inode of this server, or of its stand-in here.
@@ -149,7 +184,7 @@ impl<P: Platform> Cluster<P> {
         let own = set.ino.rank() == self.rank();
         let attr = self.node(|node| node.attr_of(set.ino))?;
         if own && attr.file_type() == FileType::Dir {
-            self.tell_dir(&attr).await;
+            self.tell_dir(&attr, set.mtime_ns).await;
         }
         if own && attr.file_type() == FileType::File {
             self.recall_leases(set.ino, None).await;
@@ -163,8 +198,7 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::Invalid);
         }
         self.add_holder(ino, from);
-        attr.size = self.published_size(ino);
-        attr.block = 0;
+        self.show_published(&mut attr);
         Ok(attr)
     }
 
@@ -231,6 +265,7 @@ impl<P: Platform> Cluster<P> {
             if self.node(|node| node.attr_of(local))?.fresh {
                 return Ok(());
             }
+            self.settle_size(ino, local).await?;
             let recalls = self.recalls(ino);
             let attr = self.call(ino.rank(), peer::Lease { ino }).await?;
             if self.recalls(ino) == recalls {
@@ -238,6 +273,17 @@ impl<P: Platform> Cluster<P> {
                 return Ok(());
             }
         }
+    }
+
+    /// Publishes what this node wrote to a file that nobody here writes any more, so that
+    /// its home knows how long it is.
+    async fn settle_size(&self, ino: Ino, local: Ino) -> Result<(), FsError> {
+        let written = self.node(|node| node.pending_count(local) > 0);
+        let writers = self.node(|node| node.attr_of(local))?.block != 0;
+        if (written || self.is_in_flight(ino)) && !writers {
+            self.flush(ino).await?;
+        }
+        Ok(())
     }
 
     /// What this node knows of a file is void.
@@ -271,9 +317,10 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.raise_to(op.ino, op.size, op.mtime_ns))?;
         {
             let mut files = self.inner.files.borrow_mut();
-            let size = files.sizes.entry(op.ino).or_default();
-            *size = op.size.max(*size);
+            let file = files.published.entry(op.ino).or_default();
+            file.size = op.size.max(file.size);
         }
+        self.add_stored(op.ino, op.stored);
         self.recall_leases(op.ino, Some(from)).await;
         Ok(())
     }
@@ -289,7 +336,10 @@ impl<P: Platform> Cluster<P> {
         let _alone = self.inner.publishing.hold(ino, self.token()).await;
         let old = self.published_size(ino);
         self.node(|node| node.set_size(ino, size))?;
-        self.inner.files.borrow_mut().sizes.insert(ino, size);
+        {
+            let mut files = self.inner.files.borrow_mut();
+            files.published.entry(ino).or_default().size = size;
+        }
         let holders: Vec<Rank> = {
             let files = self.inner.files.borrow();
             files
@@ -306,7 +356,9 @@ impl<P: Platform> Cluster<P> {
         join_all(asked).await;
         let freed = self.erase_everywhere(ino, size, old).await;
         self.recall_leases(ino, None).await;
-        self.give_back(freed?).await;
+        let freed = freed?;
+        self.add_stored(ino, -bytes_of(&freed));
+        self.give_back(freed).await;
         Ok(())
     }
 
@@ -352,7 +404,8 @@ impl<P: Platform> Cluster<P> {
     /// Erases what is left of files of this server that came to their end.
     pub(super) fn erase_gone(&self) {
         for ino in self.node(Node::take_gone) {
-            let size = self.inner.files.borrow_mut().sizes.remove(&ino);
+            let file = self.inner.files.borrow_mut().published.remove(&ino);
+            let size = file.map(|file| file.size);
             self.inner.maps.borrow_mut().remove(&ino);
             let this = self.clone();
             self.spawn(async move {

@@ -121,7 +121,8 @@ impl<P: Platform> Cluster<P> {
         } else {
             first_unknown.saturating_mul(SLICE_BYTES).min(MAX_OFFSET)
         };
-        let from = if map.index.run_count() <= MAX_RUNS && map.slices.contains(&0) {
+        let runs = map.index.run_count() + self.node(|node| node.pending_count(local));
+        let from = if runs <= MAX_RUNS / 2 && map.slices.contains(&0) {
             0
         } else {
             offset

@@ -94,10 +94,12 @@ impl<P: Platform> Cluster<P> {
             runs
         };
         let freed = self.put_everywhere(ino, &runs).await?;
+        let laid: u64 = runs.iter().map(Run::log_bytes).sum();
         let published = peer::Published {
             ino,
             size: pending.size,
             mtime_ns: pending.mtime_ns,
+            stored: i64::try_from(laid).unwrap_or(i64::MAX) - bytes_of(&freed),
         };
         self.call(ino.rank(), published).await?;
         self.inner.shards.borrow_mut().in_flight.remove(&ino);
@@ -170,7 +172,7 @@ impl<P: Platform> Cluster<P> {
         for run in &op.runs {
             let run = run.checked().map_err(|_| FsError::Malformed)?;
             match run.source {
-                Source::Log { rank, .. } if rank == from.0 => self.clip(op.ino, run, &mut laid)?,
+                Source::Log { rank, .. } if rank == from.0 => self.clip(op.ino, run, &mut laid),
                 _ => return Err(FsError::Malformed),
             }
         }
@@ -192,7 +194,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The parts of a run that are in this server's slices.
-    fn clip(&self, ino: Ino, run: Run, out: &mut Vec<Run>) -> Result<(), FsError> {
+    fn clip(&self, ino: Ino, run: Run, out: &mut Vec<Run>) {
         let whole: Vec<_> = spans(&run).collect();
         let parts: Vec<_> = whole
             .iter()
@@ -200,15 +202,11 @@ impl<P: Platform> Cluster<P> {
             .collect();
         if parts == whole {
             out.push(run);
-            return Ok(());
+            return;
         }
-        let mut alone = ExtentIndex::new();
-        let put = alone.insert(run, &mut |_| ());
-        put.map_err(|_| FsError::Malformed)?;
         for (from, to) in parts {
-            alone.runs_in(from, to, usize::MAX, out);
+            run.clip_to(from, to, out);
         }
-        Ok(())
     }
 
     /// Makes `[from, to)` of this server's slices a hole.
@@ -309,6 +307,7 @@ impl<P: Platform> Cluster<P> {
             ino,
             size: if op.keep_size { 0 } else { end },
             mtime_ns: self.now_ns(),
+            stored: -bytes_of(&freed),
         };
         self.call(ino.rank(), published).await?;
         self.recall_here(ino);
@@ -345,6 +344,12 @@ fn spans(run: &Run) -> impl Iterator<Item = (u64, u64)> + '_ {
             (run.offset, run.end())
         }
     })
+}
+
+/// How many bytes these are.
+pub(super) fn bytes_of(ranges: &[LogRange]) -> i64 {
+    let sum = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
+    i64::try_from(sum).unwrap_or(i64::MAX)
 }
 
 fn log_range(range: weir_core::extent::FreedRange) -> LogRange {

@@ -168,7 +168,8 @@ impl<P: Platform> Node<'_, P> {
     /// nothing that was freed is lent again.
     pub(crate) fn announce_changes(&mut self) {
         for ino in std::mem::take(&mut self.changed) {
-            let allocated = self.files.get(ino).map_or(0, ExtentIndex::allocated_bytes);
+            let stored = self.stored.get(&ino).copied().unwrap_or(0);
+            let allocated = self.files.get(ino).map_or(0, ExtentIndex::allocated_bytes) + stored;
             let set = SetAttr {
                 allocated: Some(allocated),
                 ..SetAttr::default()

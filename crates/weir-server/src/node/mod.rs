@@ -42,7 +42,7 @@ mod space;
 mod stats;
 mod writers;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -124,6 +124,8 @@ pub struct Node<'m, P: Platform> {
     several: bool,
     /// Files that other nodes have open.
     pinned: HashSet<Ino>,
+    /// Bytes stored of files, beside what is in their indexes here.
+    stored: HashMap<Ino, u64>,
     /// Files whose last bytes other servers are to be told of.
     gone: Vec<Ino>,
     /// Files whose index changed in the call at hand.
@@ -161,6 +163,7 @@ impl<'m, P: Platform> Node<'m, P> {
             orphans: HashSet::new(),
             several: false,
             pinned: HashSet::new(),
+            stored: HashMap::new(),
             gone: Vec::new(),
             changed: Vec::new(),
             stats: Stats::default(),

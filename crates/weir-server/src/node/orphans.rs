@@ -69,6 +69,7 @@ impl<P: Platform> Node<'_, P> {
             self.announce_changes();
         }
         if self.several {
+            self.stored.remove(&ino);
             self.gone.push(ino);
         }
         if let Err(error) = self.names.release(ino) {

@@ -178,12 +178,20 @@ impl<P: Platform> Node<'_, P> {
     pub(crate) fn let_go(&mut self, local: Ino) -> bool {
         let unused = self.block_of(local).is_none()
             && self.files.get(local).is_none_or(ExtentIndex::is_empty);
+        if unused {
+            self.stored.remove(&local);
+        }
         unused && self.names.disown_file(local).is_ok()
     }
 
     /// Brings a stand-in up to date; this node's writers may be ahead of `attr`.
     pub(crate) fn refresh(&mut self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
         self.names.refresh(local, attr, leased).map_err(refusal)?;
+        if attr.allocated == 0 {
+            self.stored.remove(&local);
+        } else {
+            self.stored.insert(local, attr.allocated);
+        }
         if let Some(block) = self.block_of(local) {
             self.open.blocks[block as usize].raise(attr.size);
         }
@@ -207,6 +215,17 @@ impl<P: Platform> Node<'_, P> {
             ..Default::default()
         };
         self.names.setattr(ino, &set).map(drop).map_err(refusal)
+    }
+
+    /// So many bytes of a file are stored beside what its index here has.
+    pub(crate) fn set_stored(&mut self, ino: Ino, bytes: u64) {
+        if bytes == 0 {
+            self.stored.remove(&ino);
+        } else {
+            self.stored.insert(ino, bytes);
+        }
+        self.changed.push(ino);
+        self.announce_changes();
     }
 
     /// Sets attributes of an inode, or of the stand-in of a directory.
@@ -242,6 +261,16 @@ impl<P: Platform> Node<'_, P> {
             }
         });
         Ok(pending)
+    }
+
+    /// Whether a number of this table is of a regular file.
+    pub(crate) fn is_file(&self, local: Ino) -> bool {
+        self.regular(local).is_ok()
+    }
+
+    /// How many runs are not published of a file.
+    pub(crate) fn pending_count(&self, local: Ino) -> usize {
+        self.files.get(local).map_or(0, ExtentIndex::run_count)
     }
 
     /// What is not published of `[from, to)`, at most `max` runs; up to where that is all.

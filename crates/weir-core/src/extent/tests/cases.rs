@@ -272,3 +272,51 @@ fn random_writes_do_not_become_wide_progressions() {
     };
     assert!(runs.strided.is_empty());
 }
+
+#[test]
+fn a_run_is_clipped_to_exactly_the_bytes_of_a_range() {
+    for (length, stride, count) in [(7, 0, 1), (7, 7, 5), (7, 10, 6), (1, 3, 9)] {
+        let source = Source::Log {
+            rank: 1,
+            slab: 2,
+            pos: 1000,
+            pos_stride: if count > 1 { length } else { 0 },
+        };
+        let run = Run {
+            offset: 20,
+            length,
+            stride,
+            count,
+            stamp: 3,
+            source,
+        };
+        for from in 15..90 {
+            for to in from..90 {
+                let mut parts = Vec::new();
+                run.clip_to(from, to, &mut parts);
+                assert!(parts.len() <= 3);
+                let bytes = |run: &Run| -> Vec<(u64, PieceSource)> {
+                    let pieces = run.pieces_in(from, to);
+                    let of =
+                        |p: Piece| (0..p.length).map(move |i| (p.offset + i, p.source.advanced(i)));
+                    pieces.flat_map(of).collect()
+                };
+                let clipped: Vec<_> = parts.iter().flat_map(bytes).collect();
+                assert_eq!(clipped, bytes(&run), "{run:?} {from} {to}");
+                assert!(parts.iter().all(|p| p.offset >= from && p.end() <= to));
+            }
+        }
+    }
+}
+
+#[test]
+fn all_runs_of_a_range_may_be_asked_for() {
+    let mut index = ExtentIndex::new();
+    for at in [0, 10] {
+        let run = Run::hole(at, at + 4, 5).unwrap();
+        index.insert(run, &mut |_| ()).unwrap();
+    }
+    let mut runs = Vec::new();
+    index.runs_in(0, 100, usize::MAX, &mut runs);
+    assert_eq!(runs.len(), 2);
+}
