@@ -44,6 +44,15 @@ const USUAL: &[&str] = &["--memory", "1G", "--set", "memory.warm=256M"];
 const SPILLING: &[&str] = &["--memory", "64M", "--set", "file.budget=4G"];
 /// Both tiers together hold 256 MiB.
 const TINY: &[&str] = &["--memory", "128M", "--set", "file.budget=128M"];
+/// Four servers on this machine.
+const FOUR: &[&str] = &[
+    "--servers",
+    "4",
+    "--memory",
+    "1G",
+    "--set",
+    "memory.warm=256M",
+];
 /// What a test may take, unless `WEIR_TEST_LIMIT_S` says otherwise.
 const LIMIT_S: u64 = 300;
 
@@ -240,6 +249,14 @@ const CHECKS: &[Check] = &[
     ),
     c("faults::sigkill_loses_no_finished_write", "c/kill.c"),
     c("faults::signal_handlers_use_files_too", "c/signals.c"),
+    Check {
+        weir_options: Some(FOUR),
+        ..check(
+            "several::what_one_server_does_the_others_see",
+            What::Shell("shell/ranks.sh", &[]),
+            &[needs::PYTHON],
+        )
+    },
     Check {
         arguments: &["512"],
         weir_options: Some(SPILLING),
