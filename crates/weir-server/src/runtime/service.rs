@@ -192,15 +192,18 @@ impl<'a> Service<'a> {
             Event::Request(serial, bytes) => {
                 if let Some(joined) = &mut self.joined {
                     joined.serve_tool(serial, bytes, now_ns());
-                    return;
+                    for (serial, reply) in joined.answers() {
+                        self.mailbox.tell(Answer::Send(serial, reply));
+                    }
+                } else {
+                    let mut reply = Vec::new();
+                    let mut node = self.node.borrow_mut();
+                    node.serve(Caller::Control, &bytes, now_ns(), &mut reply);
+                    self.mailbox.tell(Answer::Send(serial, reply));
                 }
-                let mut reply = Vec::new();
-                let mut node = self.node.borrow_mut();
-                node.serve(Caller::Control, &bytes, now_ns(), &mut reply);
-                self.mailbox.tell(Answer::Send(serial, reply));
                 // At once: an event that `sleep` took is followed by no look of `work`'s that
                 // would keep the thread from sleeping on.
-                self.stop |= self.node.stopping();
+                self.stop |= self.node.borrow().stopping();
             }
             Event::HungUp(serial) => {
                 if let Some(id) = self.clients.get(&serial) {
