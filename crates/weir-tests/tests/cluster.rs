@@ -167,7 +167,7 @@ fn slurm_jobs_have_an_instance_over_their_nodes() {
         &cluster,
         3,
         "weir start\nexport WEIR_INSTANCE=/tmp/weir-0/job-$SLURM_JOB_ID\n\
-         srun -n 3 weir run -- sh -c 'echo $SLURMD_NODENAME > /weir/f; cat /weir/f'\n\
+         srun -n 3 weir run -- sh -c 'f=/weir/$SLURM_PROCID; echo $SLURMD_NODENAME > $f; cat $f'\n\
          weir stop",
     );
     assert!(

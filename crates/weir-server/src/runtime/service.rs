@@ -70,7 +70,9 @@ impl<'a> Service<'a> {
     /// Serves until it is to stop; the status at the end.
     pub fn run(&mut self) -> ServerStatus {
         while !self.stop {
-            if self.work() {
+            // `work` may find that it is to stop when nothing else is left: what asked for it
+            // came in `sleep`.
+            if self.work() || self.stop {
                 self.watch();
             } else {
                 let now_ns = now_ns();
