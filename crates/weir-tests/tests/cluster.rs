@@ -168,7 +168,7 @@ fn slurm_jobs_have_an_instance_over_their_nodes() {
         3,
         "weir start\nexport WEIR_INSTANCE=/tmp/weir-0/job-$SLURM_JOB_ID\n\
          srun -n 3 weir run -- sh -c 'f=/weir/$SLURM_PROCID; echo $SLURMD_NODENAME > $f; cat $f'\n\
-         weir stop",
+         echo $(weir run -- ls /weir)\nweir stop",
     );
     assert!(
         text.contains("on 3 servers; WEIR_INSTANCE=/tmp/weir-0/job-"),
@@ -180,6 +180,7 @@ fn slurm_jobs_have_an_instance_over_their_nodes() {
         used
     });
     assert_eq!(nodes.count(), 3, "{text}");
+    assert!(text.lines().any(|line| line == "0 1 2"), "{text}");
     assert!(text.contains("3 files"), "{text}");
 
     // Without weir start: the job's nodes are found by weir run.
