@@ -71,7 +71,8 @@ impl Target {
             Self::Weir { binary } => {
                 words.extend([binary.into(), "run".into()]);
                 // The same on several servers: a number, and the rank that is used.
-                if let Some(servers) = std::env::var_os("WEIR_TEST_SERVERS") {
+                let said = job.weir_options.iter().any(|word| word == "--servers");
+                if let Some(servers) = std::env::var_os("WEIR_TEST_SERVERS").filter(|_| !said) {
                     words.extend(["--servers".into(), servers]);
                 }
                 words.extend(job.weir_options.iter().map(OsString::from));

@@ -64,6 +64,29 @@ everywhere "200 creates" 200 bash -c "ls $dir/storm | wc -l"
 for ((rank = 0; rank < servers; rank++)); do on $rank bash -c "for i in {1..50}; do mv $dir/storm/$rank.\$i $dir/d/$rank.\$i; done" & done
 wait
 everywhere "200 renames" "0 200" bash -c "echo \$(ls $dir/storm | wc -l) \$(ls $dir/d | grep -c '^[0-3]\.')"
+# Locks: of all nodes, and gone with a killed owner.
+touch "$dir/lock"
+mkfifo "$outside/go"
+for ((rank = 0; rank < servers; rank++)); do
+	on $rank flock "$dir/lock" bash -c "echo held > $outside/held; read < $outside/go" &
+	owner=$!
+	until [ -s "$outside/held" ]; do :; done
+	fails "flock elsewhere while $rank has it" on $(((rank + 1) % servers)) flock -n "$dir/lock" true
+	echo > "$outside/go"
+	wait $owner
+	check "and when it is free again" on $(((rank + 2) % servers)) flock -n "$dir/lock" true
+	rm "$outside/held"
+done
+on 3 python3 -c "
+import fcntl, os, signal, sys
+fd = os.open('$dir/lock', os.O_RDWR)
+fcntl.lockf(fd, fcntl.LOCK_EX)
+os.kill(os.getpid(), signal.SIGKILL)"
+check "the lock of a killed process is taken" on 1 timeout 20 flock "$dir/lock" true
+check "and its record lock" on 2 timeout 20 python3 -c "
+import fcntl, os
+fcntl.lockf(os.open('$dir/lock', os.O_RDWR), fcntl.LOCK_EX)"
+rm "$dir/lock"
 fails "rmdir of what has entries elsewhere" on 2 rmdir "$dir/d"
 on 1 rm -rf "$dir/d" "$dir/storm" "$dir/l"
 everywhere "all is gone" "" ls "$dir"

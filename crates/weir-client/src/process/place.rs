@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use rustix::io::Errno;
 use weir_core::names::{Attr, FileType, NamesView, ViewError, ROOT_INDEX, SYMLINK_MAX};
 use weir_core::placement::home_of_entry;
-use weir_core::proto::{Find, GetAttr, PathOf, Ping, Readlink};
+use weir_core::proto::{Find, GetAttr, Lease, PathOf, Ping, Readlink};
 use weir_core::types::{Ino, Rank};
 
 use super::start::Instance;
@@ -132,7 +132,12 @@ impl View {
             } else {
                 None
             };
-            let known = |attr: &Attr| attr.fresh && attr.file_type() != FileType::Dir;
+            if attr.is_some_and(|attr| !attr.fresh) {
+                // A file that is open here: what is said of it holds until it changes.
+                self.process.session()?.call(Lease { ino })?;
+                return self.settled(|names| names.attr(ino));
+            }
+            let known = |attr: &Attr| attr.file_type() != FileType::Dir;
             if !attr.as_ref().is_some_and(known) {
                 return self.ask_attr(ino);
             }

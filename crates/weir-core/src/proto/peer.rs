@@ -12,7 +12,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{encode, Child, Entry, FsError, ServerStatus};
+use super::{encode, Child, Entry, FsError, HeldLock, ServerStatus};
 use crate::extent::Run;
 use crate::names::{Attr, FileType};
 use crate::types::{Ino, Rank};
@@ -354,6 +354,38 @@ peer_operations! {
         ranges: Vec<LogRange>,
     } -> ();
 
+    /// Takes, changes or drops a lock for a process or description of the asker's node;
+    /// `WouldBlock` if it is held by others. At the file's home.
+    lock: Lock {
+        /// Of which file, by its own number.
+        ino: Ino,
+        /// What.
+        wish: LockWish,
+    } -> ();
+
+    /// Which lock would prevent the given one. At the file's home.
+    test_lock: TestLock {
+        /// Of which file.
+        ino: Ino,
+        /// What.
+        wish: LockWish,
+    } -> Option<HeldLock>;
+
+    /// Which owners of the asked server's node that took locks of a file are no more: asked
+    /// by its home when a lock of theirs is in somebody's way.
+    dead_owners: DeadOwners {
+        /// Of which file.
+        ino: Ino,
+    } -> Vec<LockOwner>;
+
+    /// Drops all locks of owners of the asker's node that are no more. At a file's home.
+    drop_locks: DropLocks {
+        /// Of which file.
+        ino: Ino,
+        /// Whose.
+        owners: Vec<LockOwner>,
+    } -> ();
+
     /// The state of the asked server.
     status: Status {} -> ServerStatus;
 
@@ -401,6 +433,35 @@ pub struct LogRange {
     pub pos: u64,
     /// How many bytes.
     pub len: u64,
+}
+
+/// Who holds a lock, as its node knows it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum LockOwner {
+    /// A process.
+    Client(u32),
+    /// An open file description, in one life of its entry.
+    Ofd {
+        /// The entry.
+        index: u32,
+        /// Which life.
+        generation: u32,
+    },
+}
+
+/// What lock is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LockWish {
+    /// flock's locks of whole files, rather than fcntl's.
+    pub whole: bool,
+    /// Whose it is to be.
+    pub owner: LockOwner,
+    /// F_RDLCK, F_WRLCK or F_UNLCK.
+    pub kind: u32,
+    /// First byte.
+    pub start: u64,
+    /// Behind the last.
+    pub end: u64,
 }
 
 /// Encodes a request.

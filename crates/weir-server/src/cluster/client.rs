@@ -62,6 +62,9 @@ impl<P: Platform> Cluster<P> {
                 encoded(&self.flush(ino).await)
             }
             Request::Fetch(op) => encoded(&self.fetch_for(from, op).await),
+            Request::Flock(op) => encoded(&self.flock(from, op).await),
+            Request::RecordLock(op) => encoded(&self.record_lock(from, op).await),
+            Request::TestLock(op) => encoded(&self.test_lock(from, op).await),
             Request::Lookup(op) => encoded(&self.lookup(&op.components).await),
             Request::Status(_) => encoded(&Ok::<_, FsError>(self.status_here())),
             other => self.node(|node| {

@@ -302,8 +302,15 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn recall_leases(&self, ino: Ino, writer: Option<Rank>) {
         let ranks: Vec<Rank> = {
             let mut files = self.inner.files.borrow_mut();
-            let leases = files.leases.remove(&ino).unwrap_or_default();
-            leases.into_iter().filter(|r| Some(*r) != writer).collect()
+            let Some(leases) = files.leases.get_mut(&ino) else {
+                drop(files);
+                return self.recall_here(ino);
+            };
+            // The writer's stays: it goes on believing, and must be told of the next write.
+            let kept = writer.filter(|writer| leases.contains(writer));
+            let recalled = std::mem::take(leases);
+            leases.extend(kept);
+            recalled.into_iter().filter(|r| Some(*r) != kept).collect()
         };
         let asked = ranks
             .into_iter()

@@ -6,12 +6,13 @@ use std::rc::Rc;
 use weir_core::extent::Run;
 use weir_core::names::{Attr, FileType};
 use weir_core::proto::peer::{
-    Assign, Bury, Cut, Enrol, Enrolled, Erase, Fetch, Find, Flush, Freed, GetAttr, Handler, Hold,
-    Lease, Link, List, LockMoves, LockName, LogRange, Made, Make, Moved, Part, PartOfDir,
-    Published, Put, Readlink, Recall, Release, Relink, Retire, Rmdir, Runs, SetAttr, Settled,
-    Status, Stop, Truncate, Unlink, UnlockMoves, UnlockName, Whereabouts,
+    Assign, Bury, Cut, DeadOwners, DropLocks, Enrol, Enrolled, Erase, Fetch, Find, Flush, Freed,
+    GetAttr, Handler, Hold, Lease, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange,
+    Made, Make, Moved, Part, PartOfDir, Published, Put, Readlink, Recall, Release, Relink, Retire,
+    Rmdir, Runs, SetAttr, Settled, Status, Stop, TestLock, Truncate, Unlink, UnlockMoves,
+    UnlockName, Whereabouts,
 };
-use weir_core::proto::{Child, Entry, FsError, Readdir, ServerStatus};
+use weir_core::proto::{Child, Entry, FsError, HeldLock, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
 
 use super::keyed::Token;
@@ -237,6 +238,25 @@ impl<P: Platform> Handler for Asked<'_, P> {
     async fn fetch(&self, _: Rank, op: Fetch) -> Result<(), FsError> {
         let cluster = self.counted("fetch");
         cluster.read_log(&op.ranges, &mut self.bulk.borrow_mut())
+    }
+
+    async fn lock(&self, from: Rank, op: Lock) -> Result<(), FsError> {
+        self.at_home(op.ino)?;
+        self.counted("lock").lock_for(from, &op).await
+    }
+
+    async fn dead_owners(&self, _: Rank, op: DeadOwners) -> Result<Vec<LockOwner>, FsError> {
+        Ok(self.counted("dead_owners").dead_owners(op.ino))
+    }
+
+    async fn test_lock(&self, from: Rank, op: TestLock) -> Result<Option<HeldLock>, FsError> {
+        self.at_home(op.ino)?;
+        self.counted("test_lock").test_for(from, &op)
+    }
+
+    async fn drop_locks(&self, from: Rank, op: DropLocks) -> Result<(), FsError> {
+        self.counted("drop_locks").drop_locks(from, &op);
+        Ok(())
     }
 
     async fn status(&self, _: Rank, _: Status) -> Result<ServerStatus, FsError> {

@@ -18,6 +18,7 @@
 //! | `names`, `rename`, `dirs` | entries, links, directories of several servers |
 //! | `files` | stand-ins, who holds and leases a file, sizes |
 //! | `publish`, `locate` | extents: making them known, finding them, fetching bytes |
+//! | `locks` | locks of files, at their homes |
 //! | `handler`, `client` | what peers and what clients ask |
 
 mod client;
@@ -26,6 +27,7 @@ mod files;
 mod handler;
 mod keyed;
 mod locate;
+mod locks;
 mod names;
 mod publish;
 mod rename;
@@ -108,6 +110,7 @@ struct Inner<P: Platform + 'static> {
     files: RefCell<files::Files>,
     shards: RefCell<publish::Shards>,
     maps: RefCell<BTreeMap<Ino, locate::Map>>,
+    locks: RefCell<locks::LocksElsewhere>,
     asked: RefCell<HashMap<&'static str, u64>>,
 }
 
@@ -140,6 +143,7 @@ impl<P: Platform> Cluster<P> {
                 files: RefCell::default(),
                 shards: RefCell::default(),
                 maps: RefCell::default(),
+                locks: RefCell::default(),
                 asked: RefCell::default(),
             }),
         }
@@ -180,12 +184,13 @@ impl<P: Platform> Cluster<P> {
                 }
             });
         }
+        self.tell_dead_owners();
         self.let_go();
     }
 
     /// Whether [`Cluster::catch_up`] may come to have something to do by itself.
     pub fn has_work_to_come(&self) -> bool {
-        self.has_stand_ins() || self.node(|node| node.has_writers())
+        self.has_stand_ins() || self.has_locks_elsewhere() || self.node(|node| node.has_writers())
     }
 
     /// A server is gone for good or has started anew: its locks, holds and leases end.
@@ -193,6 +198,7 @@ impl<P: Platform> Cluster<P> {
         self.inner.names.drop_rank(rank);
         self.inner.moves.drop_rank(rank);
         self.forget_holder(rank);
+        self.drop_locks_of(rank);
     }
 
     /// How often each operation of peers was asked of this server.

@@ -12,20 +12,24 @@ use super::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
     pub(crate) fn lock_file(&mut self, from: Caller, op: &proto::Flock) -> Result<(), FsError> {
+        let wish = self.flock_wish(from, op)?;
+        self.set_lock(from, op.ino, &wish, op.wait)
+    }
+
+    pub(crate) fn flock_wish(&self, from: Caller, op: &proto::Flock) -> Result<Wish, FsError> {
         let kind = match op.operation {
             1 => READ,
             2 => WRITE,
             8 => UNLOCK,
             _ => return Err(FsError::Invalid),
         };
-        let wish = Wish {
+        Ok(Wish {
             family: Family::Whole,
             owner: self.ofd_owner(from, op.ofd, op.ino)?,
             kind,
             start: 0,
             end: u64::MAX,
-        };
-        self.set_lock(from, op.ino, &wish, op.wait)
+        })
     }
 
     pub(crate) fn lock_record(
@@ -33,17 +37,25 @@ impl<P: Platform> Node<'_, P> {
         from: Caller,
         op: &proto::RecordLock,
     ) -> Result<(), FsError> {
+        let wish = self.record_wish(from, op)?;
+        self.set_lock(from, op.ino, &wish, op.wait)
+    }
+
+    pub(crate) fn record_wish(
+        &self,
+        from: Caller,
+        op: &proto::RecordLock,
+    ) -> Result<Wish, FsError> {
         if op.kind > UNLOCK || op.start >= op.end {
             return Err(FsError::Invalid);
         }
-        let wish = Wish {
+        Ok(Wish {
             family: Family::Record,
             owner: self.record_owner(from, op.ofd, op.ino)?,
             kind: op.kind,
             start: op.start,
             end: op.end,
-        };
-        self.set_lock(from, op.ino, &wish, op.wait)
+        })
     }
 
     pub(crate) fn find_lock(
@@ -51,26 +63,58 @@ impl<P: Platform> Node<'_, P> {
         from: Caller,
         op: &proto::TestLock,
     ) -> Result<Option<HeldLock>, FsError> {
+        let wish = self.test_wish(from, op)?;
+        Ok(self.lock_in_the_way(op.ino, &wish))
+    }
+
+    pub(crate) fn test_wish(&self, from: Caller, op: &proto::TestLock) -> Result<Wish, FsError> {
         if op.kind >= UNLOCK || op.start >= op.end {
             return Err(FsError::Invalid);
         }
-        let wish = Wish {
+        Ok(Wish {
             family: Family::Record,
             owner: self.record_owner(from, op.ofd, op.ino)?,
             kind: op.kind,
             start: op.start,
             end: op.end,
-        };
+        })
+    }
+
+    /// Which lock prevents a wish.
+    pub(crate) fn lock_in_the_way(&mut self, ino: Ino, wish: &Wish) -> Option<HeldLock> {
         let mut locks = std::mem::take(&mut self.locks);
-        let found = locks.test(op.ino, &wish, |owner| self.owner_lives(owner));
+        let found = locks.test(ino, wish, |owner| self.owner_lives(owner));
         self.locks = locks;
-        Ok(found.map(|(owner, held)| HeldLock {
+        found.map(|(owner, held)| HeldLock {
             pid: match owner {
                 Owner::Client(id) => self.client_pid(id).unwrap_or(0),
-                Owner::Ofd { .. } => 0,
+                Owner::Ofd { .. } | Owner::Remote(..) => 0,
             },
             ..held
-        }))
+        })
+    }
+
+    /// Sets a lock of another node's owner.
+    pub(crate) fn set_remote_lock(&mut self, ino: Ino, wish: &Wish) -> Result<(), FsError> {
+        self.names.attr(ino).map_err(refusal)?;
+        let mut locks = std::mem::take(&mut self.locks);
+        let done = locks.set(ino, wish, |owner| self.owner_lives(owner));
+        self.locks = locks;
+        self.wake_waiters(&done?);
+        Ok(())
+    }
+
+    /// The other nodes whose owners hold locks of a file.
+    pub(crate) fn lock_ranks(&self, ino: Ino) -> BTreeSet<u16> {
+        self.locks.ranks_of(ino)
+    }
+
+    /// Drops the locks of owners of other nodes that are no more.
+    pub(crate) fn drop_remote_locks(&mut self, gone: impl Fn(Owner) -> bool) {
+        let mut locks = std::mem::take(&mut self.locks);
+        let woken = locks.drop_dead(|owner| !gone(owner));
+        self.locks = locks;
+        self.wake_waiters(&woken);
     }
 
     fn set_lock(&mut self, from: Caller, ino: Ino, wish: &Wish, wait: bool) -> Result<(), FsError> {
@@ -115,9 +159,10 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    fn owner_lives(&self, owner: Owner) -> bool {
+    pub(crate) fn owner_lives(&self, owner: Owner) -> bool {
         match owner {
             Owner::Client(id) => self.clients.get(id).is_some(),
+            Owner::Remote(..) => true,
             Owner::Ofd { index, generation } => {
                 let ofd = &self.open.ofds[index as usize];
                 ofd.ino.load(Ordering::Acquire) != 0

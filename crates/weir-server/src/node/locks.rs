@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use weir_core::proto::peer::LockOwner;
 use weir_core::proto::{FsError, HeldLock};
 use weir_core::types::{ClientId, Ino};
 
@@ -36,6 +37,8 @@ pub enum Owner {
     },
     /// A process.
     Client(ClientId),
+    /// One of another node, whose server says when it is no more.
+    Remote(u16, LockOwner),
 }
 
 /// The two kinds of locks, which do not see each other.
@@ -212,6 +215,16 @@ impl LockTable {
             !file.held.is_empty() || !file.waiters.is_empty()
         });
         woken
+    }
+
+    /// The other nodes whose owners hold locks of a file.
+    pub fn ranks_of(&self, ino: Ino) -> BTreeSet<u16> {
+        let held = self.files.get(&ino).into_iter().flat_map(|file| &file.held);
+        held.filter_map(|held| match held.owner {
+            Owner::Remote(rank, _) => Some(rank),
+            _ => None,
+        })
+        .collect()
     }
 
     /// The file is gone.

@@ -60,6 +60,7 @@ use stats::Stats;
 use writers::{OpenFile, Slots, Writer};
 
 pub(crate) use data::MAX_RUNS;
+pub(crate) use locks::{Family, Owner, Wish, UNLOCK};
 pub use memory::{ClientMemory, OpenRegion};
 
 /// What the logic asks of the kernel.

@@ -1,5 +1,5 @@
 //! Several servers in one thread, joined by a network whose delays a seed draws.
-#![allow(dead_code)] // each test binary uses its part
+#![allow(dead_code, unused_imports)] // each test binary uses its part
 
 #[path = "../world/mod.rs"]
 mod world;

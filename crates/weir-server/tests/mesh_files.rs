@@ -1,0 +1,113 @@
+//! Files of several servers: who may believe what, and locks.
+
+mod mesh;
+
+use mesh::Mesh;
+use weir_core::proto::peer::{self, LockOwner, LockWish, PeerOperation};
+use weir_core::proto::{self, FsError};
+use weir_core::types::{Ino, Rank};
+
+fn file(mesh: &mut Mesh) -> Ino {
+    let op = proto::Create {
+        parent: weir_server::cluster::ROOT,
+        name: b"file".to_vec(),
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        exclusive: true,
+        attach: false,
+    };
+    let made = mesh.call(0, op).unwrap().ino;
+    let op = proto::GetAttr { ino: made };
+    mesh.call(0, op).unwrap().home
+}
+
+/// One server asks another, as the fabric would bring it.
+fn ask<O: PeerOperation>(
+    mesh: &mut Mesh,
+    from: Rank,
+    to: Rank,
+    op: O,
+) -> Result<O::Reply, FsError> {
+    let server = mesh.server(usize::from(to.0));
+    let request = peer::request(op);
+    let answer = mesh
+        .pool
+        .run_until(async move { server.handle(from, &request).await });
+    peer::reply::<O>(&answer.body)
+}
+
+/// How often a server was asked to forget.
+fn recalls(mesh: &Mesh, rank: Rank) -> u64 {
+    let asked = mesh.server(usize::from(rank.0)).asked();
+    let found = asked.iter().find(|(name, _)| name == "recall");
+    found.map_or(0, |(_, count)| *count)
+}
+
+fn published(ino: Ino, size: u64) -> peer::Published {
+    peer::Published {
+        ino,
+        size,
+        mtime_ns: 200,
+        stored: 0,
+    }
+}
+
+/// A writer that also reads keeps its lease over its own writing, and so must be told when
+/// somebody else writes. (It was forgotten once, and read a stale size for ever.)
+#[test]
+fn each_publish_recalls_all_leases_but_the_writers_own() {
+    let mut mesh = Mesh::new(4, 7);
+    let ino = file(&mut mesh);
+    let home = ino.rank();
+    let others: Vec<Rank> = (0..4).map(Rank).filter(|rank| *rank != home).collect();
+    let (a, b) = (others[0], others[1]);
+    for rank in [a, b] {
+        let attr = ask(&mut mesh, rank, home, peer::Lease { ino }).unwrap();
+        assert_eq!(attr.size, 0);
+    }
+    ask(&mut mesh, a, home, published(ino, 10)).unwrap();
+    assert_eq!((recalls(&mesh, a), recalls(&mesh, b)), (0, 1));
+    ask(&mut mesh, b, home, published(ino, 20)).unwrap();
+    assert_eq!((recalls(&mesh, a), recalls(&mesh, b)), (1, 1));
+    let attr = ask(&mut mesh, a, home, peer::Lease { ino }).unwrap();
+    assert_eq!(attr.size, 20);
+    // Nobody is told twice of what it does not believe.
+    ask(&mut mesh, home, home, published(ino, 5)).unwrap();
+    ask(&mut mesh, home, home, published(ino, 5)).unwrap();
+    assert_eq!((recalls(&mesh, a), recalls(&mesh, b)), (2, 1));
+    assert_eq!(
+        ask(&mut mesh, b, home, peer::GetAttr { ino }).unwrap().size,
+        20
+    );
+}
+
+#[test]
+fn locks_of_nodes_exclude_each_other_and_end_with_their_server() {
+    let mut mesh = Mesh::new(3, 8);
+    let ino = file(&mut mesh);
+    let home = ino.rank();
+    let others: Vec<Rank> = (0..3).map(Rank).filter(|rank| *rank != home).collect();
+    let lock = |kind, start, end| peer::Lock {
+        ino,
+        wish: LockWish {
+            whole: false,
+            owner: LockOwner::Client(5),
+            kind,
+            start,
+            end,
+        },
+    };
+    let (read, write, unlock) = (0, 1, 2);
+    ask(&mut mesh, others[0], home, lock(write, 0, 100)).unwrap();
+    // The same number at another node is another process.
+    let taken = ask(&mut mesh, others[1], home, lock(read, 50, 60));
+    assert_eq!(taken, Err(FsError::WouldBlock));
+    ask(&mut mesh, others[1], home, lock(read, 100, 200)).unwrap();
+    ask(&mut mesh, others[0], home, lock(unlock, 50, 60)).unwrap();
+    ask(&mut mesh, others[1], home, lock(read, 50, 60)).unwrap();
+    let bad = ask(&mut mesh, others[1], home, lock(7, 0, 1));
+    assert_eq!(bad, Err(FsError::Malformed));
+    mesh.server(usize::from(home.0)).peer_gone(others[0]);
+    ask(&mut mesh, others[1], home, lock(write, 0, 300)).unwrap();
+}
