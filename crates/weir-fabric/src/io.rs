@@ -110,6 +110,8 @@ struct Peer {
     incarnation: Option<u64>,
     unreachable_since: Option<Instant>,
     retry_at: Option<Instant>,
+    /// It was given up and not reached since: from now on one failure is enough.
+    lost: bool,
 }
 
 /// The thread's state.
@@ -514,7 +516,7 @@ impl Io {
     fn reached(&mut self, to: Rank, incarnation: u64) {
         let peer = self.peers.entry(to).or_default();
         let before = peer.incarnation.replace(incarnation);
-        (peer.unreachable_since, peer.retry_at) = (None, None);
+        (peer.unreachable_since, peer.retry_at, peer.lost) = (None, None, false);
         if before.is_some_and(|before| before != incarnation) {
             // What it had been sent, its former life may have done.
             let (lost, kept): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut peer.calls)
@@ -670,6 +672,13 @@ impl Io {
     fn unreachable(&mut self, to: Rank) {
         let now = Instant::now();
         let peer = self.peers.entry(to).or_default();
+        if peer.lost {
+            (peer.unreachable_since, peer.retry_at) = (None, None);
+            for id in std::mem::take(&mut peer.calls).into_keys() {
+                self.tell(Event::Done(id, Err(Lost::Unreachable)));
+            }
+            return;
+        }
         peer.unreachable_since.get_or_insert(now);
         if !peer.calls.is_empty() {
             peer.retry_at = Some(now + RETRY);
@@ -710,7 +719,7 @@ impl Io {
         let mut lost: Vec<(CallId, Lost)> = Vec::new();
         if peer.conn.is_none() && peer.unreachable_since.is_some_and(gone) {
             lost.extend(peer.calls.keys().map(|id| (*id, Lost::Unreachable)));
-            (peer.unreachable_since, peer.retry_at) = (None, None);
+            (peer.unreachable_since, peer.retry_at, peer.lost) = (None, None, true);
             self.tell(Event::PeerLost(rank));
         } else {
             let late = peer.calls.iter().filter(|(_, call)| call.deadline <= now);

@@ -183,6 +183,11 @@ fn a_server_that_is_gone_is_said_to_be_and_comes_back_with_a_new_life() {
     assert_eq!(end.wait(id), Err(Lost::Unreachable));
     assert!(begin.elapsed() < Duration::from_secs(2));
     assert_eq!(end.lost, [Rank(1)]);
+    // Once given up, it is not waited for again.
+    let begin = Instant::now();
+    let id = end.tcp.call(Rank(1), message(5, 0, 1));
+    assert_eq!(end.wait(id), Err(Lost::Unreachable));
+    assert!(begin.elapsed() < TIMING.give_up);
     let listener = TcpListener::bind(addresses[1]).unwrap();
     let echo = Echo::start(listener, membership(1, 2, &addresses));
     let id = end.tcp.call(Rank(1), message(5, 0, 2));

@@ -106,7 +106,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
 
     async fn relink(&self, _: Rank, op: Relink) -> Result<FileType, FsError> {
         self.at_home(op.ino)?;
-        self.counted("relink").relink(op.ino, op.add)
+        self.counted("relink").relink(op.ino, op.add).await
     }
 
     async fn lock_name(&self, from: Rank, op: LockName) -> Result<Option<Child>, FsError> {

@@ -67,6 +67,7 @@ impl<P: Platform> Cluster<P> {
         if child.ino.rank() == self.rank() {
             self.node(|node| node.remove_name(op.dir, &op.name))?;
             self.erase_gone();
+            self.recall_leases(child.ino, None).await;
             return Ok(());
         }
         // The link goes first: if its home cannot be asked, nothing has changed.
@@ -145,9 +146,11 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Adds or takes a link of an inode of this server.
-    pub(super) fn relink(&self, ino: Ino, add: bool) -> Result<FileType, FsError> {
+    pub(super) async fn relink(&self, ino: Ino, add: bool) -> Result<FileType, FsError> {
         let kind = self.node(|node| node.relink(ino, add))?;
         self.erase_gone();
+        // Who has a lease believes the number of links, too.
+        self.recall_leases(ino, None).await;
         Ok(kind)
     }
 }
