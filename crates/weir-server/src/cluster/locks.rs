@@ -12,7 +12,7 @@ use weir_core::proto::{self, Caller, FsError, HeldLock};
 use weir_core::types::{ClientId, Ino, Rank};
 
 use super::Cluster;
-use crate::node::{Family, Owner, Platform, Wish, UNLOCK};
+use crate::node::{Family, Node, Owner, Platform, Wish, UNLOCK};
 
 /// Owners of this node that have locks at other homes, by file.
 #[derive(Debug, Default)]
@@ -40,12 +40,7 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn flock(&self, from: Caller, op: proto::Flock) -> Result<(), FsError> {
         let ino = self.global(op.ino);
         if ino.rank() == self.rank() {
-            return match self.node(|node| node.lock_file(from, &op)) {
-                Err(FsError::WouldBlock) if self.ask_for_dead(ino).await => {
-                    self.node(|node| node.lock_file(from, &op))
-                }
-                done => done,
-            };
+            return self.lock_here(ino, |node| node.lock_file(from, &op)).await;
         }
         let wish = self.node(|node| node.flock_wish(from, &op))?;
         self.lock_elsewhere(ino, wish).await
@@ -58,12 +53,9 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<(), FsError> {
         let ino = self.global(op.ino);
         if ino.rank() == self.rank() {
-            return match self.node(|node| node.lock_record(from, &op)) {
-                Err(FsError::WouldBlock) if self.ask_for_dead(ino).await => {
-                    self.node(|node| node.lock_record(from, &op))
-                }
-                done => done,
-            };
+            return self
+                .lock_here(ino, |node| node.lock_record(from, &op))
+                .await;
         }
         let wish = self.node(|node| node.record_wish(from, &op))?;
         self.lock_elsewhere(ino, wish).await
@@ -100,10 +92,19 @@ impl<P: Platform> Cluster<P> {
 
     pub(super) async fn lock_for(&self, from: Rank, op: &peer::Lock) -> Result<(), FsError> {
         let wish = arrived(from, &op.wish)?;
-        match self.node(|node| node.set_remote_lock(op.ino, &wish)) {
-            Err(FsError::WouldBlock) if self.ask_for_dead(op.ino).await => {
-                self.node(|node| node.set_remote_lock(op.ino, &wish))
-            }
+        self.lock_here(op.ino, |node| node.set_remote_lock(op.ino, &wish))
+            .await
+    }
+
+    /// Takes a lock of a file of this server; if another is in its way, once more when its
+    /// owner turns out to be no more.
+    async fn lock_here(
+        &self,
+        ino: Ino,
+        lock: impl Fn(&mut Node<'static, P>) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        match self.node(&lock) {
+            Err(FsError::WouldBlock) if self.ask_for_dead(ino).await => self.node(&lock),
             done => done,
         }
     }
