@@ -68,7 +68,8 @@ impl<P: Platform> Node<'_, P> {
             return false;
         };
         if !self.ofds.is_lent(index) {
-            return false;
+            // Nobody had it any more, and it was taken back before this was read.
+            return true;
         }
         let ino = Ino(ofd.ino.load(Ordering::SeqCst));
         if ino != Ino::NONE && self.is_shared(index) && !self.platform.ofd_alive(index) {
