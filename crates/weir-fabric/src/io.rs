@@ -1,7 +1,7 @@
 //! The I/O thread: all sockets of a server, in one poll(2)-like loop. It sleeps while nothing
 //! is asked and nothing comes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +16,8 @@ use crate::conn::{Broken, Incoming, Outgoing};
 use crate::frame::{
     proof, Garbage, Greeting, Head, Kind, Role, GREETING_BYTES, PROOF_BYTES, VERSION,
 };
-use crate::seen::{Seen, Verdict};
-use crate::{CallId, Counters, Event, Lost, Membership, Message, Timing, Token};
+use crate::links::{Links, Order};
+use crate::{CallId, Counters, Event, Membership, Message, Timing, Token};
 
 const LISTENER: Key = Key(0);
 const WAKER: Key = Key(1);
@@ -26,8 +26,6 @@ const FIRST: usize = 2;
 const STRANGERS: usize = 256;
 /// How often deadlines are looked at while something is awaited.
 const LOOK: Duration = Duration::from_millis(100);
-/// Before a server that could not be reached is tried again.
-const RETRY: Duration = Duration::from_millis(30);
 /// A server that acknowledges nothing for so long is taken for gone.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Messages of one kind of refusal that are logged, at most, a thread's life long.
@@ -44,8 +42,6 @@ pub enum Command {
         id: CallId,
         /// What.
         message: Message,
-        /// When it is lost.
-        deadline: Instant,
     },
     /// Answer another server.
     Reply {
@@ -94,26 +90,6 @@ struct Conn {
     writing: bool,
 }
 
-/// A call that has no reply yet.
-#[derive(Debug)]
-struct Call {
-    message: Message,
-    deadline: Instant,
-    sent: bool,
-}
-
-/// What is asked of a server.
-#[derive(Debug, Default)]
-struct Peer {
-    conn: Option<Key>,
-    calls: BTreeMap<CallId, Call>,
-    incarnation: Option<u64>,
-    unreachable_since: Option<Instant>,
-    retry_at: Option<Instant>,
-    /// It was given up and not reached since: from now on one failure is enough.
-    lost: bool,
-}
-
 /// The thread's state.
 pub struct Io {
     poll: Poll,
@@ -124,13 +100,14 @@ pub struct Io {
     counters: Arc<Mutex<Counters>>,
     conns: HashMap<Key, Conn>,
     next_key: usize,
-    peers: HashMap<Rank, Peer>,
+    /// The calls, and what is to be done for them.
+    links: Links,
+    begun: Instant,
+    /// The connection by which each server is asked.
+    asks: HashMap<Rank, Key>,
     /// The newest connection by which each server asks.
     asked_by: HashMap<Rank, Key>,
-    seen: HashMap<Rank, Seen>,
     strangers: usize,
-    told: bool,
-    next_call: u64,
 }
 
 impl Io {
@@ -148,6 +125,7 @@ impl Io {
         let registry = poll.registry();
         registry.register(&mut listener, LISTENER, Interest::READABLE)?;
         let waker = Arc::new(Waker::new(registry, WAKER)?);
+        let links = Links::new(me.rank, me.addresses.len(), timing);
         let io = Io {
             poll,
             listener,
@@ -157,12 +135,11 @@ impl Io {
             counters,
             conns: HashMap::new(),
             next_key: FIRST,
-            peers: HashMap::new(),
+            links,
+            begun: Instant::now(),
+            asks: HashMap::new(),
             asked_by: HashMap::new(),
-            seen: HashMap::new(),
             strangers: 0,
-            told: false,
-            next_call: 0,
         };
         Ok((io, waker))
     }
@@ -171,10 +148,7 @@ impl Io {
     pub fn run(mut self) {
         let mut events = Events::with_capacity(256);
         loop {
-            let awaits = self.strangers > 0
-                || self.peers.values().any(|peer| !peer.calls.is_empty())
-                || self.conns.values().any(|conn| conn.until.is_some());
-            let timeout = awaits.then(|| self.next_look());
+            let timeout = self.next_look();
             match self.poll.poll(&mut events, timeout) {
                 Ok(()) => {}
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
@@ -194,57 +168,87 @@ impl Io {
                 return;
             }
             self.look();
-            if std::mem::take(&mut self.told) {
+            self.work();
+            if self.tell() {
                 (self.ends.2)();
             }
         }
     }
 
-    fn next_look(&self) -> Duration {
-        let now = Instant::now();
-        let retry = self.peers.values().filter_map(|peer| peer.retry_at).min();
-        retry.map_or(LOOK, |at| at.saturating_duration_since(now).min(LOOK))
+    /// How long nothing has to be looked at, if nothing comes.
+    fn next_look(&self) -> Option<Duration> {
+        let due = self.links.due();
+        let due = due.map(|due| due.saturating_sub(self.begun.elapsed()));
+        let proving = self.conns.values().any(|conn| conn.until.is_some());
+        due.into_iter().chain(proving.then_some(LOOK)).min()
     }
 
-    fn tell(&mut self, event: Event) {
-        // Nobody to tell: the end is near.
-        let _ = self.ends.1.send(event);
-        self.told = true;
+    /// Passes on what has happened; whether anything has.
+    fn tell(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.links.next_event() {
+            any = true;
+            // Nobody to tell: the end is near.
+            let _ = self.ends.1.send(event);
+        }
+        any
     }
 
     /// Does what was asked for; false at the end.
     fn obey(&mut self) -> bool {
         while let Ok(command) = self.ends.0.try_recv() {
             match command {
-                Command::Call {
-                    to,
-                    id,
-                    message,
-                    deadline,
-                } => self.ask(to, id, message, deadline),
-                Command::Reply { token, message } => self.answer(token, message),
+                Command::Call { to, id, message } => {
+                    self.links.ask(self.begun.elapsed(), to, id, message);
+                }
+                Command::Reply { token, message } => self.links.answer(token, message),
                 Command::End => return false,
             }
         }
         true
     }
 
-    fn ask(&mut self, to: Rank, id: CallId, message: Message, deadline: Instant) {
-        self.next_call = self.next_call.max(id.0 + 1);
-        if self.address(to).is_none() || to == self.me.rank {
-            return self.tell(Event::Done(id, Err(Lost::Unreachable)));
+    /// Does what is to be done for the calls.
+    fn work(&mut self) {
+        let mut touched = BTreeSet::new();
+        loop {
+            while let Some(order) = self.links.next_order() {
+                touched.extend(self.carry_out(order));
+            }
+            // What breaks may be dialled again.
+            let Some(key) = touched.pop_first() else {
+                return;
+            };
+            if let Err(broken) = self.flush(key) {
+                self.close(key, &broken);
+            }
         }
-        let peer = self.peers.entry(to).or_default();
-        let call = Call {
-            message,
-            deadline,
-            sent: false,
-        };
-        peer.calls.insert(id, call);
-        match peer.conn {
-            Some(_) => self.send_calls(to, false),
-            None if peer.retry_at.is_none() => self.dial(to),
-            None => {}
+    }
+
+    /// The connection that has something to send by it. Orders are carried out in their order:
+    /// one for a connection that broke comes before the dialling of the next, and meets none.
+    fn carry_out(&mut self, order: Order) -> Option<Key> {
+        match order {
+            Order::Dial(to) => {
+                self.dial(to);
+                None
+            }
+            Order::Request {
+                to,
+                call,
+                ended_below,
+                message,
+            } => {
+                let key = self.asks.get(&to).copied()?;
+                let prefix = ended_below.to_le_bytes();
+                self.push(key, Kind::Request, call, &prefix, message);
+                Some(key)
+            }
+            Order::Reply { to, call, message } => {
+                let key = self.asked_by.get(&to).copied()?;
+                self.push(key, Kind::Reply, call, &[], message);
+                Some(key)
+            }
         }
     }
 
@@ -253,18 +257,14 @@ impl Io {
     }
 
     fn dial(&mut self, to: Rank) {
-        let Some(address) = self.address(to) else {
-            return;
+        let socket = self.address(to).map(TcpStream::connect);
+        let key = match socket {
+            Some(Ok(socket)) => self.adopt(socket, Stage::Dialling(to)),
+            _ => None,
         };
-        let key = match TcpStream::connect(address) {
-            Ok(socket) => self.adopt(socket, Stage::Dialling(to)),
-            Err(_) => None,
-        };
-        let peer = self.peers.entry(to).or_default();
-        peer.retry_at = None;
-        peer.conn = key;
-        if key.is_none() {
-            self.unreachable(to);
+        match key {
+            Some(key) => drop(self.asks.insert(to, key)),
+            None => self.links.broken(self.begun.elapsed(), to),
         }
     }
 
@@ -435,13 +435,16 @@ impl Io {
                 self.admit(key, &theirs, &ours, &message.body)
             }
             (Stage::Asking(to), Kind::Reply) => {
-                let to = *to;
-                self.ended(to, head.call, message);
+                self.links.replied(*to, head.call, message);
                 Ok(())
             }
             (Stage::Asked(from, incarnation), Kind::Request) => {
-                let (from, incarnation) = (*from, *incarnation);
-                self.asked(key, from, incarnation, head.call, message)
+                let token = Token {
+                    from: *from,
+                    incarnation: *incarnation,
+                    call: head.call,
+                };
+                self.asked(token, message)
             }
             _ => Err(Garbage.into()),
         }
@@ -493,7 +496,7 @@ impl Io {
             conn.until = None;
         }
         self.say(key, Kind::Proof, proof.as_bytes().to_vec());
-        self.reached(to, theirs.incarnation);
+        self.links.connected(to, theirs.incarnation);
         Ok(())
     }
 
@@ -512,52 +515,6 @@ impl Io {
         Ok(())
     }
 
-    /// A dialled server is there: calls that it was not sent go out now.
-    fn reached(&mut self, to: Rank, incarnation: u64) {
-        let peer = self.peers.entry(to).or_default();
-        let before = peer.incarnation.replace(incarnation);
-        (peer.unreachable_since, peer.retry_at, peer.lost) = (None, None, false);
-        if before.is_some_and(|before| before != incarnation) {
-            // What it had been sent, its former life may have done.
-            let (lost, kept): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut peer.calls)
-                .into_iter()
-                .partition(|(_, call)| call.sent);
-            peer.calls = kept;
-            for id in lost.into_keys() {
-                self.tell(Event::Done(id, Err(Lost::Restarted)));
-            }
-            self.tell(Event::PeerLost(to));
-        }
-        self.send_calls(to, true);
-    }
-
-    /// Sends calls that were not sent yet, or all that have no reply.
-    fn send_calls(&mut self, to: Rank, again: bool) {
-        let next_call = self.next_call;
-        let Some(peer) = self.peers.get_mut(&to) else {
-            return;
-        };
-        let Some(key) = peer.conn else { return };
-        let asking = |conn: &Conn| matches!(conn.stage, Stage::Asking(_));
-        if !self.conns.get(&key).is_some_and(asking) {
-            return;
-        }
-        let lowest = peer.calls.keys().next().map_or(next_call, |id| id.0);
-        let mut out = Vec::new();
-        for (id, call) in &mut peer.calls {
-            if again || !call.sent {
-                call.sent = true;
-                out.push((*id, call.message.clone()));
-            }
-        }
-        for (id, message) in out {
-            self.push(key, Kind::Request, id, &lowest.to_le_bytes(), message);
-        }
-        if let Err(broken) = self.flush(key) {
-            self.close(key, &broken);
-        }
-    }
-
     /// A dialler proved itself.
     fn admit(
         &mut self,
@@ -568,15 +525,8 @@ impl Io {
     ) -> Result<(), Broken> {
         self.check_proof(Role::Dialler, theirs, ours, body)?;
         let (from, incarnation) = (theirs.from, theirs.incarnation);
-        let known = self.seen.get(&from).map(|seen| seen.incarnation);
-        if known.is_some_and(|known| known > incarnation) {
+        if !self.links.admit(from, incarnation) {
             return Err(Garbage.into()); // a life that has ended
-        }
-        if known != Some(incarnation) {
-            self.seen.insert(from, Seen::new(incarnation));
-            if known.is_some() {
-                self.tell(Event::PeerLost(from));
-            }
         }
         if let Some(conn) = self.conns.get_mut(&key) {
             conn.stage = Stage::Asked(from, incarnation);
@@ -587,60 +537,13 @@ impl Io {
         Ok(())
     }
 
-    fn asked(
-        &mut self,
-        key: Key,
-        from: Rank,
-        incarnation: u64,
-        call: CallId,
-        mut message: Message,
-    ) -> Result<(), Broken> {
-        let lowest = message.body.first_chunk::<8>().ok_or(Garbage)?;
-        let lowest = u64::from_le_bytes(*lowest);
+    /// A request came, behind the number below which all have ended.
+    fn asked(&mut self, token: Token, mut message: Message) -> Result<(), Broken> {
+        let ended_below = message.body.first_chunk::<8>().ok_or(Garbage)?;
+        let ended_below = u64::from_le_bytes(*ended_below);
         message.body.drain(..8);
-        let Some(seen) = self.seen.get_mut(&from) else {
-            return Ok(());
-        };
-        if seen.incarnation != incarnation {
-            return Err(Garbage.into());
-        }
-        match seen.came(call, lowest) {
-            Verdict::Do => {
-                let token = Token {
-                    from,
-                    incarnation,
-                    call,
-                };
-                self.tell(Event::Request(token, message));
-            }
-            Verdict::Repeat(reply) => self.push(key, Kind::Reply, call, &[], reply),
-            Verdict::Wait | Verdict::Ignore => {}
-        }
-        Ok(())
-    }
-
-    /// A request was done here.
-    fn answer(&mut self, token: Token, message: Message) {
-        let Some(seen) = self.seen.get_mut(&token.from) else {
-            return;
-        };
-        if seen.incarnation != token.incarnation {
-            return; // that life has ended
-        }
-        seen.done(token.call, &message);
-        if let Some(key) = self.asked_by.get(&token.from).copied() {
-            self.push(key, Kind::Reply, token.call, &[], message);
-            if let Err(broken) = self.flush(key) {
-                self.close(key, &broken);
-            }
-        }
-    }
-
-    fn ended(&mut self, to: Rank, call: CallId, message: Message) {
-        let peer = self.peers.entry(to).or_default();
-        if peer.calls.remove(&call).is_some() {
-            self.tell(Event::Done(call, Ok(message)));
-        }
+        let lives = self.links.asked(token, ended_below, message);
+        lives.then_some(()).ok_or_else(|| Garbage.into())
     }
 
     fn close(&mut self, key: Key, broken: &Broken) {
@@ -653,10 +556,9 @@ impl Io {
         }
         match conn.stage {
             Stage::Dialling(to) | Stage::Greeted(to, _) | Stage::Asking(to) => {
-                let peer = self.peers.entry(to).or_default();
-                if peer.conn == Some(key) {
-                    peer.conn = None;
-                    self.unreachable(to);
+                if self.asks.get(&to) == Some(&key) {
+                    self.asks.remove(&to);
+                    self.links.broken(self.begun.elapsed(), to);
                 }
             }
             Stage::Stranger | Stage::Challenged(..) => self.strangers -= 1,
@@ -665,23 +567,6 @@ impl Io {
                     self.asked_by.remove(&from);
                 }
             }
-        }
-    }
-
-    /// A server is not to be reached now; with calls to it, it is tried again.
-    fn unreachable(&mut self, to: Rank) {
-        let now = Instant::now();
-        let peer = self.peers.entry(to).or_default();
-        if peer.lost {
-            (peer.unreachable_since, peer.retry_at) = (None, None);
-            for id in std::mem::take(&mut peer.calls).into_keys() {
-                self.tell(Event::Done(id, Err(Lost::Unreachable)));
-            }
-            return;
-        }
-        peer.unreachable_since.get_or_insert(now);
-        if !peer.calls.is_empty() {
-            peer.retry_at = Some(now + RETRY);
         }
     }
 
@@ -699,41 +584,6 @@ impl Io {
             let timed_out = std::io::ErrorKind::TimedOut.into();
             self.close(key, &Broken::Ended(timed_out));
         }
-        let ranks: Vec<Rank> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| !peer.calls.is_empty())
-            .map(|(rank, _)| *rank)
-            .collect();
-        for rank in ranks {
-            self.look_at(rank, now);
-        }
-    }
-
-    fn look_at(&mut self, rank: Rank, now: Instant) {
-        let give_up = self.timing.give_up;
-        let Some(peer) = self.peers.get_mut(&rank) else {
-            return;
-        };
-        let gone = |since: Instant| now.duration_since(since) >= give_up;
-        let mut lost: Vec<(CallId, Lost)> = Vec::new();
-        if peer.conn.is_none() && peer.unreachable_since.is_some_and(gone) {
-            lost.extend(peer.calls.keys().map(|id| (*id, Lost::Unreachable)));
-            (peer.unreachable_since, peer.retry_at, peer.lost) = (None, None, true);
-            self.tell(Event::PeerLost(rank));
-        } else {
-            let late = peer.calls.iter().filter(|(_, call)| call.deadline <= now);
-            lost.extend(late.map(|(id, _)| (*id, Lost::Deadline)));
-        }
-        for (id, why) in lost {
-            if let Some(peer) = self.peers.get_mut(&rank) {
-                peer.calls.remove(&id);
-            }
-            self.tell(Event::Done(id, Err(why)));
-        }
-        let retry = self.peers.get(&rank).and_then(|peer| peer.retry_at);
-        if retry.is_some_and(|at| at <= now) {
-            self.dial(rank);
-        }
+        self.links.look(self.begun.elapsed());
     }
 }

@@ -23,6 +23,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`frame`] | the wire format, and the proof |
+//! | [`links`] | calls, without a socket or clock: repetition, deadlines, lives |
 //! | [`seen`] | calls that came, so that each acts once |
 //! | [`tcp`] | TCP: the handle, the I/O thread |
 //!
@@ -33,6 +34,7 @@
 mod conn;
 pub mod frame;
 mod io;
+pub mod links;
 pub mod seen;
 pub mod tcp;
 

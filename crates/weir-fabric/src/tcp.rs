@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use mio::Waker;
 use weir_core::types::Rank;
@@ -22,7 +21,6 @@ pub struct Tcp {
     own: Sender<Event>,
     waker: Arc<Waker>,
     next: AtomicU64,
-    timing: Timing,
     counters: Arc<Mutex<Counters>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -55,7 +53,6 @@ impl Tcp {
             own: told,
             waker,
             next: AtomicU64::new(1),
-            timing,
             counters,
             thread: Some(thread),
         })
@@ -68,13 +65,7 @@ impl Tcp {
             let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
             return id;
         }
-        let deadline = Instant::now() + self.timing.deadline;
-        let call = Command::Call {
-            to,
-            id,
-            message,
-            deadline,
-        };
+        let call = Command::Call { to, id, message };
         if self.commands.send(call).is_err() {
             let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
         }

@@ -1,0 +1,490 @@
+//! The calls between this server and the others: their repetition, their ends, and the lives
+//! of those who are asked. No socket and no clock of its own, so that every transport has the
+//! same, and the simulation tests it.
+//!
+//! ```text
+//!              ask, answer            next_order: dial, send
+//!  server  ------------------> Links ------------------------> transport
+//!          <------------------       <------------------------
+//!               next_event            connected, broken, admit, asked, replied, look
+//! ```
+//!
+//! What a server asks goes over a connection that it dialled; what it answers over the one by
+//! which it was asked. A connection brings what is sent whole, or breaks; it may bring it twice
+//! and out of order. The transport sends orders in their order, and may drop any that it has no
+//! connection for: what matters is sent again.
+//!
+//! Times are since any moment that the transport chooses, and never go back.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use weir_core::types::Rank;
+
+use crate::seen::{Seen, Verdict};
+use crate::{CallId, Event, Lost, Message, Timing, Token};
+
+/// Before a server that could not be reached is tried again.
+const RETRY: Duration = Duration::from_millis(30);
+
+/// What the transport is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Connect to a server; [`Links::connected`] or [`Links::broken`] says how that ended.
+    Dial(Rank),
+    /// Ask over the connection that was dialled.
+    Request {
+        /// Whom.
+        to: Rank,
+        /// Which call.
+        call: CallId,
+        /// All calls to it below this one have ended.
+        ended_below: u64,
+        /// What.
+        message: Message,
+    },
+    /// Answer over the connection by which it asked last.
+    Reply {
+        /// Whom.
+        to: Rank,
+        /// Its call.
+        call: CallId,
+        /// What.
+        message: Message,
+    },
+}
+
+/// The connection that is dialled to a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Line {
+    #[default]
+    Down,
+    Dialling,
+    Up,
+}
+
+/// A call that has no reply yet.
+#[derive(Debug)]
+struct Call {
+    message: Message,
+    deadline: Duration,
+    sent: bool,
+}
+
+/// What is asked of a server.
+#[derive(Debug, Default)]
+struct Peer {
+    line: Line,
+    calls: BTreeMap<CallId, Call>,
+    incarnation: Option<u64>,
+    unreachable_since: Option<Duration>,
+    retry_at: Option<Duration>,
+    /// It was given up and not reached since: from now on one failure is enough.
+    lost: bool,
+}
+
+impl Peer {
+    /// When it is to be looked at next.
+    fn due(&self, timing: &Timing) -> Option<Duration> {
+        // Deadlines are in the order of calls.
+        let deadline = self.calls.values().next().map(|call| call.deadline);
+        let since = self.unreachable_since.filter(|_| self.line == Line::Down);
+        let give_up = since.map(|since| since + timing.give_up);
+        [deadline, give_up, self.retry_at]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+/// One server's calls to and from all others.
+#[derive(Debug)]
+pub struct Links {
+    me: Rank,
+    servers: usize,
+    timing: Timing,
+    next_call: u64,
+    peers: BTreeMap<Rank, Peer>,
+    seen: BTreeMap<Rank, Seen>,
+    orders: VecDeque<Order>,
+    events: VecDeque<Event>,
+}
+
+impl Links {
+    /// Server `me` of `servers`, who has asked nothing yet.
+    pub fn new(me: Rank, servers: usize, timing: Timing) -> Links {
+        Links {
+            me,
+            servers,
+            timing,
+            next_call: 0,
+            peers: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            orders: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// What the transport is to do next.
+    pub fn next_order(&mut self) -> Option<Order> {
+        self.orders.pop_front()
+    }
+
+    /// What the server is to be told next.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Links::look`] has something to do, if nothing happens before.
+    pub fn due(&self) -> Option<Duration> {
+        let all = self.peers.values();
+        all.filter_map(|peer| peer.due(&self.timing)).min()
+    }
+
+    /// Asks another server. The numbers of calls only grow.
+    pub fn ask(&mut self, now: Duration, to: Rank, id: CallId, message: Message) {
+        self.next_call = self.next_call.max(id.0 + 1);
+        if usize::from(to.0) >= self.servers || to == self.me {
+            let ended = Event::Done(id, Err(Lost::Unreachable));
+            return self.events.push_back(ended);
+        }
+        let peer = self.peers.entry(to).or_default();
+        let call = Call {
+            message,
+            deadline: now + self.timing.deadline,
+            sent: false,
+        };
+        peer.calls.insert(id, call);
+        match peer.line {
+            Line::Up => self.send_calls(to, false),
+            Line::Down if peer.retry_at.is_none() => self.dial(to),
+            Line::Down | Line::Dialling => {}
+        }
+    }
+
+    fn dial(&mut self, to: Rank) {
+        let peer = self.peers.entry(to).or_default();
+        peer.retry_at = None;
+        peer.line = Line::Dialling;
+        self.orders.push_back(Order::Dial(to));
+    }
+
+    /// A dialled server is there, in this life of it: calls without a reply go out.
+    pub fn connected(&mut self, to: Rank, incarnation: u64) {
+        let peer = self.peers.entry(to).or_default();
+        let before = peer.incarnation.replace(incarnation);
+        (peer.unreachable_since, peer.retry_at, peer.lost) = (None, None, false);
+        peer.line = Line::Up;
+        if before.is_some_and(|before| before != incarnation) {
+            // What it had been sent, its former life may have done.
+            let (lost, kept): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut peer.calls)
+                .into_iter()
+                .partition(|(_, call)| call.sent);
+            peer.calls = kept;
+            let ended = lost.into_keys();
+            let ended = ended.map(|id| Event::Done(id, Err(Lost::Restarted)));
+            self.events.extend(ended);
+            self.events.push_back(Event::PeerLost(to));
+        }
+        self.send_calls(to, true);
+    }
+
+    /// Sends calls that were not sent yet, or all that have no reply.
+    fn send_calls(&mut self, to: Rank, again: bool) {
+        let Some(peer) = self.peers.get_mut(&to) else {
+            return;
+        };
+        let first = peer.calls.keys().next();
+        let ended_below = first.map_or(self.next_call, |id| id.0);
+        for (id, call) in &mut peer.calls {
+            if again || !call.sent {
+                call.sent = true;
+                self.orders.push_back(Order::Request {
+                    to,
+                    call: *id,
+                    ended_below,
+                    message: call.message.clone(),
+                });
+            }
+        }
+    }
+
+    /// The connection that was dialled has ended, or could not be made.
+    pub fn broken(&mut self, now: Duration, to: Rank) {
+        let peer = self.peers.entry(to).or_default();
+        peer.line = Line::Down;
+        if peer.lost {
+            (peer.unreachable_since, peer.retry_at) = (None, None);
+            let ended = std::mem::take(&mut peer.calls).into_keys();
+            let ended = ended.map(|id| Event::Done(id, Err(Lost::Unreachable)));
+            return self.events.extend(ended);
+        }
+        if peer.calls.is_empty() {
+            // Nobody needs it: whether it is there is found out when somebody does.
+            (peer.unreachable_since, peer.retry_at) = (None, None);
+        } else {
+            peer.unreachable_since.get_or_insert(now);
+            peer.retry_at = Some(now + RETRY);
+        }
+    }
+
+    /// A server in one of its lives is to ask here; false: that life has ended.
+    pub fn admit(&mut self, from: Rank, incarnation: u64) -> bool {
+        let known = self.seen.get(&from).map(|seen| seen.incarnation);
+        if known.is_some_and(|known| known > incarnation) {
+            return false;
+        }
+        if known != Some(incarnation) {
+            self.seen.insert(from, Seen::new(incarnation));
+            if known.is_some() {
+                self.events.push_back(Event::PeerLost(from));
+            }
+        }
+        true
+    }
+
+    /// A call came from an admitted server; false: its life has ended.
+    pub fn asked(&mut self, token: Token, ended_below: u64, message: Message) -> bool {
+        let Some(seen) = self.seen.get_mut(&token.from) else {
+            return false;
+        };
+        if seen.incarnation != token.incarnation {
+            return false;
+        }
+        match seen.came(token.call, ended_below) {
+            Verdict::Do => self.events.push_back(Event::Request(token, message)),
+            Verdict::Repeat(reply) => self.orders.push_back(Order::Reply {
+                to: token.from,
+                call: token.call,
+                message: reply,
+            }),
+            Verdict::Wait | Verdict::Ignore => {}
+        }
+        true
+    }
+
+    /// A request was done here.
+    pub fn answer(&mut self, token: Token, message: Message) {
+        let Some(seen) = self.seen.get_mut(&token.from) else {
+            return;
+        };
+        if seen.incarnation != token.incarnation {
+            return; // nobody waits for it any more
+        }
+        seen.done(token.call, &message);
+        self.orders.push_back(Order::Reply {
+            to: token.from,
+            call: token.call,
+            message,
+        });
+    }
+
+    /// A reply came over the connection that was dialled.
+    pub fn replied(&mut self, to: Rank, call: CallId, message: Message) {
+        let peer = self.peers.entry(to).or_default();
+        if peer.calls.remove(&call).is_some() {
+            self.events.push_back(Event::Done(call, Ok(message)));
+        }
+    }
+
+    /// Looks at what has taken too long, and what is to be tried again.
+    pub fn look(&mut self, now: Duration) {
+        let due = |peer: &Peer| peer.due(&self.timing).is_some_and(|due| due <= now);
+        let late = self.peers.iter().filter(|(_, peer)| due(peer));
+        let late: Vec<Rank> = late.map(|(rank, _)| *rank).collect();
+        for rank in late {
+            self.look_at(rank, now);
+        }
+    }
+
+    fn look_at(&mut self, rank: Rank, now: Duration) {
+        let give_up = self.timing.give_up;
+        let Some(peer) = self.peers.get_mut(&rank) else {
+            return;
+        };
+        let gone = |since: Duration| since + give_up <= now;
+        let mut lost: Vec<(CallId, Lost)> = Vec::new();
+        if peer.line == Line::Down && peer.unreachable_since.is_some_and(gone) {
+            lost.extend(peer.calls.keys().map(|id| (*id, Lost::Unreachable)));
+            (peer.unreachable_since, peer.retry_at, peer.lost) = (None, None, true);
+            self.events.push_back(Event::PeerLost(rank));
+        } else {
+            let late = peer.calls.iter().filter(|(_, call)| call.deadline <= now);
+            lost.extend(late.map(|(id, _)| (*id, Lost::Deadline)));
+        }
+        for (id, why) in lost {
+            peer.calls.remove(&id);
+            self.events.push_back(Event::Done(id, Err(why)));
+        }
+        if peer.calls.is_empty() && peer.line == Line::Down {
+            (peer.unreachable_since, peer.retry_at) = (None, None);
+        }
+        if peer.retry_at.is_some_and(|at| at <= now) {
+            self.dial(rank);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: Rank = Rank(0);
+    const THERE: Rank = Rank(1);
+
+    fn links() -> Links {
+        Links::new(HERE, 2, Timing::default())
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn orders(links: &mut Links) -> Vec<Order> {
+        std::iter::from_fn(|| links.next_order()).collect()
+    }
+
+    fn events(links: &mut Links) -> Vec<Event> {
+        std::iter::from_fn(|| links.next_event()).collect()
+    }
+
+    fn body(byte: u8) -> Message {
+        Message {
+            body: vec![byte],
+            bulk: Vec::new(),
+        }
+    }
+
+    fn request(call: u64, ended_below: u64) -> Order {
+        Order::Request {
+            to: THERE,
+            call: CallId(call),
+            ended_below,
+            message: body(u8::try_from(call).unwrap()),
+        }
+    }
+
+    #[test]
+    fn calls_are_sent_again_with_their_numbers_until_they_have_a_reply() {
+        let mut links = links();
+        links.ask(ms(0), THERE, CallId(1), body(1));
+        links.ask(ms(0), THERE, CallId(2), body(2));
+        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        links.connected(THERE, 1);
+        assert_eq!(orders(&mut links), [request(1, 1), request(2, 1)]);
+        links.replied(THERE, CallId(1), body(9));
+        links.replied(THERE, CallId(1), body(9)); // an echo
+        assert_eq!(events(&mut links), [Event::Done(CallId(1), Ok(body(9)))]);
+        links.broken(ms(10), THERE);
+        links.ask(ms(11), THERE, CallId(3), body(3));
+        assert_eq!(orders(&mut links), [], "it is tried again a little later");
+        links.look(links.due().unwrap());
+        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        links.connected(THERE, 1);
+        assert_eq!(orders(&mut links), [request(2, 2), request(3, 2)]);
+        assert_eq!(events(&mut links), []);
+    }
+
+    #[test]
+    fn a_server_that_is_not_reached_is_given_up_once_and_then_at_the_first_failure() {
+        let mut links = links();
+        links.ask(ms(0), THERE, CallId(1), body(1));
+        let mut now = ms(0);
+        while events(&mut links).is_empty() {
+            for order in orders(&mut links) {
+                assert_eq!(order, Order::Dial(THERE));
+                links.broken(now, THERE);
+            }
+            now = links.due().unwrap();
+            links.look(now);
+            if now >= ms(1500) {
+                break;
+            }
+        }
+        assert_eq!(now, Timing::default().give_up);
+        let lost = |id| Event::Done(CallId(id), Err(Lost::Unreachable));
+        assert_eq!(events(&mut links), [Event::PeerLost(THERE), lost(1)]);
+        assert_eq!(links.due(), None);
+        links.ask(now, THERE, CallId(2), body(2));
+        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        links.broken(now, THERE);
+        assert_eq!(events(&mut links), [lost(2)]);
+    }
+
+    /// Once a connection that broke while nobody needed it began the time after which the
+    /// server is given up, so that the next call gave up at the first failure.
+    #[test]
+    fn a_break_while_nothing_is_asked_begins_no_time() {
+        let mut links = links();
+        links.ask(ms(0), THERE, CallId(1), body(1));
+        links.connected(THERE, 1);
+        links.replied(THERE, CallId(1), body(1));
+        links.broken(ms(100), THERE);
+        assert_eq!(links.due(), None);
+        events(&mut links);
+        links.ask(ms(60_000), THERE, CallId(2), body(2));
+        links.broken(ms(60_000), THERE);
+        links.look(ms(60_001));
+        assert_eq!(events(&mut links), []);
+        links.look(ms(60_030));
+        links.connected(THERE, 1);
+        assert_eq!(orders(&mut links).pop(), Some(request(2, 2)));
+    }
+
+    #[test]
+    fn a_new_life_was_not_asked_what_the_old_one_was() {
+        let mut links = links();
+        links.ask(ms(0), THERE, CallId(1), body(1));
+        links.connected(THERE, 1);
+        links.broken(ms(5), THERE);
+        links.ask(ms(6), THERE, CallId(2), body(2));
+        orders(&mut links);
+        links.connected(THERE, 2);
+        let restarted = Event::Done(CallId(1), Err(Lost::Restarted));
+        assert_eq!(events(&mut links), [restarted, Event::PeerLost(THERE)]);
+        assert_eq!(orders(&mut links), [request(2, 2)]);
+    }
+
+    #[test]
+    fn what_is_asked_twice_acts_once_and_only_for_the_life_that_lives() {
+        let mut links = links();
+        let token = |incarnation| Token {
+            from: THERE,
+            incarnation,
+            call: CallId(7),
+        };
+        assert!(!links.asked(token(1), 7, body(7)), "nobody was admitted");
+        assert!(links.admit(THERE, 1));
+        assert!(links.asked(token(1), 7, body(7)));
+        assert!(links.asked(token(1), 7, body(7)));
+        assert_eq!(events(&mut links), [Event::Request(token(1), body(7))]);
+        let reply = Order::Reply {
+            to: THERE,
+            call: CallId(7),
+            message: body(8),
+        };
+        links.answer(token(1), body(8));
+        assert!(links.asked(token(1), 7, body(7)));
+        assert_eq!(orders(&mut links), [reply.clone(), reply]);
+        assert!(links.admit(THERE, 2));
+        assert_eq!(events(&mut links), [Event::PeerLost(THERE)]);
+        assert!(!links.admit(THERE, 1));
+        assert!(!links.asked(token(1), 7, body(7)));
+        links.answer(token(1), body(8));
+        assert_eq!(orders(&mut links), []);
+    }
+
+    #[test]
+    fn a_call_ends_at_its_deadline_though_its_server_is_there() {
+        let mut links = links();
+        links.ask(ms(3), THERE, CallId(1), body(1));
+        links.connected(THERE, 1);
+        let due = links.due().unwrap();
+        assert_eq!(due, ms(3) + Timing::default().deadline);
+        links.look(due);
+        let late = Event::Done(CallId(1), Err(Lost::Deadline));
+        assert_eq!(events(&mut links), [late]);
+        links.replied(THERE, CallId(1), body(1));
+        assert_eq!(events(&mut links), []);
+    }
+}
