@@ -98,6 +98,22 @@ pub enum Event {
     PeerLost(Rank),
 }
 
+/// One server's end of a transport: what the service thread holds. All transports do the same
+/// by it, which one suite of tests sees to (`tests/conformance`).
+pub trait Fabric {
+    /// Asks another server; the answer is an [`Event::Done`].
+    fn call(&self, to: Rank, message: Message) -> CallId;
+
+    /// Answers a request.
+    fn reply(&self, token: Token, message: Message);
+
+    /// What has happened, without waiting.
+    fn poll(&self) -> Option<Event>;
+
+    /// What was refused so far.
+    fn counters(&self) -> Counters;
+}
+
 /// Who a server is, and who the others are.
 #[derive(Clone, Debug)]
 pub struct Membership {

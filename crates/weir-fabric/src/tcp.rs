@@ -11,7 +11,7 @@ use weir_core::types::Rank;
 
 use crate::frame::{BODY_MOST, BULK_MOST};
 use crate::io::{Command, Io};
-use crate::{CallId, Counters, Event, Lost, Membership, Message, Timing, Token};
+use crate::{CallId, Counters, Event, Fabric, Lost, Membership, Message, Timing, Token};
 
 /// One server's end of the fabric.
 #[derive(Debug)]
@@ -58,8 +58,14 @@ impl Tcp {
         })
     }
 
-    /// Asks another server; the answer is an [`Event::Done`].
-    pub fn call(&self, to: Rank, message: Message) -> CallId {
+    fn wake(&self) {
+        // The thread ends only with this value.
+        let _ = self.waker.wake();
+    }
+}
+
+impl Fabric for Tcp {
+    fn call(&self, to: Rank, message: Message) -> CallId {
         let id = CallId(self.next.fetch_add(1, Ordering::Relaxed));
         if message.body.len() > BODY_MOST - 8 || message.bulk.len() > BULK_MOST {
             let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
@@ -73,26 +79,18 @@ impl Tcp {
         id
     }
 
-    /// Answers a request.
-    pub fn reply(&self, token: Token, message: Message) {
+    fn reply(&self, token: Token, message: Message) {
         // An asker that is gone needs no answer.
         let _ = self.commands.send(Command::Reply { token, message });
         self.wake();
     }
 
-    /// What has happened, without waiting.
-    pub fn poll(&self) -> Option<Event> {
+    fn poll(&self) -> Option<Event> {
         self.events.try_recv().ok()
     }
 
-    /// What was refused so far.
-    pub fn counters(&self) -> Counters {
+    fn counters(&self) -> Counters {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wake(&self) {
-        // The thread ends only with this value.
-        let _ = self.waker.wake();
     }
 }
 

@@ -15,7 +15,7 @@ use futures_util::task::LocalSpawnExt;
 use weir_core::node::region::Hub;
 use weir_core::proto::{Caller, FsError};
 use weir_core::types::{ClientId, Rank};
-use weir_fabric::{CallId, Event, Membership, Message, Tcp, Timing};
+use weir_fabric::{CallId, Event, Fabric, Membership, Message, Tcp, Timing};
 use weir_store::slab::SlabId;
 use weir_store::slabmap::SlabMap;
 
@@ -45,7 +45,7 @@ type Outbox = Rc<RefCell<Vec<(Serial, Vec<u8>)>>>;
 
 /// The other servers, for the logic.
 struct Others {
-    fabric: Rc<Tcp>,
+    fabric: Rc<dyn Fabric>,
     waiting: Waiting,
 }
 
@@ -85,7 +85,7 @@ pub struct Joined {
     node: Rc<RefCell<Node<'static, Kernel>>>,
     pool: LocalPool,
     spawner: LocalSpawner,
-    fabric: Rc<Tcp>,
+    fabric: Rc<dyn Fabric>,
     waiting: Waiting,
     outbox: Outbox,
     caught_up_ns: i64,
@@ -115,7 +115,7 @@ impl Joined {
         } = several;
         let fabric = Tcp::start(listener, membership, Timing::default(), rouse)
             .map_err(ServerError::Thread)?;
-        let fabric = Rc::new(fabric);
+        let fabric: Rc<dyn Fabric> = Rc::new(fabric);
         let waiting = Waiting::default();
         let net = Others {
             fabric: Rc::clone(&fabric),
