@@ -533,7 +533,9 @@ impl Io {
             conn.until = None;
             self.strangers -= 1;
         }
-        self.asked_by.insert(from, key);
+        // The proof of an older one may come late; what is asked comes over the newest.
+        let newest = self.asked_by.entry(from).or_insert(key);
+        *newest = key.max(*newest);
         Ok(())
     }
 

@@ -26,6 +26,7 @@
 //! | [`links`] | calls, without a socket or clock: repetition, deadlines, lives |
 //! | [`seen`] | calls that came, so that each acts once |
 //! | [`tcp`] | TCP: the handle, the I/O thread |
+//! | [`sim`] | a network without one, for tests: seeded, one thread, a clock of its own |
 //!
 //! Left out: what is asked (`weir-core`, `proto::peer`), libfabric, and encryption: the
 //! network between the nodes of a job is trusted with the data, as MPI trusts it.
@@ -36,6 +37,7 @@ pub mod frame;
 mod io;
 pub mod links;
 pub mod seen;
+pub mod sim;
 pub mod tcp;
 
 use std::net::SocketAddr;

@@ -5,10 +5,12 @@
 //! | `suite` | the cases |
 //! | `servers` | what they are written in, and what a transport must give: `Transport` |
 //! | `tcp` | over loopback |
+//! | `sim` | in one thread |
 //!
 //! Another transport implements `Transport` in a module of its own and gets a line in `main`.
 
 mod servers;
+mod sim;
 mod suite;
 mod tcp;
 
@@ -17,7 +19,8 @@ use servers::Transport;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let trials = trials::<tcp::Loopback>("tcp");
+    let mut trials = trials::<tcp::Loopback>("tcp");
+    trials.extend(self::trials::<sim::Simulated>("sim"));
     libtest_mimic::run(&arguments, trials).exit();
 }
 

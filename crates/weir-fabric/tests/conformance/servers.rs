@@ -37,6 +37,9 @@ pub trait Transport {
     /// What a server holds.
     type End: Fabric;
 
+    /// Whether anyone else can speak to its servers.
+    const OPEN: bool = true;
+
     /// A network on which nothing goes wrong, and no server runs yet.
     fn new(servers: u16, timing: Timing) -> Self;
 

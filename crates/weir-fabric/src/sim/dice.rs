@@ -1,0 +1,72 @@
+//! Numbers from a seed: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+//!
+//! Our own, so that a seed means the same run whatever becomes of a library.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Draws numbers. Clones draw from one sequence.
+#[derive(Clone, Debug)]
+pub struct Dice(Rc<Cell<u64>>);
+
+impl Dice {
+    /// The sequence of a seed.
+    pub fn new(seed: u64) -> Dice {
+        Dice(Rc::new(Cell::new(seed)))
+    }
+
+    /// A sequence of its own, for something that must draw the same however often others do.
+    #[must_use]
+    pub fn fork(&self) -> Dice {
+        Dice::new(self.next())
+    }
+
+    /// Any number.
+    pub fn next(&self) -> u64 {
+        let at = self.0.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.0.set(at);
+        let mixed = (at ^ (at >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// 0 to `below - 1`; 0 if there is nothing below.
+    pub fn roll(&self, below: u64) -> u64 {
+        self.next() % below.max(1)
+    }
+
+    /// One of so many things.
+    #[allow(clippy::cast_possible_truncation)] // less than `below`, a usize
+    pub fn pick(&self, below: usize) -> usize {
+        self.roll(below as u64) as usize
+    }
+
+    /// True that often.
+    pub fn chance(&self, per_mille: u32) -> bool {
+        self.roll(1000) < u64::from(per_mille)
+    }
+
+    /// A time from `least` on, up to `most`.
+    pub fn time(&self, (least, most): (Duration, Duration)) -> Duration {
+        let span = most.saturating_sub(least).as_nanos();
+        let span = u64::try_from(span).unwrap_or(u64::MAX);
+        least + Duration::from_nanos(self.roll(span.saturating_add(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_sequence_for_ever() {
+        let dice = Dice::new(1);
+        let first: Vec<u64> = (0..3).map(|_| dice.roll(1000)).collect();
+        assert_eq!(first, [465, 519, 590]);
+        assert_eq!(
+            Dice::new(1).fork().next(),
+            Dice::new(Dice::new(1).next()).next()
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! The simulated network. Trouble is its weather.
+
+use std::time::Duration;
+
+use weir_core::types::Rank;
+use weir_fabric::sim::{End, Network, Weather};
+use weir_fabric::Timing;
+
+use crate::servers::{Transport, Wrong};
+
+const STORM: Weather = Weather {
+    delay: (Duration::from_micros(10), Duration::from_millis(20)),
+    breaks_per_mille: 20,
+    notice: Duration::from_millis(20),
+    twice_per_mille: 50,
+    overtakes_per_mille: 50,
+};
+
+/// A network, and a seed that nothing depends on.
+pub struct Simulated(Network);
+
+impl Transport for Simulated {
+    type End = End;
+
+    const OPEN: bool = false;
+
+    fn new(servers: u16, timing: Timing) -> Simulated {
+        Simulated(Network::new(servers, timing, Weather::CALM, 1))
+    }
+
+    fn troubled(servers: u16, timing: Timing) -> Simulated {
+        Simulated(Network::new(servers, timing, STORM, 1))
+    }
+
+    fn start(&mut self, rank: Rank, incarnation: u64) -> End {
+        self.0.start(rank, incarnation)
+    }
+
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn pass(&mut self) {
+        let little = self.0.now() + Duration::from_millis(5);
+        let next = self.0.due().map_or(little, |due| due.min(little));
+        self.0.run_until(next);
+    }
+
+    fn stranger(&mut self, _: Rank, _: Wrong) {
+        unreachable!("nobody else is on it");
+    }
+}
