@@ -42,6 +42,11 @@ impl Outgoing {
         }
     }
 
+    /// Whether all is out.
+    pub fn is_empty(&self) -> bool {
+        self.buffers.is_empty()
+    }
+
     /// Writes as much as goes without waiting; true when all is out.
     pub fn write_to(&mut self, to: &mut impl Write) -> Result<bool, Broken> {
         while !self.buffers.is_empty() {
@@ -83,6 +88,9 @@ pub struct Incoming {
     head: [u8; HEAD_BYTES],
     got: usize,
     frame: Option<(Head, Message)>,
+    /// Whether the other end has proved who it is: before, it gets no memory for what it says
+    /// it will send.
+    admitted: bool,
 }
 
 impl Default for Incoming {
@@ -91,11 +99,17 @@ impl Default for Incoming {
             head: [0; HEAD_BYTES],
             got: 0,
             frame: None,
+            admitted: false,
         }
     }
 }
 
 impl Incoming {
+    /// The other end has proved who it is.
+    pub fn admit(&mut self) {
+        self.admitted = true;
+    }
+
     /// Reads on; a frame when one is whole, `None` when there is no more for now.
     pub fn read_from(&mut self, from: &mut impl Read) -> Result<Option<(Head, Message)>, Broken> {
         loop {
@@ -125,6 +139,9 @@ impl Incoming {
         match &self.frame {
             None if self.got == HEAD_BYTES => {
                 let head = Head::decode(&self.head)?;
+                if !self.admitted && !head.kind.is_of_handshake() {
+                    return Err(Garbage.into());
+                }
                 let message = Message {
                     body: vec![0; head.body],
                     bulk: vec![0; head.bulk],
@@ -216,6 +233,7 @@ mod tests {
             }
             while !out.write_to(&mut wire).unwrap() {}
             let mut incoming = Incoming::default();
+            incoming.admit();
             let mut came = Vec::new();
             while came.len() < sent.len() {
                 came.extend(incoming.read_from(&mut wire).unwrap());
@@ -226,6 +244,7 @@ mod tests {
         #[test]
         fn garbage_is_an_error_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 24..200)) {
             let mut incoming = Incoming::default();
+            incoming.admit();
             let mut from = &bytes[..];
             while let Ok(Some(_)) = incoming.read_from(&mut from) {}
         }

@@ -9,17 +9,22 @@
 //!
 //! dialler                                    acceptor
 //!   HELLO  version, instance, from, to,
-//!          incarnation, nonce           --->
+//!          incarnation, nonce, plane    --->
 //!                                       <--- CHALLENGE  the same of the acceptor, and
 //!                                                       proof("acceptor", both)
 //!   PROOF  proof("dialler", both)       --->
 //!   REQUEST, REQUEST, ...               --->
 //!                                       <--- REPLY, REPLY, ...
+//! or, on a connection of the bulk plane:
+//!   READ, READ, ...                     --->
+//!                                       <--- BYTES or REFUSED, in any order
 //! ```
 //!
 //! A proof is the keyed BLAKE3 of a word for the role and of both greetings, under the
 //! instance's secret; the nonces make each handshake's its own. REQUEST's body begins with the
 //! number below which all calls of the dialler have ended: what is remembered of them can go.
+//! READ's body is up to [`PIECES_MOST`] pieces of a log, each slab (u32), length (u32), position
+//! (u64), [`READ_MOST`] bytes in all; BYTES has them as its bulk, one behind the other.
 
 use blake3::Hash;
 use weir_core::roster::{InstanceId, Secret};
@@ -28,7 +33,7 @@ use weir_core::types::Rank;
 use crate::CallId;
 
 /// The version of this format and of `proto::peer`.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// "WFAB".
 const MAGIC: u32 = u32::from_le_bytes(*b"WFAB");
 /// Bytes of a frame's head.
@@ -37,8 +42,14 @@ pub const HEAD_BYTES: usize = 24;
 pub const BODY_MOST: usize = 8 << 20;
 /// The longest bulk.
 pub const BULK_MOST: usize = 16 << 20;
+/// The most bytes of files that one READ asks for.
+pub const READ_MOST: usize = 1 << 20;
+/// The most pieces of one READ.
+pub const PIECES_MOST: usize = 4096;
+/// Bytes of a piece as it travels.
+pub const PIECE_BYTES: usize = 16;
 /// Bytes of a greeting.
-pub const GREETING_BYTES: usize = 4 + 16 + 2 + 2 + 8 + 32;
+pub const GREETING_BYTES: usize = 4 + 16 + 2 + 2 + 8 + 32 + 4;
 /// Bytes of a proof.
 pub const PROOF_BYTES: usize = 32;
 
@@ -56,6 +67,29 @@ pub enum Kind {
     Request = 4,
     /// Its reply.
     Reply = 5,
+    /// Asks for bytes of the log.
+    Read = 6,
+    /// The bytes.
+    Bytes = 7,
+    /// There are no such bytes, or they cannot be read.
+    Refused = 8,
+}
+
+impl Kind {
+    /// Whether it is sent before both ends have proved who they are.
+    pub fn is_of_handshake(self) -> bool {
+        matches!(self, Kind::Hello | Kind::Challenge | Kind::Proof)
+    }
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Plane {
+    /// Requests and replies.
+    Control = 0,
+    /// Bytes of logs, read without the service thread of either end.
+    Bulk = 1,
 }
 
 /// A frame's head.
@@ -98,6 +132,9 @@ impl Head {
             3 => Kind::Proof,
             4 => Kind::Request,
             5 => Kind::Reply,
+            6 => Kind::Read,
+            7 => Kind::Bytes,
+            8 => Kind::Refused,
             _ => return Err(Garbage),
         };
         let head = Head {
@@ -111,6 +148,14 @@ impl Head {
             Kind::Challenge => (head.body, head.bulk) == (GREETING_BYTES + PROOF_BYTES, 0),
             Kind::Proof => (head.body, head.bulk) == (PROOF_BYTES, 0),
             Kind::Request | Kind::Reply => head.body <= BODY_MOST && head.bulk <= BULK_MOST,
+            Kind::Read => {
+                let pieces = head.body / PIECE_BYTES;
+                head.bulk == 0
+                    && head.body.is_multiple_of(PIECE_BYTES)
+                    && (1..=PIECES_MOST).contains(&pieces)
+            }
+            Kind::Bytes => head.body == 0 && (1..=READ_MOST).contains(&head.bulk),
+            Kind::Refused => (head.body, head.bulk) == (0, 0),
         };
         (number(0) == MAGIC && good).then_some(head).ok_or(Garbage)
     }
@@ -136,9 +181,20 @@ pub struct Greeting {
     pub incarnation: u64,
     /// Never the same twice.
     pub nonce: [u8; 32],
+    /// What the connection is for; as it came, for others may say anything.
+    pub plane: u32,
 }
 
 impl Greeting {
+    /// What the connection is for.
+    pub fn plane(&self) -> Result<Plane, Garbage> {
+        match self.plane {
+            0 => Ok(Plane::Control),
+            1 => Ok(Plane::Bulk),
+            _ => Err(Garbage),
+        }
+    }
+
     /// The greeting as it travels.
     pub fn encode(&self) -> [u8; GREETING_BYTES] {
         let mut out = [0; GREETING_BYTES];
@@ -148,6 +204,7 @@ impl Greeting {
         out[22..24].copy_from_slice(&self.to.0.to_le_bytes());
         out[24..32].copy_from_slice(&self.incarnation.to_le_bytes());
         out[32..64].copy_from_slice(&self.nonce);
+        out[64..68].copy_from_slice(&self.plane.to_le_bytes());
         out
     }
 
@@ -163,6 +220,7 @@ impl Greeting {
             to: Rank(u16::from_le_bytes(part(bytes, 22))),
             incarnation: u64::from_le_bytes(part(bytes, 24)),
             nonce: part(bytes, 32),
+            plane: u32::from_le_bytes(part(bytes, 64)),
         }
     }
 }
@@ -202,6 +260,7 @@ mod tests {
             to: Rank(to),
             incarnation: u64::from(nonce),
             nonce: [nonce; 32],
+            plane: Plane::Control as u32,
         }
     }
 
@@ -232,8 +291,8 @@ mod tests {
         }
 
         #[test]
-        fn greetings_survive(version in any::<u32>(), instance in any::<[u8; 16]>(), from in any::<u16>(), to in any::<u16>(), incarnation in any::<u64>(), nonce in any::<[u8; 32]>()) {
-            let said = Greeting { version, instance: InstanceId(instance), from: Rank(from), to: Rank(to), incarnation, nonce };
+        fn greetings_survive(version in any::<u32>(), instance in any::<[u8; 16]>(), from in any::<u16>(), to in any::<u16>(), incarnation in any::<u64>(), nonce in any::<[u8; 32]>(), plane in any::<u32>()) {
+            let said = Greeting { version, instance: InstanceId(instance), from: Rank(from), to: Rank(to), incarnation, nonce, plane };
             prop_assert_eq!(Greeting::decode(&said.encode()), said);
         }
     }

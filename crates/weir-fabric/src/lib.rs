@@ -25,17 +25,20 @@
 //! | [`frame`] | the wire format, and the proof |
 //! | [`links`] | calls, without a socket or clock: repetition, deadlines, lives |
 //! | [`seen`] | calls that came, so that each acts once |
-//! | [`tcp`] | TCP: the handle, the I/O thread |
+//! | [`tcp`] | TCP: the handle; `io`: its thread, sockets and handshakes |
+//! | [`bulk`] | bytes of logs, past the service threads |
 //! | [`sim`] | a network without one, for tests: seeded, one thread, a clock of its own |
 //!
 //! Left out: what is asked (`weir-core`, `proto::peer`), libfabric, and encryption: the
 //! network between the nodes of a job is trusted with the data, as MPI trusts it.
 #![forbid(unsafe_code)]
 
+pub mod bulk;
 mod conn;
 pub mod frame;
 mod io;
 pub mod links;
+mod post;
 pub mod seen;
 pub mod sim;
 pub mod tcp;

@@ -6,20 +6,21 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use mio::Waker;
 use weir_core::types::Rank;
 
+use crate::bulk::{Asker, Bulk, NoShelf, Shelf};
 use crate::frame::{BODY_MOST, BULK_MOST};
 use crate::io::{Command, Io};
+use crate::post::Post;
 use crate::{CallId, Counters, Event, Fabric, Lost, Membership, Message, Timing, Token};
 
 /// One server's end of the fabric.
 #[derive(Debug)]
 pub struct Tcp {
-    commands: Sender<Command>,
+    commands: Post<Command>,
+    reads: Asker,
     events: Receiver<Event>,
     own: Sender<Event>,
-    waker: Arc<Waker>,
     next: AtomicU64,
     counters: Arc<Mutex<Counters>>,
     thread: Option<JoinHandle<()>>,
@@ -34,33 +35,50 @@ impl Tcp {
         timing: Timing,
         wake: impl Fn() + Send + 'static,
     ) -> std::io::Result<Tcp> {
-        let (commands, orders) = channel();
+        Tcp::with_shelf(listener, membership, timing, Arc::new(NoShelf), wake)
+    }
+
+    /// As [`Tcp::start`]; others read from `shelf`.
+    pub fn with_shelf(
+        listener: TcpListener,
+        membership: Membership,
+        timing: Timing,
+        shelf: Arc<dyn Shelf>,
+        wake: impl Fn() + Send + 'static,
+    ) -> std::io::Result<Tcp> {
         let (told, events) = channel();
         let counters = Arc::new(Mutex::new(Counters::default()));
-        let (io, waker) = Io::new(
+        let mut reads = None;
+        let (io, commands) = Io::new(
             listener,
             membership,
             timing,
-            (orders, told.clone(), Box::new(wake)),
+            (told.clone(), Box::new(wake)),
             Arc::clone(&counters),
+            |dial| {
+                let (bulk, asker) = Bulk::start(shelf, timing, dial)?;
+                reads = Some(asker);
+                Ok(bulk)
+            },
         )?;
+        let reads = reads.ok_or(std::io::ErrorKind::Other)?;
         let thread = std::thread::Builder::new()
             .name("weir-fabric".to_owned())
             .spawn(move || io.run())?;
         Ok(Tcp {
             commands,
+            reads,
             events,
             own: told,
-            waker,
             next: AtomicU64::new(1),
             counters,
             thread: Some(thread),
         })
     }
 
-    fn wake(&self) {
-        // The thread ends only with this value.
-        let _ = self.waker.wake();
+    /// Where bytes of other servers' logs are asked for.
+    pub fn reads(&self) -> &Asker {
+        &self.reads
     }
 }
 
@@ -75,14 +93,12 @@ impl Fabric for Tcp {
         if self.commands.send(call).is_err() {
             let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
         }
-        self.wake();
         id
     }
 
     fn reply(&self, token: Token, message: Message) {
         // An asker that is gone needs no answer.
         let _ = self.commands.send(Command::Reply { token, message });
-        self.wake();
     }
 
     fn poll(&self) -> Option<Event> {
@@ -97,7 +113,6 @@ impl Fabric for Tcp {
 impl Drop for Tcp {
     fn drop(&mut self) {
         let _ = self.commands.send(Command::End);
-        self.wake();
         if let Some(thread) = self.thread.take() {
             // If it panicked it has said so.
             let _ = thread.join();

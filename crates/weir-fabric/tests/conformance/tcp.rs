@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::frame::{Greeting, Head, Kind, VERSION};
+use weir_fabric::frame::{Greeting, Head, Kind, Plane, VERSION};
 use weir_fabric::{CallId, Membership, Tcp, Timing};
 
 use crate::servers::{Transport, Wrong};
@@ -108,6 +108,7 @@ fn words(to: Rank, wrong: Wrong) -> Vec<u8> {
         to,
         incarnation: 1,
         nonce: [5; 32],
+        plane: Plane::Control as u32,
     };
     let mut proof = Vec::new();
     match wrong {

@@ -1,0 +1,141 @@
+//! What must be read from storage before it can be sent: by threads that may wait for devices,
+//! so that bytes in memory need not.
+//!
+//! A thread takes all requests that wait, up to a batch, and reads their pieces in the order in
+//! which they lie on the device; pieces that touch there and in their request are one read.
+
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::serve::{Command, Job};
+use super::{Piece, Shelf};
+use crate::post::Post;
+
+/// Threads that read.
+const THREADS: usize = 2;
+/// Bytes that a thread takes on at a time, if there is more than one request.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Where requests are put that need a device.
+#[derive(Debug)]
+pub struct Device(Sender<Job>);
+
+impl Device {
+    /// Starts the threads; what they read goes to `done`. They end with this value.
+    pub fn start(shelf: &Arc<dyn Shelf>, done: &Post<Command>) -> std::io::Result<Device> {
+        let (jobs, todo) = channel();
+        let todo = Arc::new(Mutex::new(todo));
+        for _ in 0..THREADS {
+            let (shelf, todo, done) = (Arc::clone(shelf), Arc::clone(&todo), done.clone());
+            std::thread::Builder::new()
+                .name("weir-device".to_owned())
+                .spawn(move || {
+                    while let Some(batch) = take(&todo) {
+                        for staged in read(&*shelf, batch) {
+                            // If nobody wants it the server has ended.
+                            let _ = done.send(staged);
+                        }
+                    }
+                })?;
+        }
+        Ok(Device(jobs))
+    }
+
+    /// Has a request read.
+    pub fn read(&self, job: Job) {
+        // The threads live as long as this.
+        let _ = self.0.send(job);
+    }
+}
+
+/// Waits for requests; `None` at the end.
+fn take(todo: &Mutex<Receiver<Job>>) -> Option<Vec<Job>> {
+    let todo = todo.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut batch = vec![todo.recv().ok()?];
+    let mut bytes = batch[0].bytes;
+    while bytes < BATCH_BYTES {
+        let Ok(job) = todo.try_recv() else { break };
+        bytes += job.bytes;
+        batch.push(job);
+    }
+    Some(batch)
+}
+
+/// One read of a batch: what, and where it goes in which request's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Step {
+    piece: Piece,
+    job: usize,
+    at: usize,
+}
+
+/// The reads of a batch, in the order of the device.
+fn plan<'a>(requests: impl Iterator<Item = &'a [Piece]>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (job, pieces) in requests.enumerate() {
+        let mut at = 0;
+        for piece in pieces {
+            let piece = *piece;
+            steps.push(Step { piece, job, at });
+            at += piece.len as usize;
+        }
+    }
+    steps.sort_unstable_by_key(|step| (step.piece.slab, step.piece.pos, step.job, step.at));
+    steps.dedup_by(|next, last| {
+        let len = last.piece.len as usize;
+        let touches = (next.piece.slab, next.job) == (last.piece.slab, last.job)
+            && last.piece.pos.checked_add(u64::from(last.piece.len)) == Some(next.piece.pos)
+            && next.at == last.at + len;
+        if touches {
+            // Both are of one request, whose bytes are few.
+            last.piece.len += next.piece.len;
+        }
+        touches
+    });
+    steps
+}
+
+fn read(shelf: &dyn Shelf, batch: Vec<Job>) -> Vec<Command> {
+    let mut out: Vec<Option<Vec<u8>>> = batch.iter().map(|job| Some(vec![0; job.bytes])).collect();
+    for step in plan(batch.iter().map(|job| &job.pieces[..])) {
+        let Some(bytes) = &mut out[step.job] else {
+            continue;
+        };
+        let range = step.at..step.at + step.piece.len as usize;
+        if let Err(error) = shelf.copy(&step.piece, &mut bytes[range]) {
+            tracing::warn!(piece = ?step.piece, %error, "bytes of the log cannot be read");
+            out[step.job] = None;
+        }
+    }
+    let jobs = batch.into_iter().zip(out);
+    jobs.map(|(job, bytes)| Command::Staged(job, bytes))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(slab: u32, pos: u64, len: u32) -> Piece {
+        Piece { slab, len, pos }
+    }
+
+    #[test]
+    fn a_batch_is_read_in_the_order_of_the_device_and_joined() {
+        let requests = [
+            vec![piece(2, 0, 10), piece(1, 100, 10), piece(1, 110, 5)],
+            vec![piece(1, 90, 10), piece(1, 95, 1)],
+        ];
+        let steps = plan(requests.iter().map(|pieces| &pieces[..]));
+        let said: Vec<_> = steps.iter().map(|s| (s.piece, s.job, s.at)).collect();
+        assert_eq!(
+            said,
+            [
+                (piece(1, 90, 10), 1, 0),
+                (piece(1, 95, 1), 1, 10),
+                (piece(1, 100, 15), 0, 10),
+                (piece(2, 0, 10), 0, 0),
+            ]
+        );
+    }
+}

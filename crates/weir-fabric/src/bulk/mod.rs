@@ -1,0 +1,327 @@
+//! The bulk plane: bytes of servers' logs, past the service threads of both ends.
+//!
+//! ```text
+//!  asker                                              target
+//!   Asker::read(rank, pieces, landing)
+//!     `weir-land`: READ             ---connection-->   `weir-send`: queue of requests
+//!                                                        memory: straight from the mapping
+//!                                                        storage: read by `weir-device`
+//!                  landing.receive  <--------------      BYTES
+//!                  landing.end
+//! ```
+//!
+//! Whoever runs a server gives the fabric a [`Shelf`], from which the bytes are sent, and with
+//! each read a [`Landing`], into which they are received. Both work on raw memory that
+//! processes share, so this crate needs neither to copy nor to trust it; a transport that does
+//! not write to sockets uses [`Shelf::copy`] and [`Landing::put`].
+//!
+//! Invariants:
+//! - A read ends once, with [`Landing::end`]: when all its bytes are there, or with why not.
+//!   Reading twice does no harm, so after a broken connection it is simply asked for again.
+//! - What a peer says is bounded before memory is taken for it: pieces and bytes of a READ, the
+//!   READs of a connection that wait ([`serve`]), the bytes of a BYTES by what was asked for.
+//! - One slow device holds up only what must be read from devices.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `ask` | the asker's thread |
+//! | `serve` | the target's thread |
+//! | `queue` | which request is served next (pure) |
+//! | `device` | what must be read from storage first |
+
+mod ask;
+mod device;
+pub mod queue;
+mod serve;
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use weir_core::types::Rank;
+
+use crate::frame::{Garbage, PIECES_MOST, PIECE_BYTES, READ_MOST};
+use crate::io::Command;
+use crate::post::Post;
+use crate::{CallId, Lost, Timing};
+
+/// Bytes of a log.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Piece {
+    /// The slab.
+    pub slab: u32,
+    /// How many, at least one.
+    pub len: u32,
+    /// Where in the slab they begin.
+    pub pos: u64,
+}
+
+/// Where bytes are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kept {
+    /// In memory: they are sent as they are.
+    Memory,
+    /// On storage: they are read first.
+    Storage,
+}
+
+/// The bytes that a server has for others. Whatever is asked of it comes from another server:
+/// pieces that are not there are an error, never more.
+pub trait Shelf: Send + Sync {
+    /// Where a piece is kept; `None`: there is no such piece.
+    fn find(&self, piece: &Piece) -> Option<Kept>;
+
+    /// Writes to a socket, without waiting, what goes of `head` and of pieces in memory behind
+    /// it, as one write(2) does.
+    fn send(
+        &self,
+        to: BorrowedFd<'_>,
+        head: &[u8],
+        pieces: &mut dyn Iterator<Item = Piece>,
+    ) -> io::Result<usize>;
+
+    /// Copies a piece; `out` is as long as the piece.
+    fn copy(&self, piece: &Piece, out: &mut [u8]) -> io::Result<()>;
+}
+
+/// Nothing for others.
+#[derive(Clone, Copy, Debug)]
+pub struct NoShelf;
+
+impl Shelf for NoShelf {
+    fn find(&self, _: &Piece) -> Option<Kept> {
+        None
+    }
+
+    fn send(
+        &self,
+        _: BorrowedFd<'_>,
+        _: &[u8],
+        _: &mut dyn Iterator<Item = Piece>,
+    ) -> io::Result<usize> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn copy(&self, _: &Piece, _: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+/// Why a read brought nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotRead {
+    /// The other server is not to be asked.
+    #[error("{0}")]
+    Lost(#[from] Lost),
+    /// It has no such bytes, or cannot read them.
+    #[error("the server cannot read these bytes")]
+    Refused,
+    /// More, or in more pieces, than a read may ask for, or nothing.
+    #[error("not a read that can be asked for")]
+    Malformed,
+}
+
+/// Where the bytes of one read go: memory of its own, as long as all its pieces.
+pub trait Landing: Send {
+    /// Reads from a socket, without waiting, up to `most` bytes to `at`, as one read(2) does.
+    fn receive(&mut self, from: BorrowedFd<'_>, at: usize, most: usize) -> io::Result<usize>;
+
+    /// Puts bytes at `at`.
+    fn put(&mut self, at: usize, bytes: &[u8]);
+
+    /// The read is over.
+    fn end(self: Box<Self>, result: Result<(), NotRead>);
+}
+
+/// The two threads, for the I/O thread, which hands over their connections.
+#[derive(Debug)]
+pub struct Bulk {
+    asker: Post<ask::Command>,
+    server: Post<serve::Command>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Where reads are asked for, by any thread.
+#[derive(Clone, Debug)]
+pub struct Asker {
+    thread: Post<ask::Command>,
+    next: Arc<AtomicU64>,
+    deadline: Duration,
+}
+
+impl Bulk {
+    /// Starts the threads.
+    pub fn start(
+        shelf: Arc<dyn Shelf>,
+        timing: Timing,
+        dial: Post<Command>,
+    ) -> io::Result<(Bulk, Asker)> {
+        let (asker, ask) = ask::Thread::new(timing, dial)?;
+        let (server, serve) = serve::Thread::new(shelf)?;
+        let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let threads = vec![
+            spawn("weir-land").spawn(move || ask.run())?,
+            spawn("weir-send").spawn(move || serve.run())?,
+        ];
+        let reads = Asker {
+            thread: asker.clone(),
+            next: Arc::new(AtomicU64::new(1)),
+            deadline: timing.deadline,
+        };
+        let bulk = Bulk {
+            asker,
+            server,
+            threads,
+        };
+        Ok((bulk, reads))
+    }
+
+    /// A server that was to be dialled is there.
+    pub fn reached(&self, rank: Rank, socket: TcpStream) {
+        let _ = self.asker.send(ask::Command::Reached(rank, socket));
+    }
+
+    /// It is not.
+    pub fn not_reached(&self, rank: Rank) {
+        let _ = self.asker.send(ask::Command::NotReached(rank));
+    }
+
+    /// A server has dialled, to ask.
+    pub fn serve(&self, rank: Rank, socket: TcpStream) {
+        let _ = self.server.send(serve::Command::Serve(rank, socket));
+    }
+}
+
+impl Drop for Bulk {
+    /// Ends the threads; reads under way end as lost.
+    fn drop(&mut self) {
+        let _ = self.asker.send(ask::Command::End);
+        let _ = self.server.send(serve::Command::End);
+        for thread in self.threads.drain(..) {
+            // If it panicked it has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Asker {
+    /// Reads bytes of another server's log into `landing`, which is told the end.
+    pub fn read(&self, to: Rank, pieces: &[Piece], landing: Box<dyn Landing>) {
+        let Ok(bytes) = checked(pieces) else {
+            return landing.end(Err(NotRead::Malformed));
+        };
+        let read = ask::Read {
+            id: CallId(self.next.fetch_add(1, Ordering::Relaxed)),
+            body: encode(pieces),
+            bytes,
+            landing,
+            deadline: Instant::now() + self.deadline,
+        };
+        if let Err(ask::Command::Read(_, read)) = self.thread.send(ask::Command::Read(to, read)) {
+            read.landing.end(Err(Lost::Ended.into()));
+        }
+    }
+}
+
+/// Bytes of all pieces, if that can be asked for.
+fn checked(pieces: &[Piece]) -> Result<usize, Garbage> {
+    let mut bytes = 0;
+    for piece in pieces {
+        let len = usize::try_from(piece.len).map_err(|_| Garbage)?;
+        bytes += len;
+        if len == 0 || bytes > READ_MOST {
+            return Err(Garbage);
+        }
+    }
+    let count = (1..=PIECES_MOST).contains(&pieces.len());
+    count.then_some(bytes).ok_or(Garbage)
+}
+
+fn encode(pieces: &[Piece]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(pieces.len() * PIECE_BYTES);
+    for piece in pieces {
+        body.extend_from_slice(&piece.slab.to_le_bytes());
+        body.extend_from_slice(&piece.len.to_le_bytes());
+        body.extend_from_slice(&piece.pos.to_le_bytes());
+    }
+    body
+}
+
+/// The pieces of a READ's body, and how many bytes they are.
+fn decode(body: &[u8]) -> Result<(Vec<Piece>, usize), Garbage> {
+    let (pieces, rest) = body.as_chunks::<PIECE_BYTES>();
+    if !rest.is_empty() || pieces.len() > PIECES_MOST {
+        return Err(Garbage);
+    }
+    let part =
+        |bytes: &[u8; PIECE_BYTES], at| -> [u8; 4] { core::array::from_fn(|i| bytes[at + i]) };
+    let pieces: Vec<Piece> = pieces
+        .iter()
+        .map(|bytes| Piece {
+            slab: u32::from_le_bytes(part(bytes, 0)),
+            len: u32::from_le_bytes(part(bytes, 4)),
+            pos: u64::from(u32::from_le_bytes(part(bytes, 8)))
+                | u64::from(u32::from_le_bytes(part(bytes, 12))) << 32,
+        })
+        .collect();
+    let bytes = checked(&pieces)?;
+    Ok((pieces, bytes))
+}
+
+/// What is left of pieces when the first `done` bytes are out.
+fn rest(pieces: &[Piece], mut done: usize) -> impl Iterator<Item = Piece> + '_ {
+    pieces.iter().filter_map(move |piece| {
+        let len = piece.len as usize;
+        let skip = done.min(len);
+        done -= skip;
+        // Less than `piece.len`, so it fits.
+        let skip = u32::try_from(skip).unwrap_or(piece.len);
+        (skip < piece.len).then(|| Piece {
+            len: piece.len - skip,
+            pos: piece.pos + u64::from(skip),
+            ..*piece
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pieces() -> impl Strategy<Value = Vec<Piece>> {
+        let piece = (any::<u32>(), 1..200_u32, 0..u64::MAX / 2);
+        let piece = piece.prop_map(|(slab, len, pos)| Piece { slab, len, pos });
+        proptest::collection::vec(piece, 1..40)
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_survive(pieces in pieces()) {
+            let bytes = pieces.iter().map(|p| p.len as usize).sum::<usize>();
+            prop_assert_eq!(decode(&encode(&pieces)), Ok((pieces, bytes)));
+        }
+
+        #[test]
+        fn garbage_is_no_request_of_more_than_may_be(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok((pieces, bytes)) = decode(&body) {
+                prop_assert!(bytes <= READ_MOST && pieces.iter().all(|p| p.len > 0));
+            }
+        }
+
+        #[test]
+        fn the_rest_goes_on_where_a_write_ended(pieces in pieces(), done in 0..9000_usize) {
+            let bytes = |pieces: &[Piece]| -> Vec<(u32, u64)> {
+                let each = |p: &Piece| (0..u64::from(p.len)).map(move |i| (p.slab, p.pos + i)).collect::<Vec<_>>();
+                pieces.iter().flat_map(|p| { let p = *p; each(&p) }).collect()
+            };
+            let all = bytes(&pieces);
+            let left: Vec<Piece> = rest(&pieces, done).collect();
+            prop_assert_eq!(bytes(&left), &all[done.min(all.len())..]);
+        }
+    }
+}

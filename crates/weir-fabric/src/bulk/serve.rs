@@ -1,0 +1,384 @@
+//! The target's thread: takes READs, has the queue choose among them, and sends.
+//!
+//! Three stages that overlap: bytes on storage are read by [`Device`] while others are being
+//! sent; bytes in memory skip that and go from the mapping to the socket. What is chosen for
+//! sending is little ([`OUT_MOST`] a connection), so that the choice is made late.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io::{ErrorKind, Write};
+use std::net::TcpStream as StdStream;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token as Key};
+use weir_core::types::Rank;
+
+use super::device::Device;
+use super::queue::Queue;
+use super::{decode, rest, Kept, Piece, Shelf};
+use crate::conn::{Broken, Incoming};
+use crate::frame::{Garbage, Head, Kind, HEAD_BYTES};
+use crate::post::{post, Letters, Post};
+use crate::CallId;
+
+const WAKER: Key = Key(0);
+const FIRST: usize = 1;
+/// READs of one connection that wait; with more it is not read from.
+const WAITING_MOST: usize = 1024;
+/// Bytes of one connection that are chosen for sending, before no more are chosen for it.
+const OUT_MOST: usize = 2 << 20;
+/// Requests that are being read from storage, or were and are not out yet.
+const STAGED_MOST: usize = 16;
+
+/// A request.
+#[derive(Debug)]
+pub struct Job {
+    key: Key,
+    id: CallId,
+    /// What is asked for.
+    pub pieces: Vec<Piece>,
+    /// Bytes of all.
+    pub bytes: usize,
+}
+
+/// What others ask of the thread.
+pub enum Command {
+    /// A server is there, and will ask.
+    Serve(Rank, StdStream),
+    /// A request was read from storage, or could not be.
+    Staged(Job, Option<Vec<u8>>),
+    /// The end.
+    End,
+}
+
+/// An answer on its way out.
+struct Sending {
+    head: [u8; HEAD_BYTES],
+    what: What,
+    sent: usize,
+    /// Bytes, with the head.
+    total: usize,
+}
+
+enum What {
+    Mapped(Vec<Piece>),
+    Staged(Vec<u8>),
+}
+
+struct Conn {
+    socket: TcpStream,
+    rank: Rank,
+    incoming: Incoming,
+    /// Requests that wait, are being read, or are on their way out.
+    waiting: usize,
+    out: VecDeque<Sending>,
+    out_bytes: usize,
+}
+
+/// The thread's state.
+pub struct Thread {
+    poll: Poll,
+    letters: Letters<Command>,
+    own: Post<Command>,
+    shelf: Arc<dyn Shelf>,
+    device: Option<Device>,
+    staged: usize,
+    queue: Queue<Job>,
+    conns: HashMap<Key, Conn>,
+    next_key: usize,
+    /// Connections that may have bytes.
+    readable: BTreeSet<Key>,
+    /// Connections that may take bytes, and have some to take.
+    writable: BTreeSet<Key>,
+    begin: Instant,
+}
+
+impl Thread {
+    /// The thread, and where it is told what to do.
+    pub fn new(shelf: Arc<dyn Shelf>) -> std::io::Result<(Post<Command>, Thread)> {
+        let poll = Poll::new()?;
+        let (own, letters) = post(&poll, WAKER)?;
+        let thread = Thread {
+            poll,
+            letters,
+            own: own.clone(),
+            shelf,
+            device: None,
+            staged: 0,
+            queue: Queue::default(),
+            conns: HashMap::new(),
+            next_key: FIRST,
+            readable: BTreeSet::new(),
+            writable: BTreeSet::new(),
+            begin: Instant::now(),
+        };
+        Ok((own, thread))
+    }
+
+    /// Works until told to end.
+    pub fn run(mut self) {
+        let mut events = Events::with_capacity(256);
+        loop {
+            let busy = !self.readable.is_empty() || !self.writable.is_empty();
+            let timeout = busy.then_some(Duration::ZERO);
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    tracing::error!(%error, "the fabric cannot wait for its sockets");
+                    return;
+                }
+            }
+            for event in &events {
+                let key = event.token();
+                if event.is_readable() || event.is_error() {
+                    self.listen_to(key);
+                }
+                if event.is_writable() && self.conns.get(&key).is_some_and(|c| !c.out.is_empty()) {
+                    self.writable.insert(key);
+                }
+            }
+            self.letters.look();
+            while let Some(command) = self.letters.next() {
+                match command {
+                    Command::Serve(rank, socket) => self.adopt(rank, socket),
+                    Command::Staged(job, bytes) => self.staged(&job, bytes),
+                    Command::End => return,
+                }
+            }
+            for key in std::mem::take(&mut self.readable) {
+                if let Err(broken) = self.take(key) {
+                    self.close(key, &broken);
+                }
+            }
+            self.choose();
+            for key in std::mem::take(&mut self.writable) {
+                if let Err(broken) = self.send(key) {
+                    self.close(key, &broken);
+                }
+            }
+            self.choose();
+        }
+    }
+
+    fn listen_to(&mut self, key: Key) {
+        if key != WAKER && self.conns.contains_key(&key) {
+            self.readable.insert(key);
+        }
+    }
+
+    fn adopt(&mut self, rank: Rank, socket: StdStream) {
+        let key = Key(self.next_key);
+        self.next_key += 1;
+        let mut socket = TcpStream::from_std(socket);
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if let Err(error) = self.poll.registry().register(&mut socket, key, both) {
+            tracing::warn!(%error, "a socket cannot be polled");
+            return;
+        }
+        let mut incoming = Incoming::default();
+        incoming.admit();
+        let conn = Conn {
+            socket,
+            rank,
+            incoming,
+            waiting: 0,
+            out: VecDeque::new(),
+            out_bytes: 0,
+        };
+        self.conns.insert(key, conn);
+    }
+
+    /// Takes the requests that have come, as far as the connection may have more of them.
+    fn take(&mut self, key: Key) -> Result<(), Broken> {
+        while let Some(conn) = self.conns.get_mut(&key) {
+            if conn.waiting >= WAITING_MOST {
+                return Ok(()); // looked at again when one of them is out
+            }
+            let Some((head, message)) = conn.incoming.read_from(&mut conn.socket)? else {
+                return Ok(());
+            };
+            if head.kind != Kind::Read {
+                return Err(Garbage.into());
+            }
+            let (pieces, bytes) = decode(&message.body)?;
+            conn.waiting += 1;
+            let job = Job {
+                key,
+                id: head.call,
+                pieces,
+                bytes,
+            };
+            let now_us = u64::try_from(self.begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.queue.push(now_us, bytes, job);
+        }
+        Ok(())
+    }
+
+    /// Chooses what is sent, or read, next.
+    fn choose(&mut self) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let now_us = u64::try_from(self.begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+        loop {
+            let (conns, staged) = (&self.conns, self.staged);
+            let can = |job: &Job| {
+                let room = conns.get(&job.key).is_some_and(|c| c.out_bytes < OUT_MOST);
+                room && (staged < STAGED_MOST
+                    || kept(&*self.shelf, &job.pieces) != Some(Kept::Storage))
+            };
+            let Some(job) = self.queue.pop(now_us, can) else {
+                return;
+            };
+            match kept(&*self.shelf, &job.pieces) {
+                None => self.refuse(&job),
+                Some(Kept::Memory) => {
+                    let bytes = job.bytes;
+                    self.push(&job, Kind::Bytes, bytes, What::Mapped(job.pieces.clone()));
+                }
+                Some(Kept::Storage) => self.stage(job),
+            }
+        }
+    }
+
+    fn stage(&mut self, job: Job) {
+        if self.device.is_none() {
+            match Device::start(&self.shelf, &self.own) {
+                Ok(device) => self.device = Some(device),
+                Err(error) => {
+                    tracing::error!(%error, "no thread to read from storage");
+                    return self.refuse(&job);
+                }
+            }
+        }
+        if let Some(conn) = self.conns.get_mut(&job.key) {
+            // It takes its place on the way out now, so that one asker does not fill the stage.
+            conn.out_bytes += job.bytes;
+        }
+        self.staged += 1;
+        if let Some(device) = &self.device {
+            device.read(job);
+        }
+    }
+
+    fn staged(&mut self, job: &Job, bytes: Option<Vec<u8>>) {
+        let Some(conn) = self.conns.get_mut(&job.key) else {
+            self.staged -= 1;
+            return;
+        };
+        conn.out_bytes -= job.bytes;
+        if let Some(bytes) = bytes {
+            self.push(job, Kind::Bytes, job.bytes, What::Staged(bytes));
+        } else {
+            self.staged -= 1;
+            self.refuse(job);
+        }
+    }
+
+    fn refuse(&mut self, job: &Job) {
+        if let (Some(conn), Some(piece)) = (self.conns.get(&job.key), job.pieces.first()) {
+            tracing::warn!(
+                rank = conn.rank.0,
+                ?piece,
+                "refused to read bytes of the log"
+            );
+        }
+        self.push(job, Kind::Refused, 0, What::Mapped(Vec::new()));
+    }
+
+    fn push(&mut self, job: &Job, kind: Kind, bulk: usize, what: What) {
+        let Some(conn) = self.conns.get_mut(&job.key) else {
+            return;
+        };
+        let head = Head {
+            kind,
+            call: job.id,
+            body: 0,
+            bulk,
+        };
+        conn.out_bytes += bulk;
+        conn.out.push_back(Sending {
+            head: head.encode(),
+            what,
+            sent: 0,
+            total: HEAD_BYTES + bulk,
+        });
+        self.writable.insert(job.key);
+    }
+
+    /// Writes once what goes.
+    fn send(&mut self, key: Key) -> Result<(), Broken> {
+        let Some(conn) = self.conns.get_mut(&key) else {
+            return Ok(());
+        };
+        let Some(first) = conn.out.front_mut() else {
+            return Ok(());
+        };
+        let head = first.head.get(first.sent..).unwrap_or_default();
+        let done = first.sent.saturating_sub(HEAD_BYTES);
+        let wrote = match &first.what {
+            What::Mapped(pieces) => {
+                let mut left = rest(pieces, done);
+                self.shelf.send(conn.socket.as_fd(), head, &mut left)
+            }
+            What::Staged(bytes) => {
+                let slices = [
+                    std::io::IoSlice::new(head),
+                    std::io::IoSlice::new(&bytes[done..]),
+                ];
+                conn.socket.write_vectored(&slices)
+            }
+        };
+        match wrote {
+            Ok(0) => return Err(Broken::Ended(ErrorKind::WriteZero.into())),
+            Ok(wrote) => first.sent += wrote,
+            // The poll says when there is room again.
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(Broken::Ended(e)),
+        }
+        if first.sent >= first.total {
+            conn.out_bytes -= first.total - HEAD_BYTES;
+            self.staged -= usize::from(matches!(first.what, What::Staged(_)));
+            conn.out.pop_front();
+            conn.waiting -= 1;
+            if conn.waiting + 1 == WAITING_MOST {
+                self.readable.insert(key);
+            }
+        }
+        if !conn.out.is_empty() {
+            self.writable.insert(key);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, key: Key, broken: &Broken) {
+        let Some(mut conn) = self.conns.remove(&key) else {
+            return;
+        };
+        let _ = self.poll.registry().deregister(&mut conn.socket);
+        let staged = conn
+            .out
+            .iter()
+            .filter(|s| matches!(s.what, What::Staged(_)));
+        self.staged -= staged.count();
+        self.queue.retain(|job| job.key != key);
+        if matches!(broken, Broken::Garbage(_)) {
+            tracing::warn!(rank = conn.rank.0, "what a server asked makes no sense");
+        }
+    }
+}
+
+/// Where a request's pieces are: on storage if one of them is; nowhere if one of them is not.
+fn kept(shelf: &dyn Shelf, pieces: &[Piece]) -> Option<Kept> {
+    let mut all = Kept::Memory;
+    for piece in pieces {
+        if shelf.find(piece)? == Kept::Storage {
+            all = Kept::Storage;
+        }
+    }
+    Some(all)
+}

@@ -1,0 +1,268 @@
+//! Connections: their bytes, the frames in them, how far each is, and its end.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Interest, Token as Key};
+use socket2::{SockRef, TcpKeepalive};
+use weir_core::types::Rank;
+
+use super::{Conn, Dialled, Io, Stage, STRANGERS};
+use crate::conn::{Broken, Incoming, Outgoing};
+use crate::frame::{Garbage, Head, Kind, Plane};
+use crate::{CallId, Message, Token};
+
+/// A server that acknowledges nothing for so long is taken for gone.
+const SILENCE: Duration = Duration::from_secs(2);
+
+impl Io {
+    pub(super) fn address(&self, rank: Rank) -> Option<SocketAddr> {
+        self.me.addresses.get(usize::from(rank.0)).copied()
+    }
+
+    pub(super) fn dial(&mut self, to: Rank) {
+        let socket = self.address(to).map(TcpStream::connect);
+        let key = match socket {
+            Some(Ok(socket)) => self.adopt(socket, Stage::Dialling(to, Plane::Control)),
+            _ => None,
+        };
+        match key {
+            Some(key) => drop(self.asks.insert(to, key)),
+            None => self.links.broken(self.begun.elapsed(), to),
+        }
+    }
+
+    /// Connects to a server for the bulk plane, whose thread hears of the outcome.
+    pub(super) fn dial_bulk(&mut self, to: Rank) {
+        let address = self.address(to).filter(|_| to != self.me.rank);
+        let socket = address.and_then(|address| TcpStream::connect(address).ok());
+        let key = socket.and_then(|socket| self.adopt(socket, Stage::Dialling(to, Plane::Bulk)));
+        if key.is_none() {
+            self.bulk.not_reached(to);
+        }
+    }
+
+    /// Takes a socket into the poll.
+    pub(super) fn adopt(&mut self, mut socket: TcpStream, stage: Stage) -> Option<Key> {
+        let key = Key(self.next_key);
+        self.next_key += 1;
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.poll
+            .registry()
+            .register(&mut socket, key, both)
+            .inspect_err(|error| tracing::warn!(%error, "a socket cannot be polled"))
+            .ok()?;
+        // Small messages go at once; a server that fell silent is noticed.
+        let _ = socket.set_nodelay(true);
+        let options = SockRef::from(&socket);
+        let probes = TcpKeepalive::new()
+            .with_time(SILENCE / 2)
+            .with_interval(SILENCE / 4)
+            .with_retries(2);
+        let _ = options.set_tcp_user_timeout(Some(SILENCE));
+        let _ = options.set_tcp_keepalive(&probes);
+        let conn = Conn {
+            socket,
+            incoming: Incoming::default(),
+            outgoing: Outgoing::default(),
+            stage,
+            until: Some(Instant::now() + self.timing.handshake),
+            writing: true,
+        };
+        self.conns.insert(key, conn);
+        Some(key)
+    }
+
+    pub(super) fn accept(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((socket, _)) if self.strangers < STRANGERS => {
+                    if self.adopt(socket, Stage::Stranger).is_some() {
+                        self.strangers += 1;
+                    }
+                }
+                Ok(_) => self.refuse(|counters| &mut counters.slow, "too many strangers"),
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection cannot be accepted");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A socket has bytes, or room, or an error.
+    pub(super) fn ready(&mut self, key: Key) {
+        if let Err(broken) = self.serve(key) {
+            self.close(key, &broken);
+        }
+    }
+
+    fn serve(&mut self, key: Key) -> Result<(), Broken> {
+        let Some(conn) = self.conns.get_mut(&key) else {
+            return Ok(());
+        };
+        if let Stage::Dialling(to, plane) = conn.stage {
+            if let Some(error) = conn.socket.take_error().map_err(Broken::Ended)? {
+                return Err(Broken::Ended(error));
+            }
+            if conn.socket.peer_addr().is_err() {
+                return Ok(()); // not yet
+            }
+            self.greet(key, to, plane)?;
+        }
+        loop {
+            let Some(conn) = self.conns.get_mut(&key) else {
+                return Ok(());
+            };
+            let Some((head, message)) = conn.incoming.read_from(&mut conn.socket)? else {
+                break;
+            };
+            self.take(key, &head, message)?;
+            self.flush(key)?;
+            self.hand_over(key);
+        }
+        self.flush(key)
+    }
+
+    /// Gives a connection of the bulk plane to its thread once nothing is left to be said
+    /// here. What came behind the handshake is still in the socket: frames are read one by
+    /// one, and none beyond its end.
+    fn hand_over(&mut self, key: Key) {
+        let Some(Stage::Bulk(rank, dialled)) = self.conns.get(&key).map(|conn| &conn.stage) else {
+            return;
+        };
+        let (rank, dialled) = (*rank, *dialled);
+        let Some(mut conn) = self.conns.remove(&key) else {
+            return;
+        };
+        let registry = self.poll.registry();
+        let taken = registry.deregister(&mut conn.socket);
+        if !conn.outgoing.is_empty() || taken.is_err() {
+            // A proof that does not fit a socket's empty buffer: not a connection to keep.
+            if dialled == Dialled::ByUs {
+                self.bulk.not_reached(rank);
+            }
+            return;
+        }
+        match dialled {
+            Dialled::ByUs => self.bulk.reached(rank, conn.socket.into()),
+            Dialled::ByThem => self.bulk.serve(rank, conn.socket.into()),
+        }
+    }
+
+    pub(super) fn say(&mut self, key: Key, kind: Kind, body: Vec<u8>) {
+        self.push(key, kind, CallId(0), &[], Message { body, bulk: vec![] });
+    }
+
+    pub(super) fn push(
+        &mut self,
+        key: Key,
+        kind: Kind,
+        call: CallId,
+        prefix: &[u8],
+        message: Message,
+    ) {
+        if let Some(conn) = self.conns.get_mut(&key) {
+            let head = Head {
+                kind,
+                call,
+                body: prefix.len() + message.body.len(),
+                bulk: message.bulk.len(),
+            };
+            conn.outgoing.push(&head, prefix, message);
+        }
+    }
+
+    /// Writes what goes without waiting.
+    pub(super) fn flush(&mut self, key: Key) -> Result<(), Broken> {
+        let Some(conn) = self.conns.get_mut(&key) else {
+            return Ok(());
+        };
+        if matches!(conn.stage, Stage::Dialling(..)) {
+            return Ok(());
+        }
+        let all = conn.outgoing.write_to(&mut conn.socket)?;
+        if conn.writing == all {
+            conn.writing = !all;
+            let mut interest = Interest::READABLE;
+            if conn.writing {
+                interest |= Interest::WRITABLE;
+            }
+            let registry = self.poll.registry();
+            registry
+                .reregister(&mut conn.socket, key, interest)
+                .map_err(Broken::Ended)?;
+        }
+        Ok(())
+    }
+
+    /// A frame came.
+    fn take(&mut self, key: Key, head: &Head, message: Message) -> Result<(), Broken> {
+        let Some(conn) = self.conns.get(&key) else {
+            return Ok(());
+        };
+        match (&conn.stage, head.kind) {
+            (Stage::Stranger, Kind::Hello) => self.challenge(key, &message.body),
+            (Stage::Greeted(to, plane, greeting), Kind::Challenge) => {
+                let (to, plane, greeting) = (*to, *plane, *greeting);
+                self.prove(key, (to, plane), &greeting, &message.body)
+            }
+            (Stage::Challenged(theirs, ours), Kind::Proof) => {
+                let (theirs, ours) = (*theirs, *ours);
+                self.admit(key, &theirs, &ours, &message.body)
+            }
+            (Stage::Asking(to), Kind::Reply) => {
+                self.links.replied(*to, head.call, message);
+                Ok(())
+            }
+            (Stage::Asked(from, incarnation), Kind::Request) => {
+                let token = Token {
+                    from: *from,
+                    incarnation: *incarnation,
+                    call: head.call,
+                };
+                self.asked(token, message)
+            }
+            _ => Err(Garbage.into()),
+        }
+    }
+
+    /// A request came, behind the number below which all have ended.
+    fn asked(&mut self, token: Token, mut message: Message) -> Result<(), Broken> {
+        let ended_below = message.body.first_chunk::<8>().ok_or(Garbage)?;
+        let ended_below = u64::from_le_bytes(*ended_below);
+        message.body.drain(..8);
+        let lives = self.links.asked(token, ended_below, message);
+        lives.then_some(()).ok_or_else(|| Garbage.into())
+    }
+
+    pub(super) fn close(&mut self, key: Key, broken: &Broken) {
+        let Some(mut conn) = self.conns.remove(&key) else {
+            return;
+        };
+        let _ = self.poll.registry().deregister(&mut conn.socket);
+        if matches!(broken, Broken::Garbage(_)) {
+            self.refuse(|counters| &mut counters.garbage, "what came makes no sense");
+        }
+        match conn.stage {
+            Stage::Dialling(to, Plane::Bulk)
+            | Stage::Greeted(to, Plane::Bulk, _)
+            | Stage::Bulk(to, Dialled::ByUs) => self.bulk.not_reached(to),
+            Stage::Bulk(_, Dialled::ByThem) => {}
+            Stage::Dialling(to, _) | Stage::Greeted(to, ..) | Stage::Asking(to) => {
+                if self.asks.get(&to) == Some(&key) {
+                    self.asks.remove(&to);
+                    self.links.broken(self.begun.elapsed(), to);
+                }
+            }
+            Stage::Stranger | Stage::Challenged(..) => self.strangers -= 1,
+            Stage::Asked(from, _) => {
+                if self.asked_by.get(&from) == Some(&key) {
+                    self.asked_by.remove(&from);
+                }
+            }
+        }
+    }
+}
