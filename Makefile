@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build setup demo test test-rust test-real bench man docs lint fmt clippy tidy deny aarch64 install clean
+.PHONY: build setup demo test test-rust test-real fuzz bench man docs lint fmt clippy tidy deny aarch64 install clean
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -26,7 +26,7 @@ demo: setup build
 	demo/run
 
 # Quick checks first; programs that use weir last, on the release build.
-test: setup fmt tidy clippy deny test-rust aarch64 build test-real
+test: setup fmt tidy clippy deny test-rust fuzz aarch64 build test-real
 
 test-rust:
 	$(CARGO) test --workspace --exclude $(PRELOAD) --exclude weir-tests
@@ -35,6 +35,14 @@ test-rust:
 
 test-real:
 	$(CARGO) test --release --package weir-tests
+
+# In CI every decoder is fuzzed for a minute in all; elsewhere `tools/fuzz` does it.
+fuzz:
+ifdef CI
+	@tools/fuzz --install --seconds 60
+else
+	@echo "fuzz: NOTHING WAS FUZZED: CI is not set (CI=1 make test, or tools/fuzz, does it)" >&2
+endif
 
 # The second instance has hardly any memory: what it is given goes to the file tier, and with
 # fsync to the device, whose own rate is measured beside it.
@@ -58,6 +66,7 @@ lint: fmt clippy tidy aarch64
 
 fmt:
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 
 clippy:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings

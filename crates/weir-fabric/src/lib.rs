@@ -34,7 +34,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bulk;
-mod conn;
+pub mod conn;
 pub mod frame;
 mod io;
 pub mod links;

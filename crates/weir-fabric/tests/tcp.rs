@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::{Event, Fabric, Lost, Membership, Message, Tcp, Timing};
+use weir_fabric::frame::{Greeting, Head, Kind, GREETING_BYTES, VERSION};
+use weir_fabric::{CallId, Event, Fabric, Lost, Membership, Message, Tcp, Timing};
 
 const TIMING: Timing = Timing {
     deadline: Duration::from_secs(20),
@@ -74,4 +75,31 @@ fn who_has_another_secret_learns_nothing_but_that() {
     };
     assert_eq!(ended, (id, Err(Lost::Unreachable)));
     assert_eq!(server.poll(), None);
+}
+
+/// Found by fuzzing: taken for an own request, it made a home enrol at itself.
+#[test]
+fn who_claims_to_be_the_server_itself_is_refused() {
+    let (listener, address) = listener();
+    let server = Tcp::start(listener, membership(0, 1, &[address]), TIMING, || {}).unwrap();
+    let hello = Greeting {
+        version: VERSION,
+        instance: InstanceId([9; 16]),
+        from: Rank(0),
+        to: Rank(0),
+        incarnation: 1,
+        nonce: [3; 32],
+        plane: 0,
+    };
+    let head = Head {
+        kind: Kind::Hello,
+        call: CallId(0),
+        body: GREETING_BYTES,
+        bulk: 0,
+    };
+    let mut stranger = TcpStream::connect(address).unwrap();
+    let frame = [&head.encode()[..], &hello.encode()].concat();
+    stranger.write_all(&frame).unwrap();
+    assert_eq!(stranger.read_to_end(&mut Vec::new()).unwrap(), 0);
+    assert_eq!(server.counters().rank, 1);
 }

@@ -3,6 +3,7 @@
 mod mesh;
 
 use mesh::Mesh;
+use weir_core::extent::{Run, Source};
 use weir_core::proto::peer::{self, LockOwner, LockWish, PeerOperation};
 use weir_core::proto::{self, FsError};
 use weir_core::types::{Ino, Rank};
@@ -110,4 +111,67 @@ fn locks_of_nodes_exclude_each_other_and_end_with_their_server() {
     assert_eq!(bad, Err(FsError::Malformed));
     mesh.server(usize::from(home.0)).peer_gone(others[0]);
     ask(&mut mesh, others[1], home, lock(write, 0, 300)).unwrap();
+}
+
+/// Found by fuzzing: every home counted the slices between, and was busy for minutes.
+#[test]
+fn a_file_of_exabytes_is_cut_at_once() {
+    let mut mesh = Mesh::new(3, 9);
+    // Nobody wrote the bytes that are published here.
+    for store in &mesh.stores {
+        store.0.borrow_mut().lenient = true;
+    }
+    let ino = file(&mut mesh);
+    let run = |offset, length| Run {
+        offset,
+        length,
+        stride: 0,
+        count: 1,
+        stamp: 1,
+        source: Source::Log {
+            rank: 1,
+            slab: 0,
+            pos: 0,
+            pos_stride: 0,
+        },
+    };
+    let far = 1 << 62;
+    for home in (0..3).map(Rank) {
+        let runs = vec![run(0, 64), run(far, 64)];
+        ask(&mut mesh, Rank(1), home, peer::Put { ino, runs }).unwrap();
+        let runs = vec![run(0, far)];
+        let refused = ask(&mut mesh, Rank(1), home, peer::Put { ino, runs });
+        assert_eq!(refused, Err(FsError::Malformed), "no slab is so long");
+    }
+    ask(&mut mesh, Rank(1), ino.rank(), published(ino, far + 64)).unwrap();
+    let refused = ask(&mut mesh, Rank(1), ino.rank(), published(ino, 1 << 63));
+    assert_eq!(refused, Err(FsError::TooBig), "no file is so long");
+    let op = proto::Truncate { ino, size: 10 };
+    mesh.call(usize::from(ino.rank().0), op).unwrap();
+    for home in (0..3).map(Rank) {
+        let (from, to) = (0, u64::MAX);
+        let runs = ask(&mut mesh, Rank(1), home, peer::Runs { ino, from, to }).unwrap();
+        let left: u64 = runs.iter().map(Run::total_bytes).sum();
+        assert_eq!(left, if home == ino.rank() { 10 } else { 0 });
+    }
+}
+
+/// Found by fuzzing: a home that was enrolled at itself told itself of every change, for ever.
+#[test]
+fn a_home_does_not_enrol_at_itself() {
+    let mut mesh = Mesh::new(2, 10);
+    let dir = weir_server::cluster::ROOT;
+    let refused = ask(&mut mesh, Rank(0), Rank(0), peer::Enrol { dir });
+    assert_eq!(refused, Err(FsError::Malformed));
+    let op = proto::SetAttr {
+        ino: dir,
+        mode: Some(0o700),
+        uid: None,
+        gid: None,
+        atime_ns: None,
+        mtime_ns: None,
+    };
+    mesh.call(1, op).unwrap();
+    let attr = mesh.call(1, proto::GetAttr { ino: dir }).unwrap();
+    assert_eq!(attr.mode & 0o7777, 0o700);
 }

@@ -49,6 +49,9 @@ pub fn tidy(root: &Path) -> Result<Untidy> {
     }
     let mut files = Vec::new();
     find_sources(&crates, &mut files)?;
+    if root.join("fuzz").is_dir() {
+        find_sources(&root.join("fuzz"), &mut files)?;
+    }
     for path in &files {
         let found = source::check(Path::new(&shown(root, path)), &read(path)?);
         untidy.errors.extend(found.errors);

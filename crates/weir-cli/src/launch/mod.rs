@@ -34,7 +34,7 @@
 
 pub mod address;
 pub mod agent;
-mod hosts;
+pub mod hosts;
 mod join;
 mod link;
 pub mod message;

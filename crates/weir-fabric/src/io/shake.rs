@@ -36,7 +36,8 @@ impl Io {
     /// A stranger greets: who is it, and whom does it look for?
     pub(super) fn challenge(&mut self, key: Key, body: &[u8]) -> Result<(), Broken> {
         let theirs = self.check(body)?;
-        if self.address(theirs.from).is_none() || theirs.to != self.me.rank {
+        let own = theirs.from == self.me.rank;
+        if own || self.address(theirs.from).is_none() || theirs.to != self.me.rank {
             self.refuse(|counters| &mut counters.rank, "for another server");
             return Err(Garbage.into());
         }

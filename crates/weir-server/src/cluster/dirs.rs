@@ -65,6 +65,10 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(super) fn enrol(&self, from: Rank, dir: Ino) -> Result<Attr, FsError> {
+        // The home has its own entries in its own table; enrolled, it would ask itself.
+        if from == self.rank() {
+            return Err(FsError::Malformed);
+        }
         let attr = self.node(|node| node.attr_of(dir))?;
         if attr.file_type() != FileType::Dir {
             return Err(FsError::NotADirectory);

@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use futures_util::future::join_all;
+use weir_core::extent::MAX_OFFSET;
 use weir_core::names::{Attr, FileType};
 use weir_core::proto::{self, peer, FsError};
 use weir_core::types::{Ino, Rank};
@@ -321,6 +322,9 @@ impl<P: Platform> Cluster<P> {
 
     /// What a server's publishing changed of a file of this server.
     pub(super) async fn published(&self, from: Rank, op: peer::Published) -> Result<(), FsError> {
+        if op.size > MAX_OFFSET {
+            return Err(FsError::TooBig);
+        }
         self.node(|node| node.raise_to(op.ino, op.size, op.mtime_ns))?;
         {
             let mut files = self.inner.files.borrow_mut();

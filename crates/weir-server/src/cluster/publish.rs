@@ -14,6 +14,7 @@ use weir_core::placement::{home_of_extents, slice_of, SLICE_BYTES};
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
+use weir_store::slab::SLAB_BYTES;
 
 use super::Cluster;
 use crate::node::{Node, Platform};
@@ -172,7 +173,12 @@ impl<P: Platform> Cluster<P> {
         for run in &op.runs {
             let run = run.checked().map_err(|_| FsError::Malformed)?;
             match run.source {
-                Source::Log { rank, .. } if rank == from.0 => self.clip(op.ino, run, &mut laid),
+                // Within a slab, so that it cannot cover more slices than it has bytes.
+                Source::Log { rank, .. }
+                    if rank == from.0 && run.log_end().is_some_and(|end| end <= SLAB_BYTES) =>
+                {
+                    self.clip(op.ino, run, &mut laid);
+                }
                 _ => return Err(FsError::Malformed),
             }
         }
@@ -209,9 +215,9 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Makes `[from, to)` of this server's slices a hole.
+    /// Makes `[from, to)` of this server's slices a hole: all that its index has there, for
+    /// it has nothing of other slices. (A file may be 8 EiB long: slices are not counted.)
     pub(super) fn erase(&self, op: &peer::Erase) -> Vec<LogRange> {
-        let parts = self.own_parts(op.ino, op.from, op.to);
         let mut shards = self.inner.shards.borrow_mut();
         shards.next_stamp += 1;
         let stamp = shards.next_stamp;
@@ -219,10 +225,8 @@ impl<P: Platform> Cluster<P> {
         let Some(index) = shards.indexes.get_mut(&op.ino) else {
             return freed;
         };
-        for (from, to) in parts {
-            if let Ok(hole) = Run::hole(from, to, stamp) {
-                let _ = index.insert(hole, &mut |range| freed.push(log_range(range)));
-            }
+        if let Ok(hole) = Run::hole(op.from, op.to.min(MAX_OFFSET), stamp) {
+            let _ = index.insert(hole, &mut |range| freed.push(log_range(range)));
         }
         index.drop_holes();
         if index.is_empty() {

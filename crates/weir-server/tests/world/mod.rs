@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
+use rustix::fd::OwnedFd;
 use weir_core::extent::{ExtentIndex, PieceSource};
 use weir_core::names::{layout, InodeRecord, NamesHeader, Owner, Shard, Tables};
 use weir_core::node::cell::State;
@@ -20,7 +21,7 @@ use weir_core::node::ring::{Note, NoteSlot, Record, RecordSlot};
 use weir_core::proto::{self, Attached, Caller, FsError, Lent, Operation, Tier, TierStatus};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_server::node::{ClientMemory, Identity, Node, OpenRegion, Platform, Space};
-use weir_store::map::{create_sparse, Access, Mapping};
+use weir_store::map::{create_sparse, Access, Mapping, Region};
 
 /// Bytes of the least segment here.
 pub const UNIT: u64 = 256;
@@ -65,6 +66,9 @@ impl Store {
 }
 
 impl Units {
+    /// Bytes of a slab here.
+    pub const SLAB_BYTES: u64 = SLAB_UNITS * UNIT;
+
     fn find(&self, count: u64) -> Option<usize> {
         let count = usize::try_from(count).unwrap();
         let slab = usize::try_from(SLAB_UNITS).unwrap();
@@ -80,6 +84,12 @@ impl Units {
     }
 
     fn change(&mut self, slab: u32, pos: u64, len: u64, add: bool) {
+        let all = self.live.len() as u64 * UNIT;
+        let begin = u64::from(slab) * Units::SLAB_BYTES;
+        let end = begin.checked_add(pos).and_then(|at| at.checked_add(len));
+        if self.lenient && end.is_none_or(|end| end > all) {
+            return;
+        }
         let mut at = Units::at(slab, pos) as u64;
         let end = at + len;
         while at < end {
@@ -209,20 +219,70 @@ pub struct World {
 }
 
 fn map(bytes: usize) -> Mapping {
+    map_file(bytes).1
+}
+
+fn map_file(bytes: usize) -> (OwnedFd, Mapping) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("region");
     let file = create_sparse(rustix::fs::CWD, path.to_str().unwrap(), bytes as u64).unwrap();
-    Mapping::new(&file, bytes, Access::ReadWrite).unwrap()
+    let mapping = Mapping::new(&file, bytes, Access::ReadWrite).unwrap();
+    (file, mapping)
 }
 
-fn zeroed<T: Default>(len: usize) -> &'static [T] {
-    Vec::leak(std::iter::repeat_with(T::default).take(len).collect())
+/// A region that stays mapped for good, as a node's references ask for.
+struct Kept {
+    file: OwnedFd,
+    bytes: usize,
+    region: Region,
 }
 
-fn shard(rank: Rank, max_files: u32) -> Shard<'static> {
+impl Kept {
+    fn new(bytes: usize) -> Kept {
+        let (file, mapping) = map_file(bytes);
+        let region = mapping.leak();
+        Kept {
+            file,
+            bytes,
+            region,
+        }
+    }
+
+    /// Lets all of it be zero again.
+    fn clear(&self) {
+        for bytes in [0, self.bytes as u64] {
+            rustix::fs::ftruncate(&self.file, bytes).unwrap();
+        }
+    }
+}
+
+/// The shared regions of a world. They outlive it, and can be those of another one then.
+pub struct Regions {
+    open: Kept,
+    names: Kept,
+    max_files: u32,
+    blocks: usize,
+    cells: usize,
+}
+
+/// Open file descriptions of a world.
+const OFDS: usize = 256;
+
+impl Regions {
+    pub fn new(max_files: u32, (blocks, cells): (usize, usize)) -> Regions {
+        let names = usize::try_from(layout(max_files).file_bytes).unwrap();
+        Regions {
+            open: Kept::new(open_layout(OFDS, blocks, cells).bytes),
+            names: Kept::new(names),
+            max_files,
+            blocks,
+            cells,
+        }
+    }
+}
+
+fn shard(rank: Rank, max_files: u32, region: &Region) -> Shard<'static> {
     let parts = layout(max_files);
-    let bytes = usize::try_from(parts.file_bytes).unwrap();
-    let region = map(bytes).leak();
     let at = |section: weir_core::names::Section| usize::try_from(section.offset_bytes).unwrap();
     let tables = Tables::format(
         region.record::<NamesHeader>(at(parts.header)).unwrap(),
@@ -253,12 +313,20 @@ impl World {
         max_files: u32,
         (blocks, cells): (usize, usize),
     ) -> World {
-        let ofds = 256;
-        let parts = open_layout(ofds, blocks, cells);
-        let region = map(parts.bytes).leak();
+        let regions = Regions::new(max_files, (blocks, cells));
+        World::within(&regions, (rank, servers), units)
+    }
+
+    /// A world in regions that no other one uses now.
+    pub fn within(regions: &Regions, (rank, servers): (Rank, u16), units: usize) -> World {
+        regions.open.clear();
+        regions.names.clear();
+        let (blocks, cells) = (regions.blocks, regions.cells);
+        let parts = open_layout(OFDS, blocks, cells);
+        let region = &regions.open.region;
         let open = OpenRegion {
             hub: region.record(0).unwrap(),
-            ofds: region.slice(parts.ofds, ofds).unwrap(),
+            ofds: region.slice(parts.ofds, OFDS).unwrap(),
             blocks: region.slice(parts.blocks, blocks).unwrap(),
             cells: region.slice(parts.cells, cells).unwrap(),
         };
@@ -272,7 +340,7 @@ impl World {
         let node = Node::new(
             identity,
             open,
-            shard(rank, max_files),
+            shard(rank, regions.max_files, &regions.names.region),
             store.clone(),
             fake.clone(),
             8,

@@ -1,0 +1,108 @@
+//! The `weir` command: reads the command line and the configuration, does what is asked, and
+//! turns the outcome into an exit code (see [`exit`]).
+//!
+//! One binary: the server is this program as well (`weir server`), so that what runs is
+//! always of one version.
+//!
+//! A library, so that what agents say to each other can be fuzzed ([`launch`]).
+
+mod args;
+mod doctor;
+mod exit;
+mod inject;
+mod instance;
+pub mod launch;
+mod lock;
+mod manual;
+mod place;
+mod report;
+mod roster;
+mod run;
+mod serve;
+mod show;
+mod supervise;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use weir_config::{Environment, Loaded};
+
+use crate::args::{Cli, Command, FormatArgs};
+use crate::exit::Failure;
+
+/// The whole program, from its command line to its exit code.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return usage(&e),
+    };
+    let in_run = matches!(cli.command, Command::Run(_));
+    match dispatch(&cli) {
+        Ok(code) => code,
+        Err(failure) => {
+            for line in failure.to_string().lines() {
+                eprintln!("weir: {line}");
+            }
+            ExitCode::from(if in_run {
+                failure.run_code()
+            } else {
+                failure.code()
+            })
+        }
+    }
+}
+
+/// Help and version are no errors; a refused `weir run` keeps out of its command's codes.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    let in_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+    match error.exit_code() {
+        0 => ExitCode::SUCCESS,
+        _ if in_run => ExitCode::from(exit::RUN_FAILED),
+        _ => ExitCode::from(exit::USAGE),
+    }
+}
+
+fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
+    let env = Environment::of_process();
+    let settings = || load(cli, &env);
+    match &cli.command {
+        Command::Run(args) => return run::run(args, &settings()?, &env).map(ExitCode::from),
+        Command::Start(args) => run::start(args, &settings()?, &env)?,
+        Command::Stop(args) => run::stop(args, &settings()?, &env)?,
+        Command::Status(args) => show::status(args, &settings()?.config, &env)?,
+        Command::Ls(args) => show::list(args, &settings()?.config, &env)?,
+        Command::Doctor(args) => doctor::run(args, &settings()?, &env)?,
+        Command::Config(args) => print_config(args, &settings()?),
+        Command::Bench(args) => return Ok(weir_bench::run(args)?.into()),
+        Command::Server => serve::run()?,
+        Command::Agent { join } => launch::agent::run(join.as_deref())?,
+        Command::Man { directory } => manual::write(directory)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(cli: &Cli, env: &Environment) -> Result<Loaded, Failure> {
+    let here = std::env::current_dir().unwrap_or_else(|_| "/".into());
+    let loaded = cli.sources(env.clone()).load(&here)?;
+    for warning in &loaded.warnings {
+        eprintln!("weir: warning: {warning}");
+    }
+    Ok(loaded)
+}
+
+fn print_config(args: &FormatArgs, loaded: &Loaded) {
+    if args.json {
+        println!("{:#}", loaded.json());
+        return;
+    }
+    let machine = weir_config::Machine::look(&loaded.config);
+    let budgets = weir_config::Budgets::of(&loaded.config, &machine);
+    print!("{}", loaded.toml());
+    println!(
+        "\n# On this machine now: {} of memory, {} of it warm, and {} of files.",
+        report::bytes(budgets.memory_bytes),
+        report::bytes(budgets.warm_bytes),
+        report::bytes(budgets.file_bytes.iter().sum())
+    );
+}

@@ -1,0 +1,639 @@
+//! Writes the corpus: for each target, inputs that are valid, made by the encoders of the
+//! program itself. Run it after a format has changed (`tools/fuzz seeds`); inputs that once
+//! crashed are added by hand, as `found-*`, and stay.
+
+use std::fs;
+use std::path::Path;
+
+use weir_cli::launch::message::{Down, Failed, Own, Seat, Up};
+use weir_core::extent::{Run, Source};
+use weir_core::names::FileType;
+use weir_core::proto::peer::{self, LockOwner, LockWish, LogRange, What};
+use weir_core::proto::{self, Child, Hello, Operation, Role, Welcome};
+use weir_core::roster::{InstanceId, Member, Roster};
+use weir_core::types::{ClientId, Ino, Rank};
+use weir_fabric::frame::{Greeting, Head, Kind, GREETING_BYTES, VERSION};
+use weir_fabric::CallId;
+use weir_fuzz::Parts;
+
+const ROOT: Ino = Ino(1);
+/// The first file that server 0 makes.
+const FILE: Ino = Ino::new(Rank(0), 0, 2);
+/// A file of another server.
+const FOREIGN: Ino = Ino::new(Rank(1), 0, 2);
+
+fn main() {
+    client();
+    peer();
+    memory();
+    fabric();
+    texts();
+    extents();
+}
+
+fn write(target: &str, name: &str, bytes: &[u8]) {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("corpus")
+        .join(target);
+    fs::create_dir_all(&dir).expect("the corpus can be written");
+    fs::write(dir.join(name), bytes).expect("the corpus can be written");
+}
+
+fn asked<O: Operation>(op: O) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    proto::request(op, &mut bytes);
+    bytes
+}
+
+fn with_kind(kind: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[kind], bytes].concat()
+}
+
+fn post<T: serde::Serialize>(message: &T) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("a message of ours")
+}
+
+fn run(offset: u64, count: u64) -> Run {
+    Run {
+        offset,
+        length: 64,
+        stride: if count > 1 { 256 } else { 0 },
+        count,
+        stamp: 1,
+        source: Source::Log {
+            rank: 1,
+            slab: 0,
+            pos: 0,
+            pos_stride: if count > 1 { 64 } else { 0 },
+        },
+    }
+}
+
+fn create(name: &[u8]) -> proto::Create {
+    proto::Create {
+        parent: ROOT,
+        name: name.to_vec(),
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        exclusive: false,
+        attach: true,
+    }
+}
+
+fn client() {
+    let (ino, parent, name) = (FILE, ROOT, b"d".to_vec());
+    let (uid, gid, mode) = (0, 0, 0o755);
+    let all = [
+        asked(create(b"a")),
+        asked(proto::Mkdir {
+            parent,
+            name: name.clone(),
+            mode,
+            uid,
+            gid,
+        }),
+        asked(proto::Symlink {
+            parent,
+            name: b"l".to_vec(),
+            target: b"a".to_vec(),
+            uid,
+            gid,
+        }),
+        asked(proto::Link {
+            ino,
+            parent,
+            name: b"b".to_vec(),
+        }),
+        asked(proto::Rename {
+            parent,
+            name: b"a".to_vec(),
+            new_parent: parent,
+            new_name: b"c".to_vec(),
+            flags: 0,
+        }),
+        asked(proto::SetAttr {
+            ino,
+            mode: Some(0o600),
+            uid: None,
+            gid: None,
+            atime_ns: Some(1),
+            mtime_ns: None,
+        }),
+        asked(proto::Truncate { ino, size: 1 << 40 }),
+        asked(proto::Allocate {
+            ino,
+            offset: 10,
+            length: 100,
+            zero: true,
+            keep_size: true,
+        }),
+        asked(proto::Segment {
+            min_bytes: 256,
+            want_bytes: 512,
+        }),
+        asked(proto::Locate {
+            ino,
+            offset: 0,
+            length: 100,
+        }),
+        asked(proto::Seek {
+            ino,
+            offset: 0,
+            hole: true,
+        }),
+        asked(proto::Flock {
+            ino,
+            ofd: 1,
+            operation: 2,
+            wait: true,
+        }),
+        asked(proto::RecordLock {
+            ino,
+            ofd: None,
+            kind: 1,
+            start: 0,
+            end: u64::MAX,
+            wait: true,
+        }),
+        asked(proto::TestLock {
+            ino,
+            ofd: Some(1),
+            kind: 1,
+            start: 5,
+            end: 6,
+        }),
+        asked(proto::Readdir {
+            ino: parent,
+            cookie: 0,
+            budget_bytes: 4096,
+        }),
+        asked(proto::Lookup {
+            components: vec![b"d".to_vec(), b"x".to_vec()],
+        }),
+        asked(proto::Statfs {}),
+        asked(proto::Status {}),
+        asked(proto::OfdBatch {}),
+        asked(proto::Unlink {
+            parent,
+            name: b"c".to_vec(),
+        }),
+        asked(proto::Rmdir { parent, name }),
+    ];
+    for (i, request) in all.iter().enumerate() {
+        write(
+            "client_message",
+            &format!("request-{i:02}"),
+            &with_kind(0, request),
+        );
+    }
+    let whole = all
+        .iter()
+        .fold(Parts::default(), |parts, bytes| parts.with(0, bytes));
+    write("client_request", "all", &whole.0);
+    let tool = all
+        .iter()
+        .fold(Parts::default(), |parts, bytes| parts.with(1, bytes));
+    write("client_request", "tool", &tool.0);
+    for (i, bytes) in all.iter().enumerate() {
+        let one = Parts::default().with(0, &all[0]).with(0, bytes);
+        write("client_request", &format!("one-{i:02}"), &one.0);
+    }
+    let hello = Hello {
+        version: proto::VERSION,
+        role: Role::Client,
+    };
+    write("client_message", "hello", &with_kind(1, &post(&hello)));
+    let welcome = Welcome {
+        version: proto::VERSION,
+        client: ClientId(3),
+        rank: 0,
+        servers: 2,
+        shm_dir: "/dev/shm/weir".into(),
+        storage_dirs: vec!["/tmp".into()],
+        prefix: "/weir".into(),
+        spin_us: 20,
+    };
+    write("client_message", "welcome", &with_kind(2, &post(&welcome)));
+    let located = proto::Located {
+        generation: 1,
+        known_from: 0,
+        known_to: u64::MAX,
+        runs: vec![run(0, 5), run(4096, 1)],
+    };
+    write(
+        "client_message",
+        "located",
+        &with_kind(5, &post(&Ok::<_, proto::FsError>(located))),
+    );
+    let refused = post(&Err::<(), _>(proto::FsError::NoSpace));
+    write("client_message", "refused", &with_kind(3, &refused));
+}
+
+fn peer_requests() -> Vec<Vec<u8>> {
+    let (ino, dir, name) = (FILE, ROOT, b"a".to_vec());
+    let set = proto::SetAttr {
+        ino,
+        mode: None,
+        uid: None,
+        gid: None,
+        atime_ns: None,
+        mtime_ns: Some(7),
+    };
+    let range = LogRange {
+        rank: 0,
+        slab: 0,
+        pos: 0,
+        len: 64,
+    };
+    let wish = LockWish {
+        whole: false,
+        owner: LockOwner::Client(1),
+        kind: 1,
+        start: 0,
+        end: 10,
+    };
+    let child = Child {
+        ino: FOREIGN,
+        kind: FileType::File,
+    };
+    let make = |name: &[u8], what| peer::Make {
+        dir,
+        name: name.to_vec(),
+        what,
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        exclusive: true,
+    };
+    vec![
+        peer::request(make(b"a", What::File)),
+        peer::request(make(b"d", What::Dir)),
+        peer::request(make(b"l", What::Symlink(b"a".to_vec()))),
+        peer::request(peer::Find {
+            dir,
+            name: name.clone(),
+        }),
+        peer::request(peer::Enrol { dir }),
+        peer::request(peer::Enrolled { dir }),
+        peer::request(peer::Part { dir }),
+        peer::request(peer::List {
+            dir,
+            cookie: 0,
+            budget_bytes: 4096,
+        }),
+        peer::request(peer::Link {
+            ino: FOREIGN,
+            dir,
+            name: b"b".to_vec(),
+        }),
+        peer::request(peer::Relink { ino, add: true }),
+        peer::request(peer::LockName {
+            dir,
+            name: name.clone(),
+            token: 1,
+        }),
+        peer::request(peer::Assign {
+            dir,
+            name: name.clone(),
+            token: 1,
+            child: Some(child),
+        }),
+        peer::request(peer::UnlockName {
+            dir,
+            name: name.clone(),
+            token: 1,
+        }),
+        peer::request(peer::Moved {
+            ino,
+            parent: dir,
+            name: name.clone(),
+        }),
+        peer::request(peer::LockMoves { token: 2 }),
+        peer::request(peer::UnlockMoves { token: 2 }),
+        peer::request(peer::Whereabouts { ino }),
+        peer::request(peer::GetAttr { ino }),
+        peer::request(peer::SetAttr { set }),
+        peer::request(peer::Hold { ino }),
+        peer::request(peer::Lease { ino }),
+        peer::request(peer::Put {
+            ino,
+            runs: vec![run(0, 5), run(1 << 30, 1)],
+        }),
+        peer::request(peer::Published {
+            ino,
+            size: 1 << 31,
+            mtime_ns: 5,
+            stored: 384,
+        }),
+        peer::request(peer::Runs {
+            ino,
+            from: 0,
+            to: 1 << 31,
+        }),
+        peer::request(peer::Fetch {
+            ranges: vec![range],
+        }),
+        peer::request(peer::Erase {
+            ino,
+            from: 0,
+            to: 64,
+        }),
+        peer::request(peer::Truncate { ino, size: 100 }),
+        peer::request(peer::Cut { ino, size: 10 }),
+        peer::request(peer::Recall { ino: FOREIGN }),
+        peer::request(peer::Flush { ino }),
+        peer::request(peer::Freed {
+            ranges: vec![range],
+        }),
+        peer::request(peer::Lock { ino, wish }),
+        peer::request(peer::TestLock { ino, wish }),
+        peer::request(peer::DeadOwners { ino }),
+        peer::request(peer::DropLocks {
+            ino,
+            owners: vec![wish.owner],
+        }),
+        peer::request(peer::Release { ino }),
+        peer::request(peer::Settled { dir }),
+        peer::request(peer::Retire { dir }),
+        peer::request(peer::Unlink {
+            dir,
+            name: name.clone(),
+        }),
+        peer::request(peer::Rmdir {
+            dir,
+            name: b"d".to_vec(),
+        }),
+        peer::request(peer::Bury { dir }),
+        peer::request(peer::Readlink { ino }),
+        peer::request(peer::Status {}),
+    ]
+}
+
+fn peer() {
+    let all = peer_requests();
+    for (i, request) in all.iter().enumerate() {
+        write(
+            "peer_message",
+            &format!("request-{i:02}"),
+            &with_kind(0, request),
+        );
+        let made = Parts::default().with(0, &all[0]).with(4, request);
+        write("peer_request", &format!("one-{i:02}"), &made.0);
+    }
+    // From rank 1, which is kind 0.
+    let whole = all
+        .iter()
+        .fold(Parts::default(), |parts, bytes| parts.with(0, bytes));
+    write("peer_request", "all", &whole.0);
+    let refused = post(&Err::<(), _>(proto::FsError::WouldBlock));
+    let nothing = post(&Ok::<(), proto::FsError>(()));
+    let runs = post(&Ok::<_, proto::FsError>(vec![run(0, 5)]));
+    write("peer_message", "runs", &with_kind(8, &runs));
+    write("peer_message", "refused", &with_kind(7, &refused));
+    // What others answer to a client's create and look-up here.
+    let tool = Parts::default()
+        .with(3, &nothing)
+        .with(3, &runs)
+        .with(3, &refused)
+        .with(1, &asked(create(b"a")))
+        .with(1, &asked(create(b"b")))
+        .with(3, &runs)
+        .with(
+            1,
+            &asked(proto::Locate {
+                ino: FOREIGN,
+                offset: 0,
+                length: 10,
+            }),
+        )
+        .with(
+            1,
+            &asked(proto::Truncate {
+                ino: FILE,
+                size: 1 << 62,
+            }),
+        )
+        .with(1, &asked(proto::Truncate { ino: FILE, size: 0 }))
+        .with(2, b"");
+    write("peer_request", "tool", &tool.0);
+}
+
+fn memory() {
+    let words = |words: &[u64]| {
+        words
+            .iter()
+            .flat_map(|w| w.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    // The cell of the second client is 1; its segment begins behind the first one's.
+    let record = words(&[1, 100, 10, 0, 1, 512, 1]);
+    let cell = words(&[0, 0, 10, 20, 3, 512, 2, 100, 0, 0, 150]);
+    let (note, request) = (words(&[0, 1]), asked(create(b"x")));
+    let all = Parts::default()
+        .with(0, &record)
+        .with(1, &cell)
+        .with(2, &note)
+        .with(3, &request);
+    write("shared_memory", "all", &all.0);
+    write(
+        "shared_memory",
+        "record",
+        &Parts::default().with(0, &record).0,
+    );
+    write("shared_memory", "cell", &Parts::default().with(1, &cell).0);
+}
+
+fn fabric() {
+    let head = |kind, body, bulk| {
+        Head {
+            kind,
+            call: CallId(1),
+            body,
+            bulk,
+        }
+        .encode()
+    };
+    let greeting = Greeting {
+        version: VERSION,
+        instance: InstanceId([9; 16]),
+        from: Rank(1),
+        to: Rank(0),
+        incarnation: 5,
+        nonce: [3; 32],
+        plane: 0,
+    };
+    let hello = [
+        &head(Kind::Hello, GREETING_BYTES, 0)[..],
+        &greeting.encode(),
+    ]
+    .concat();
+    let body = [&0_u64.to_le_bytes()[..], b"hello"].concat();
+    let request = [&head(Kind::Request, body.len(), 3)[..], &body, b"xyz"].concat();
+    let reply = [&head(Kind::Reply, 2, 0)[..], b"ok"].concat();
+    for (name, frame) in [("hello", &hello), ("request", &request), ("reply", &reply)] {
+        write("fabric_frame", name, &with_kind(6, frame));
+    }
+    write(
+        "fabric_frame",
+        "several",
+        &with_kind(3, &[&hello[..], &request, &reply].concat()),
+    );
+    // Two pieces: slab, length, position.
+    let piece = |slab: u32, len: u32, pos: u64| {
+        [
+            &slab.to_le_bytes()[..],
+            &len.to_le_bytes(),
+            &pos.to_le_bytes(),
+        ]
+        .concat()
+    };
+    let pieces = [piece(0, 100, 5), piece(1, 8, 4088)].concat();
+    let read = [&head(Kind::Read, pieces.len(), 0)[..], &pieces].concat();
+    write("fabric_frame", "read", &with_kind(6, &read));
+    write("fabric_stranger", "read", &with_kind(3, &read));
+    write("fabric_stranger", "hello", &with_kind(0, &hello));
+    write("fabric_stranger", "request", &with_kind(1, &request));
+    write(
+        "fabric_stranger",
+        "twice",
+        &with_kind(5, &[&request[..], &request].concat()),
+    );
+}
+
+fn texts() {
+    let member = |rank: u16| Member {
+        rank: Rank(rank),
+        host: format!("n{rank}"),
+        address: ([10, 0, 0, 1], 4000 + rank).into(),
+    };
+    let id = InstanceId([7; 16]);
+    let roster = Roster::new(id, vec![member(0), member(1)]).expect("a valid roster");
+    let json = serde_json::to_string(&roster).expect("a roster has a text");
+    write("roster", "binary", &with_kind(0, &post(&roster)));
+    write("roster", "json", &with_kind(1, json.as_bytes()));
+    write("roster", "id", &with_kind(1, id.to_string().as_bytes()));
+    write(
+        "roster",
+        "list",
+        &with_kind(2, b"a,b[1-3,07]-ib,c[01-02][3]"),
+    );
+    write(
+        "roster",
+        "file",
+        &with_kind(3, b"a slots=4\nb:2 # c\n\nd[1-2]\n"),
+    );
+
+    let environment: weir_config::Environment = [("HOME", "/home/u")].into_iter().collect();
+    let defaults = weir_config::Loaded::from_toml("", &environment).expect("defaults are valid");
+    let toml = defaults.toml();
+    write("config", "all", toml.as_bytes());
+    for (i, section) in toml.split("\n\n").enumerate() {
+        write("config", &format!("section-{i}"), section.as_bytes());
+    }
+
+    for (name, path) in [
+        ("plain", "/weir\n/weir/d/x\nd/y"),
+        ("dots", "/weir/a\n/weir/./a/../a//d/../f/\n../.."),
+        ("links", "/weir\n/weir/d/l/x\n/weir/d/../l/"),
+        ("outside", "/weir\n/weir/../etc/passwd\n/"),
+    ] {
+        write("path", name, path.as_bytes());
+    }
+
+    let seat = Seat {
+        rank: 1,
+        host: "n1".into(),
+    };
+    let failed = Failed {
+        host: "n1".into(),
+        why: "no".into(),
+        lives: None,
+    };
+    let ups = [
+        Up::Bound(vec![member(1)]),
+        Up::Failed(failed),
+        Up::Lost {
+            seat,
+            why: "killed".into(),
+        },
+        Up::Stop,
+        Up::Ask(3),
+    ];
+    let mut all = vec![0];
+    for up in &ups {
+        all.extend(b"noise\nweir-agent ");
+        all.extend(line(up));
+    }
+    write("launch_message", "up", &all);
+    let downs = [
+        Down::Roster(roster),
+        Down::Stop,
+        Down::Look(1),
+        Down::Answer(1, vec![]),
+        Down::Farewell(None),
+    ];
+    let mut all = vec![1];
+    for down in &downs {
+        all.extend(line(down));
+    }
+    let charge = weir_cli::launch::message::Charge {
+        version: "0.1.0".into(),
+        instance: id,
+        secret: weir_core::roster::Secret::new([1; 32]),
+        name: "weir".into(),
+        servers: 2,
+        settings: toml,
+        seats: vec![Seat {
+            rank: 0,
+            host: "n0".into(),
+        }],
+        own: Own::First,
+        reach: weir_cli::launch::reach::Reach::Nowhere,
+        deadline_ms: 1000,
+        root: true,
+        lifeline: true,
+        heed_signals: false,
+    };
+    all.extend(line(&Down::Charge(Box::new(charge))));
+    write("launch_message", "down", &all);
+}
+
+/// A message as a line of JSON.
+fn line<T: serde::Serialize>(message: &T) -> Vec<u8> {
+    let text = serde_json::to_string(message).expect("a message of ours");
+    format!("{text}\n").into_bytes()
+}
+
+fn extents() {
+    let small = |bytes: &[u8]| (1, bytes.to_vec());
+    let any = |run: Run| (0, post(&run));
+    let cases = [
+        (
+            "wire",
+            vec![any(run(0, 5)), any(run(10, 1)), any(run(1 << 40, 1 << 20))],
+        ),
+        (
+            "over",
+            vec![small(&[0, 63, 0, 0, 0, 1]), small(&[2, 7, 9, 15, 4, 1])],
+        ),
+        (
+            "hole",
+            vec![small(&[0, 15, 20, 15, 0, 1]), small(&[3, 60, 0, 3, 0, 0])],
+        ),
+        (
+            "weave",
+            vec![
+                small(&[0, 3, 4, 15, 0, 1]),
+                small(&[1, 3, 4, 15, 9, 1]),
+                small(&[0, 5, 6, 9, 0, 1]),
+            ],
+        ),
+    ];
+    for (name, case) in cases {
+        let parts = case.iter().fold(Parts::default(), |parts, (kind, bytes)| {
+            parts.with(*kind, bytes)
+        });
+        write("extent_runs", name, &parts.0);
+    }
+}

@@ -1,0 +1,33 @@
+//! A client's requests, done by the only server of an instance: any bytes, in any order.
+#![no_main]
+
+use weir_core::proto::{self, Caller, Statfs};
+use weir_fuzz::parts;
+use weir_fuzz::place::with_one;
+use weir_fuzz::place::world::Client;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    with_one(|world| {
+        world.store.0.borrow_mut().lenient = true;
+        let client = Client::new(world);
+        for (kind, request) in parts(data) {
+            let from = match kind % 2 {
+                0 => client.caller(),
+                _ => Caller::Control,
+            };
+            let mut reply = Vec::new();
+            world.now_ns += 1;
+            world.node.serve(from, request, world.now_ns, &mut reply);
+            assert!(!reply.is_empty(), "every request has a reply");
+            let fits = reply.len() <= weir_core::node::channel::REPLY_BYTES;
+            assert!(fits, "a reply of {} bytes", reply.len());
+        }
+        let mut request = Vec::new();
+        proto::request(Statfs {}, &mut request);
+        let mut reply = Vec::new();
+        world
+            .node
+            .serve(client.caller(), &request, world.now_ns, &mut reply);
+        assert!(proto::reply::<Statfs>(&reply).is_ok(), "it still serves");
+    });
+});

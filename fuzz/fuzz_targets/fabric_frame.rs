@@ -1,0 +1,66 @@
+//! The fabric's frames, however they are cut into pieces on the way.
+#![no_main]
+
+use std::io::{ErrorKind, Read};
+
+use weir_fabric::conn::Incoming;
+use weir_fabric::frame::{Greeting, Head, GREETING_BYTES, HEAD_BYTES};
+
+/// Gives the bytes in pieces of `step`, and says "not now" between them.
+struct Pieces<'a> {
+    bytes: &'a [u8],
+    step: usize,
+    ready: bool,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        self.ready = !self.ready;
+        if self.ready {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let n = self.step.min(out.len()).min(self.bytes.len());
+        let (now, later) = self.bytes.split_at(n);
+        out[..n].copy_from_slice(now);
+        self.bytes = later;
+        Ok(n)
+    }
+}
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let [step, bytes @ ..] = data else { return };
+    if let Some(head) = bytes.first_chunk::<HEAD_BYTES>() {
+        if let Ok(head) = Head::decode(head) {
+            assert_eq!(Head::decode(&head.encode()), Ok(head));
+        }
+    }
+    if let Some(greeting) = bytes.first_chunk::<GREETING_BYTES>() {
+        assert_eq!(&Greeting::decode(greeting).encode(), greeting);
+    }
+    let mut from = Pieces {
+        bytes,
+        step: usize::from(*step / 2) + 1,
+        ready: false,
+    };
+    let mut incoming = Incoming::default();
+    let admitted = step % 2 == 0;
+    if admitted {
+        incoming.admit();
+    }
+    let mut taken = 0;
+    loop {
+        match incoming.read_from(&mut from) {
+            Ok(Some((head, message))) => {
+                assert_eq!(
+                    (head.body, head.bulk),
+                    (message.body.len(), message.bulk.len())
+                );
+                assert!(admitted || head.kind.is_of_handshake());
+                taken += HEAD_BYTES + head.body + head.bulk;
+            }
+            Ok(None) => {}
+            Err(_) => break,
+        }
+    }
+    assert!(taken <= bytes.len(), "frames are made of what came");
+});

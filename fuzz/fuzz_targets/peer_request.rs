@@ -1,0 +1,51 @@
+//! What other servers ask and answer, however mad, against the logic of several servers.
+#![no_main]
+
+use futures_util::task::LocalSpawnExt;
+use weir_core::proto::peer::{self, Status};
+use weir_core::proto::Caller;
+use weir_core::types::Rank;
+use weir_fuzz::parts;
+use weir_fuzz::place::{with_several, SERVERS};
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    with_several(|several| {
+        let spawner = several.pool.spawner();
+        let mut now_ns = 100;
+        // A server is not asked by itself: the fabric refuses one of its own rank.
+        let others = SERVERS - 1;
+        for (kind, bytes) in parts(data) {
+            now_ns += 1;
+            several.server.tick(now_ns);
+            let (server, bytes) = (several.server.clone(), bytes.to_vec());
+            if kind % 4 == 3 {
+                several.replies.borrow_mut().push_back(bytes);
+                continue;
+            }
+            let task = async move {
+                match kind % 4 {
+                    0 => drop(
+                        server
+                            .handle(Rank(u16::from(kind / 4) % others + 1), &bytes)
+                            .await,
+                    ),
+                    _ => drop(server.serve(Caller::Control, &bytes).await),
+                }
+            };
+            match kind % 4 {
+                2 => several.server.catch_up(),
+                _ => spawner.spawn_local(task).expect("the pool lives"),
+            }
+            several.pool.run_until_stalled();
+        }
+        // Whatever still waits for a name that somebody locked, this is answered.
+        several.replies.borrow_mut().clear();
+        let server = several.server.clone();
+        let asked = async move { server.handle(Rank(1), &peer::request(Status {})).await };
+        let answer = several.pool.run_until(asked);
+        assert!(
+            peer::reply::<Status>(&answer.body).is_ok(),
+            "it still serves"
+        );
+    });
+});
