@@ -8,8 +8,9 @@ use weir_core::node::cell::State;
 use weir_core::node::channel::REQUEST;
 use weir_core::node::ring::{Note, Record};
 use weir_core::proto::{Caller, Locate, Request};
+use weir_core::types::Ino;
 use weir_fuzz::place::with_one;
-use weir_fuzz::place::world::Client;
+use weir_fuzz::place::world::{Client, World};
 use weir_fuzz::{parts, words};
 use weir_server::node::ClientMemory;
 
@@ -24,7 +25,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         assert_eq!(honest.write(world, good, 3, &bytes, None).0, 256);
         assert_eq!(hostile.write(world, bad, 0, &bytes[..100], None).0, 100);
         for (kind, part) in parts(data) {
-            deed(world, &hostile, kind, part);
+            deed(world, &hostile, bad, (kind, part));
             let op = Locate {
                 ino: bad,
                 offset: 0,
@@ -39,7 +40,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     });
 });
 
-fn deed(world: &mut weir_fuzz::place::world::World, hostile: &Client, kind: u8, part: &[u8]) {
+fn deed(world: &mut World, hostile: &Client, bad: Ino, (kind, part): (u8, &[u8])) {
     let small = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
     match kind % 4 {
         0 => {
@@ -86,17 +87,19 @@ fn deed(world: &mut weir_fuzz::place::world::World, hostile: &Client, kind: u8, 
             let _ = hostile.memory.notes().push(note);
         }
         _ => {
-            // What it asks of the honest client's file it may have: no harm was meant here.
-            let harmless = matches!(
-                postcard::from_bytes(part),
-                Err(_)
-                    | Ok(Request::Attach(_)
-                        | Request::Segment(_)
-                        | Request::Locate(_)
-                        | Request::Publish(_)
-                        | Request::OfdBatch(_)
-                        | Request::Sync(_))
-            );
+            // What it asks of the honest client's file it may have: no harm is meant here.
+            let harmless = match postcard::from_bytes(part) {
+                Ok(Request::Attach(op)) => op.ino == bad,
+                Ok(
+                    Request::Segment(_)
+                    | Request::Locate(_)
+                    | Request::Publish(_)
+                    | Request::OfdBatch(_)
+                    | Request::Sync(_),
+                )
+                | Err(_) => true,
+                Ok(_) => false,
+            };
             if !harmless {
                 return;
             }

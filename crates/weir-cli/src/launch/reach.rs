@@ -1,6 +1,7 @@
 //! The commands that start agents on other nodes, and who is below whom.
 
 use serde::{Deserialize, Serialize};
+use weir_core::placement::tree::shares;
 
 use super::message::{Own, Seat};
 
@@ -98,17 +99,6 @@ impl Reach {
             }],
         }
     }
-}
-
-/// Cuts the seats into at most `fanout` shares that differ by one at most, so that the tree is
-/// as low as it can be.
-fn shares(seats: &[Seat], fanout: u32) -> impl Iterator<Item = &[Seat]> {
-    let shares = seats.len().min(fanout.max(1) as usize);
-    let (each, more) = (seats.len() / shares, seats.len() % shares);
-    (0..shares).map(move |i| {
-        let start = i * each + i.min(more);
-        &seats[start..start + each + usize::from(i < more)]
-    })
 }
 
 /// ssh hands the line to the user's shell, which may be any: single quotes mean the same in all.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures_util::future::join_all;
 use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
-use weir_core::placement::{home_of_extents, slice_of, SLICE_BYTES};
+use weir_core::placement::slices;
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
@@ -114,10 +114,7 @@ impl<P: Platform> Cluster<P> {
     async fn put_everywhere(&self, ino: Ino, runs: &[Run]) -> Result<Vec<LogRange>, FsError> {
         let mut by_rank: BTreeMap<Rank, Vec<Run>> = BTreeMap::new();
         for run in runs {
-            let ranks: BTreeSet<Rank> = spans(run)
-                .flat_map(|(from, to)| self.homes_of(ino, from, to))
-                .collect();
-            for rank in ranks {
+            for rank in slices::homes_of_run(ino, run, self.inner.servers) {
                 by_rank.entry(rank).or_default().push(*run);
             }
         }
@@ -137,35 +134,7 @@ impl<P: Platform> Cluster<P> {
 
     /// The servers whose slices `[from, to)` touches.
     pub(super) fn homes_of(&self, ino: Ino, from: u64, to: u64) -> BTreeSet<Rank> {
-        let (first, last) = (slice_of(from), slice_of(to.saturating_sub(1).max(from)));
-        let servers = self.inner.servers;
-        let mut homes = BTreeSet::new();
-        for slice in first..=last {
-            homes.insert(home_of_extents(ino, slice, servers));
-            if homes.len() == usize::from(servers) {
-                break;
-            }
-        }
-        homes
-    }
-
-    /// The parts of `[from, to)` whose extents are kept here, slice by slice; neighbours
-    /// are joined.
-    pub(super) fn own_parts(&self, ino: Ino, from: u64, to: u64) -> Vec<(u64, u64)> {
-        let mut parts: Vec<(u64, u64)> = Vec::new();
-        let mut at = from;
-        while at < to {
-            let slice = slice_of(at);
-            let end = (slice + 1).saturating_mul(SLICE_BYTES).min(to);
-            if home_of_extents(ino, slice, self.inner.servers) == self.rank() {
-                match parts.last_mut() {
-                    Some(last) if last.1 == at => last.1 = end,
-                    _ => parts.push((at, end)),
-                }
-            }
-            at = end;
-        }
-        parts
+        slices::homes_of(ino, from, to, self.inner.servers)
     }
 
     pub(super) fn put(&self, from: Rank, op: &peer::Put) -> Result<Vec<LogRange>, FsError> {
@@ -177,7 +146,7 @@ impl<P: Platform> Cluster<P> {
                 Source::Log { rank, .. }
                     if rank == from.0 && run.log_end().is_some_and(|end| end <= SLAB_BYTES) =>
                 {
-                    self.clip(op.ino, run, &mut laid);
+                    slices::clip_to_own(op.ino, &run, self.rank(), self.inner.servers, &mut laid);
                 }
                 _ => return Err(FsError::Malformed),
             }
@@ -197,22 +166,6 @@ impl<P: Platform> Cluster<P> {
             shards.indexes.remove(&op.ino);
         }
         Ok(freed)
-    }
-
-    /// The parts of a run that are in this server's slices.
-    fn clip(&self, ino: Ino, run: Run, out: &mut Vec<Run>) {
-        let whole: Vec<_> = spans(&run).collect();
-        let parts: Vec<_> = whole
-            .iter()
-            .flat_map(|(from, to)| self.own_parts(ino, *from, *to))
-            .collect();
-        if parts == whole {
-            out.push(run);
-            return;
-        }
-        for (from, to) in parts {
-            run.clip_to(from, to, out);
-        }
     }
 
     /// Makes `[from, to)` of this server's slices a hole: all that its index has there, for
@@ -333,21 +286,6 @@ impl<P: Platform> Cluster<P> {
     pub(super) fn published_runs(&self) -> usize {
         self.inner.shards.borrow().run_count()
     }
-}
-
-/// The ranges of a file that a run may have bytes in: all of it, or its pieces if they
-/// are slices apart.
-fn spans(run: &Run) -> impl Iterator<Item = (u64, u64)> + '_ {
-    let sparse = run.stride > SLICE_BYTES;
-    let count = if sparse { run.count } else { 1 };
-    (0..count).map(move |index| {
-        if sparse {
-            let piece = run.piece(index);
-            (piece.offset, piece.offset + piece.length)
-        } else {
-            (run.offset, run.end())
-        }
-    })
 }
 
 /// How many bytes these are.

@@ -5,8 +5,14 @@
 //! Algorithm", 2014): no table, even to within chance, and when an instance is started with one
 //! server more, only the share of that server moves.
 //!
+//! Here are homes of entries and slices; [`slices`] has what follows for ranges and runs, and
+//! [`tree`] the order in which something is passed on to all.
+//!
 //! Left out: where a server is reached, and what happens when one is lost; ranks are
 //! 0 to `servers - 1`, for the life of the instance.
+
+pub mod slices;
+pub mod tree;
 
 use crate::types::{Ino, Rank};
 
