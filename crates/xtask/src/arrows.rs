@@ -24,6 +24,16 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("weir-cli", None),
     ("weir-tests", None),
     ("weir-cluster", Some(&[])),
+    (
+        "weir-sim",
+        Some(&[
+            "weir-core",
+            "weir-store",
+            "weir-fabric",
+            "weir-server",
+            "weir-client",
+        ]),
+    ),
     ("xtask", Some(&["weir-cluster"])),
 ];
 

@@ -8,6 +8,7 @@
 
 pub mod arrows;
 pub mod cluster;
+pub mod simulate;
 pub mod source;
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Chores of the repository that are too much for a line of make: `cargo xtask tidy`, and
-//! `cargo xtask cluster` for test clusters.
+//! Chores of the repository that are too much for a line of make: `cargo xtask tidy`,
+//! `cargo xtask cluster` for test clusters, and `cargo xtask simulate`.
 
 use std::process::ExitCode;
 
@@ -11,8 +11,13 @@ fn main() -> ExitCode {
             eprintln!("cluster: {e:#}");
             ExitCode::from(2)
         }),
+        Some("simulate") => xtask::simulate::run(&words[1..]).unwrap_or_else(|e| {
+            eprintln!("simulate: {e:#}");
+            ExitCode::from(2)
+        }),
         _ => {
-            eprintln!("usage: cargo xtask tidy\n{}", xtask::cluster::USAGE);
+            let (cluster, simulate) = (xtask::cluster::USAGE, xtask::simulate::USAGE);
+            eprintln!("usage: cargo xtask tidy\n{cluster}\n{simulate}");
             ExitCode::from(2)
         }
     }

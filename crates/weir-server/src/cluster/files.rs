@@ -4,7 +4,7 @@
 //! held. A node that reads one has a *lease*: its stand-in shows the home's numbers and
 //! it may keep where the bytes are, until the home recalls that.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures_util::future::join_all;
 use weir_core::extent::MAX_OFFSET;
@@ -23,8 +23,8 @@ const LINGER_NS: i64 = 5_000_000_000;
 /// Files that this server stands in for, and those of its own that others have open.
 #[derive(Debug, Default)]
 pub struct Files {
-    stand_ins: HashMap<Ino, StandIn>,
-    holders: HashMap<Ino, BTreeSet<Rank>>,
+    stand_ins: BTreeMap<Ino, StandIn>,
+    holders: BTreeMap<Ino, BTreeSet<Rank>>,
     leases: HashMap<Ino, BTreeSet<Rank>>,
     /// What was published of this server's files.
     published: HashMap<Ino, Extent>,

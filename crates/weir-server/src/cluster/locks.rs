@@ -5,7 +5,7 @@
 //! home wakes only those of its own node. A wait in a circle over nodes is not found out
 //! (fcntl(2) allows that: EDEADLK is for circles that are detected).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_core::proto::peer::{self, LockOwner, LockWish};
 use weir_core::proto::{self, Caller, FsError, HeldLock};
@@ -17,7 +17,7 @@ use crate::node::{Family, Node, Owner, Platform, Wish, UNLOCK};
 /// Owners of this node that have locks at other homes, by file.
 #[derive(Debug, Default)]
 pub struct LocksElsewhere {
-    owners: HashMap<Ino, HashSet<LockOwner>>,
+    owners: BTreeMap<Ino, BTreeSet<LockOwner>>,
 }
 
 /// How the owner is known to other nodes; `None`: it is of another one itself.
@@ -139,7 +139,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(super) fn drop_locks(&self, from: Rank, op: &peer::DropLocks) {
-        let gone: HashSet<LockOwner> = op.owners.iter().copied().collect();
+        let gone: BTreeSet<LockOwner> = op.owners.iter().copied().collect();
         self.node(|node| {
             node.drop_remote_locks(
                 |owner| matches!(owner, Owner::Remote(rank, o) if rank == from.0 && gone.contains(&o)),

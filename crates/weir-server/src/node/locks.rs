@@ -9,7 +9,7 @@
 //!
 //! Deadlocks are looked for among waiting processes only, as Linux does.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use weir_core::proto::peer::LockOwner;
 use weir_core::proto::{FsError, HeldLock};
@@ -84,7 +84,7 @@ struct FileLocks {
 /// All locks of a server.
 #[derive(Debug, Default)]
 pub struct LockTable {
-    files: HashMap<Ino, FileLocks>,
+    files: BTreeMap<Ino, FileLocks>,
     /// What a process waits for, since it was last refused.
     waiting: HashMap<ClientId, (Ino, Wish)>,
 }

@@ -42,7 +42,7 @@ mod space;
 mod stats;
 mod writers;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ pub struct Node<'m, P: Platform> {
     ofds: OfdTable,
     locks: LockTable,
     /// Files and directories without a name, that somebody may still have open.
-    orphans: HashSet<Ino>,
+    orphans: BTreeSet<Ino>,
     /// One of several servers.
     several: bool,
     /// Files that other nodes have open.
@@ -161,7 +161,7 @@ impl<'m, P: Platform> Node<'m, P> {
             files: FileTable::default(),
             ofds: OfdTable::new(open.ofds.len() / BATCH as usize),
             locks: LockTable::default(),
-            orphans: HashSet::new(),
+            orphans: BTreeSet::new(),
             several: false,
             pinned: HashSet::new(),
             stored: HashMap::new(),

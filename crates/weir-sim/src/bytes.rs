@@ -1,0 +1,292 @@
+//! What readers may see of a file: the check of visibility `ras`, block by block.
+//!
+//! Every write fills whole blocks with a tag of its own, so a block that is read tells which
+//! write it is of. A reader must see, or see something newer than, each write that
+//!
+//! - was made on its node and had returned before the read began, or
+//! - was published (fsync or close had returned) before the reader opened the file.
+//!
+//! Which of two writes is newer is known only where one had ended, and had been published if
+//! they are of two nodes, before the other began. What is not known is not held against
+//! anybody, so whatever this check finds is a fault.
+
+use weir_core::types::{Ino, Rank};
+
+/// Bytes of a block.
+pub const BLOCK: u64 = 64;
+
+/// What a block holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Block {
+    /// Zeros, or it lies behind the end.
+    Empty,
+    /// What this write wrote.
+    Tag(u64),
+    /// Neither.
+    Torn,
+}
+
+impl Block {
+    /// The bytes of a tag.
+    pub fn bytes(tag: u64) -> Vec<u8> {
+        tag.to_le_bytes().repeat(8)
+    }
+
+    /// What bytes are.
+    pub fn of(bytes: &[u8]) -> Block {
+        let Some((first, _)) = bytes.split_first_chunk::<8>() else {
+            return Block::Empty;
+        };
+        match u64::from_le_bytes(*first) {
+            _ if bytes.len() as u64 != BLOCK => Block::Torn,
+            _ if !bytes.chunks(8).all(|word| word == first) => Block::Torn,
+            0 => Block::Empty,
+            tag => Block::Tag(tag),
+        }
+    }
+}
+
+/// From an event to an event, by their places in the one order of all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The call.
+    pub began: u64,
+    /// The return; `u64::MAX` if it failed or never came: it may have an effect at any time.
+    pub ended: u64,
+}
+
+impl Span {
+    fn before(&self, other: &Span) -> bool {
+        self.ended < other.began
+    }
+}
+
+/// Something that changes blocks.
+#[derive(Clone, Debug)]
+struct Change {
+    rank: Rank,
+    span: Span,
+    /// The blocks `[first, end)`.
+    first: u64,
+    end: u64,
+    /// `Empty`: a truncation, which all nodes know of when it returns.
+    what: Block,
+}
+
+/// What happened to one file.
+#[derive(Clone, Debug, Default)]
+struct File {
+    changes: Vec<Change>,
+    /// Publishing of everything that a node wrote before it began.
+    published: Vec<(Rank, Span)>,
+}
+
+impl File {
+    /// When a change is known to all nodes, if that is known.
+    fn known(&self, change: &Change) -> Option<u64> {
+        if change.what == Block::Empty {
+            return Some(change.span.ended);
+        }
+        let later = self.published.iter().filter(|(rank, span)| {
+            *rank == change.rank && change.span.before(span) && span.ended != u64::MAX
+        });
+        later.map(|(_, span)| span.ended).min()
+    }
+
+    /// Whether `a` is certainly older than `b`.
+    fn older(&self, a: &Change, b: &Change) -> bool {
+        if a.rank == b.rank && a.span.before(&b.span) {
+            return true;
+        }
+        self.known(a).is_some_and(|known| known < b.span.began)
+    }
+
+    /// A change that a reader who saw `seen` should have seen instead.
+    fn missed(&self, read: &Read, block: u64, seen: Block) -> Option<&Change> {
+        let touches = |change: &&Change| (change.first..change.end).contains(&block);
+        let sources: Vec<&Change> = self
+            .changes
+            .iter()
+            .filter(touches)
+            .filter(|change| change.what == seen)
+            .collect();
+        self.changes.iter().filter(touches).find(|change| {
+            let visible = if change.rank == read.rank {
+                change.span.ended < read.span.began
+            } else {
+                self.known(change).is_some_and(|known| known < read.opened)
+            };
+            visible
+                && change.what != seen
+                && sources.iter().all(|source| self.older(source, change))
+        })
+    }
+}
+
+/// A read.
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    /// Where.
+    pub rank: Rank,
+    /// When the reader opened the file.
+    pub opened: u64,
+    /// When it read.
+    pub span: Span,
+}
+
+/// What happened to all files.
+#[derive(Clone, Debug, Default)]
+pub struct Bytes {
+    files: std::collections::BTreeMap<Ino, File>,
+    reads: Vec<(Ino, Read, u64, Vec<Block>)>,
+}
+
+impl Bytes {
+    /// Blocks `[first, first + count)` were written, if the span has an end.
+    pub fn wrote(
+        &mut self,
+        ino: Ino,
+        rank: Rank,
+        span: Span,
+        (first, count): (u64, u64),
+        tag: u64,
+    ) {
+        let change = Change {
+            rank,
+            span,
+            first,
+            end: first + count,
+            what: Block::Tag(tag),
+        };
+        self.files.entry(ino).or_default().changes.push(change);
+    }
+
+    /// The file was cut to so many blocks.
+    pub fn cut(&mut self, ino: Ino, rank: Rank, span: Span, blocks: u64) {
+        let change = Change {
+            rank,
+            span,
+            first: blocks,
+            end: u64::MAX,
+            what: Block::Empty,
+        };
+        self.files.entry(ino).or_default().changes.push(change);
+    }
+
+    /// A node published what it had written.
+    pub fn published(&mut self, ino: Ino, rank: Rank, span: Span) {
+        let file = self.files.entry(ino).or_default();
+        file.published.push((rank, span));
+    }
+
+    /// Blocks were read, from `first` on.
+    pub fn read(&mut self, ino: Ino, read: Read, first: u64, blocks: Vec<Block>) {
+        self.reads.push((ino, read, first, blocks));
+    }
+
+    /// What was read that must not have been.
+    pub fn faults(&self) -> Vec<String> {
+        let none = File::default();
+        let mut faults = Vec::new();
+        for (ino, read, first, blocks) in &self.reads {
+            let file = self.files.get(ino).unwrap_or(&none);
+            for (block, seen) in (*first..).zip(blocks) {
+                let of = |change: &Change| {
+                    change.what == *seen && (change.first..change.end).contains(&block)
+                };
+                let fault = match seen {
+                    Block::Torn => Some("is of no one write".to_owned()),
+                    Block::Tag(_) if !file.changes.iter().any(of) => {
+                        Some("was never written there".to_owned())
+                    }
+                    _ => file
+                        .missed(read, block, *seen)
+                        .map(|missed| format!("is older than {missed:?}")),
+                };
+                if let Some(fault) = fault {
+                    faults.push(format!("{ino:?} block {block}: {seen:?} {fault}; {read:?}"));
+                }
+            }
+        }
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Ino = Ino(7);
+
+    fn span(began: u64, ended: u64) -> Span {
+        Span { began, ended }
+    }
+
+    fn read(rank: u16, opened: u64, began: u64) -> Read {
+        Read {
+            rank: Rank(rank),
+            opened,
+            span: span(began, began + 1),
+        }
+    }
+
+    /// Node 0 writes 1 over [0, 4) and publishes, then 2 over [0, 2).
+    fn story() -> Bytes {
+        let mut bytes = Bytes::default();
+        bytes.wrote(FILE, Rank(0), span(0, 1), (0, 4), 1);
+        bytes.published(FILE, Rank(0), span(2, 3));
+        bytes.wrote(FILE, Rank(0), span(4, 5), (0, 2), 2);
+        bytes
+    }
+
+    fn faults(read: Read, seen: &[Block]) -> usize {
+        let mut bytes = story();
+        bytes.read(FILE, read, 0, seen.to_vec());
+        bytes.faults().len()
+    }
+
+    #[test]
+    fn a_reader_sees_what_it_must_or_newer() {
+        let (one, two) = (Block::Tag(1), Block::Tag(2));
+        assert_eq!(faults(read(0, 0, 6), &[two, two, one, one]), 0);
+        assert_eq!(faults(read(0, 0, 6), &[one, two, one, one]), 1, "own node");
+        assert_eq!(
+            faults(read(1, 4, 6), &[one, two, one, one]),
+            0,
+            "not published"
+        );
+        assert_eq!(faults(read(1, 4, 6), &[Block::Empty, two, one, one]), 1);
+        assert_eq!(
+            faults(read(1, 1, 6), &[Block::Empty; 4]),
+            0,
+            "opened before"
+        );
+        assert_eq!(faults(read(1, 4, 6), &[one, one, two, Block::Torn]), 2);
+    }
+
+    #[test]
+    fn what_was_cut_is_empty_until_it_is_written_again() {
+        let mut bytes = story();
+        bytes.cut(FILE, Rank(1), span(6, 7), 3);
+        bytes.read(FILE, read(2, 8, 9), 2, vec![Block::Tag(1), Block::Empty]);
+        assert_eq!(bytes.faults(), [""; 0]);
+        bytes.read(FILE, read(2, 8, 9), 3, vec![Block::Tag(1)]);
+        assert_eq!(bytes.faults().len(), 1);
+        // A cut whose end nobody knows may come at any time.
+        let mut bytes = story();
+        bytes.cut(FILE, Rank(1), span(6, u64::MAX), 0);
+        bytes.read(FILE, read(0, 0, 60), 0, vec![Block::Empty, Block::Tag(2)]);
+        assert_eq!(bytes.faults(), [""; 0]);
+    }
+
+    #[test]
+    fn bytes_tell_their_write() {
+        assert_eq!(Block::of(&Block::bytes(77)), Block::Tag(77));
+        assert_eq!(Block::of(&[0; 64]), Block::Empty);
+        assert_eq!(Block::of(&[]), Block::Empty);
+        let mut torn = Block::bytes(77);
+        torn[40] = 1;
+        assert_eq!(Block::of(&torn), Block::Torn);
+        assert_eq!(Block::of(&[0; 10]), Block::Torn);
+    }
+}

@@ -1,0 +1,238 @@
+//! Tasks of one thread, run in an order that a seed draws, and timers of a virtual clock.
+//!
+//! A task belongs to a group (a server's life, a client process), which can be killed as a
+//! whole: its tasks are dropped where they wait, as a process's threads are.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use weir_fabric::sim::dice::Dice;
+
+/// What is killed together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Group(pub u32);
+
+/// Tasks that can go on. Behind a mutex only because wakers must be `Send`.
+type Ready = Arc<Mutex<BTreeSet<u64>>>;
+
+struct Task {
+    group: Group,
+    /// `None` while it runs.
+    future: Option<LocalBoxFuture<'static, ()>>,
+}
+
+/// The tasks and the time. Clones are the same.
+#[derive(Clone)]
+pub struct Executor(Rc<Inner>);
+
+struct Inner {
+    dice: Dice,
+    tasks: RefCell<BTreeMap<u64, Task>>,
+    next: Cell<u64>,
+    ready: Ready,
+    timers: RefCell<BTreeMap<(Duration, u64), Waker>>,
+    now: Cell<Duration>,
+    next_group: Cell<u32>,
+    steps: Cell<u64>,
+}
+
+struct TaskWaker {
+    id: u64,
+    ready: Ready,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.insert(self.id);
+    }
+}
+
+impl Executor {
+    /// Nothing to do, at time 0.
+    pub fn new(dice: Dice) -> Executor {
+        Executor(Rc::new(Inner {
+            dice,
+            tasks: RefCell::default(),
+            next: Cell::new(0),
+            ready: Ready::default(),
+            timers: RefCell::default(),
+            now: Cell::new(Duration::ZERO),
+            next_group: Cell::new(0),
+            steps: Cell::new(0),
+        }))
+    }
+
+    /// A group that no task is of.
+    pub fn group(&self) -> Group {
+        let next = self.0.next_group.get();
+        self.0.next_group.set(next + 1);
+        Group(next)
+    }
+
+    /// Adds a task.
+    pub fn spawn(&self, group: Group, future: impl Future<Output = ()> + 'static) {
+        let id = self.0.next.get();
+        self.0.next.set(id + 1);
+        let task = Task {
+            group,
+            future: Some(Box::pin(future)),
+        };
+        self.0.tasks.borrow_mut().insert(id, task);
+        self.wake(id);
+    }
+
+    fn wake(&self, id: u64) {
+        let mut ready = self.0.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.insert(id);
+    }
+
+    /// Drops all tasks of a group.
+    pub fn kill(&self, group: Group) {
+        let doomed: Vec<u64> = {
+            let tasks = self.0.tasks.borrow();
+            let of_group = tasks.iter().filter(|(_, task)| task.group == group);
+            of_group.map(|(id, _)| *id).collect()
+        };
+        for id in doomed {
+            // Dropped outside the borrow: what it held may wake or spawn others.
+            let task = self.0.tasks.borrow_mut().remove(&id);
+            drop(task);
+        }
+    }
+
+    /// Runs one task that can go on; false if there is none.
+    pub fn step(&self) -> bool {
+        let id = {
+            let mut ready = self.0.ready.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(id) = ready.iter().nth(self.0.dice.pick(ready.len())).copied() else {
+                return false;
+            };
+            ready.remove(&id);
+            id
+        };
+        let taken = {
+            let mut tasks = self.0.tasks.borrow_mut();
+            tasks.get_mut(&id).and_then(|task| task.future.take())
+        };
+        let Some(mut future) = taken else {
+            return true;
+        };
+        self.0.steps.set(self.0.steps.get() + 1);
+        let waker = Waker::from(Arc::new(TaskWaker {
+            id,
+            ready: Arc::clone(&self.0.ready),
+        }));
+        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+        let mut tasks = self.0.tasks.borrow_mut();
+        if polled.is_ready() {
+            tasks.remove(&id);
+        } else if let Some(task) = tasks.get_mut(&id) {
+            task.future = Some(future);
+            return true;
+        }
+        drop(tasks);
+        drop(future);
+        true
+    }
+
+    /// The time.
+    pub fn now(&self) -> Duration {
+        self.0.now.get()
+    }
+
+    /// When the next timer is due.
+    pub fn due(&self) -> Option<Duration> {
+        let timers = self.0.timers.borrow();
+        timers.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Lets it be a later time, and wakes who waits for it.
+    pub fn set_now(&self, now: Duration) {
+        self.0.now.set(now);
+        loop {
+            let mut timers = self.0.timers.borrow_mut();
+            let Some(first) = timers.first_entry().filter(|first| first.key().0 <= now) else {
+                return;
+            };
+            let waker = first.remove();
+            drop(timers);
+            waker.wake();
+        }
+    }
+
+    /// Waits for some time.
+    pub fn sleep(&self, time: Duration) -> Sleep {
+        Sleep {
+            executor: self.clone(),
+            at: self.now() + time,
+        }
+    }
+
+    /// How many times a task was run.
+    pub fn steps(&self) -> u64 {
+        self.0.steps.get()
+    }
+}
+
+/// See [`Executor::sleep`].
+pub struct Sleep {
+    executor: Executor,
+    at: Duration,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let inner = &self.executor.0;
+        if inner.now.get() >= self.at {
+            return Poll::Ready(());
+        }
+        let id = inner.next.get();
+        inner.next.set(id + 1);
+        let mut timers = inner.timers.borrow_mut();
+        timers.insert((self.at, id), context.waker().clone());
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_run_in_the_order_of_the_seed_and_die_with_their_group() {
+        let order = |seed| {
+            let executor = Executor::new(Dice::new(seed));
+            let log = Rc::new(RefCell::new(Vec::new()));
+            let (lives, dies) = (executor.group(), executor.group());
+            for i in 0..20_u64 {
+                let (log, sleep) = (Rc::clone(&log), executor.sleep(Duration::from_secs(1)));
+                let group = if i < 15 { lives } else { dies };
+                executor.spawn(group, async move {
+                    sleep.await;
+                    log.borrow_mut().push(i);
+                });
+            }
+            while executor.step() {}
+            assert!(log.borrow().is_empty());
+            executor.kill(dies);
+            executor.set_now(executor.due().unwrap());
+            while executor.step() {}
+            assert_eq!(executor.due(), None);
+            let log = log.take();
+            assert_eq!(log.len(), 15);
+            log
+        };
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
+    }
+}

@@ -1,0 +1,278 @@
+//! Whether what several clients saw can be what one namespace did, one operation after the
+//! other, each within the time from its call to its return: linearizability (Herlihy and Wing,
+//! 1990), by the search of Wing and Gong (1993) with Lowe's memory of what led nowhere (2017).
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use weir_core::types::Ino;
+
+use crate::model::{Model, NameOp, Outcome};
+
+/// Steps of the search before it gives up.
+const MOST_STEPS: usize = 300_000;
+
+/// One operation, as its caller saw it. Times are places in the one order of all events.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// Who asked.
+    pub client: usize,
+    /// When.
+    pub began: u64,
+    /// When it was over; `None`: its caller was killed.
+    pub ended: Option<u64>,
+    /// What.
+    pub op: NameOp,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+impl Call {
+    /// By when it must have happened, if it has.
+    fn must(&self) -> Option<u64> {
+        self.ended.filter(|_| self.outcome != Outcome::Unknown)
+    }
+}
+
+/// What the search found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// There is an order.
+    Linear,
+    /// There is none: so many operations can be put in order at most, and then this one, which
+    /// must come before any other begins, cannot have had its outcome.
+    Broken {
+        /// How many.
+        most: usize,
+        /// Which.
+        call: usize,
+    },
+    /// It would take too long to find out.
+    Undecided,
+}
+
+/// A place of the search: what has been put in order, and what is left to try there.
+struct Level {
+    choices: Vec<(usize, Model)>,
+    /// The call that was put here.
+    chosen: Option<usize>,
+}
+
+/// Looks for an order of `calls` from the empty namespace.
+pub fn check(root: Ino, calls: &[Call]) -> Verdict {
+    let mut done = vec![false; calls.len()];
+    let mut known: HashSet<(u64, u64)> = HashSet::new();
+    let must = calls.iter().filter(|call| call.must().is_some()).count();
+    let (mut left, mut most, mut stuck) = (must, 0, 0);
+    let mut levels = vec![Level {
+        choices: choices(calls, &done, &Model::new(root)),
+        chosen: None,
+    }];
+    for _ in 0..MOST_STEPS {
+        if left == 0 {
+            return Verdict::Linear;
+        }
+        let Some(level) = levels.last_mut() else {
+            return Verdict::Broken { most, call: stuck };
+        };
+        let Some((call, model)) = level.choices.pop() else {
+            if let Some(chosen) = level.chosen {
+                done[chosen] = false;
+                left += usize::from(calls[chosen].must().is_some());
+            }
+            levels.pop();
+            continue;
+        };
+        done[call] = true;
+        left -= usize::from(calls[call].must().is_some());
+        if !known.insert(print(&done, &model)) {
+            done[call] = false;
+            left += usize::from(calls[call].must().is_some());
+            continue;
+        }
+        if must - left > most || most == 0 {
+            most = must - left;
+            stuck = next_to_end(calls, &done).unwrap_or(call);
+        }
+        levels.push(Level {
+            choices: choices(calls, &done, &model),
+            chosen: Some(call),
+        });
+    }
+    Verdict::Undecided
+}
+
+/// Two hashes of a place, so that no two are taken for one.
+fn print(done: &[bool], model: &Model) -> (u64, u64) {
+    let hash = |salt: u64| {
+        let mut hasher = DefaultHasher::new();
+        (salt, done, model).hash(&mut hasher);
+        hasher.finish()
+    };
+    (hash(1), hash(2))
+}
+
+/// The call whose end comes first of those that are left.
+fn next_to_end(calls: &[Call], done: &[bool]) -> Option<usize> {
+    let left = (0..calls.len()).filter(|at| !done[*at]);
+    let ends = left.filter_map(|at| Some((calls[at].must()?, at)));
+    ends.min().map(|(_, at)| at)
+}
+
+/// What may happen next; the likeliest last.
+fn choices(calls: &[Call], done: &[bool], model: &Model) -> Vec<(usize, Model)> {
+    let first_end = next_to_end(calls, done).and_then(|at| calls[at].must());
+    let first_end = first_end.unwrap_or(u64::MAX);
+    let mut open: Vec<usize> = (0..calls.len())
+        .filter(|at| !done[*at] && calls[*at].began < first_end)
+        .collect();
+    // What may not have happened at all is tried when nothing else explains what was seen.
+    open.sort_by_key(|at| std::cmp::Reverse(calls[*at].must().unwrap_or(u64::MAX)));
+    open.into_iter()
+        .flat_map(|at| {
+            let after = model.after(at, &calls[at].op, calls[at].outcome);
+            after.into_iter().map(move |model| (at, model))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Seat;
+    use weir_core::names::FileType::{Dir, File};
+
+    const ROOT: Ino = Ino(1);
+
+    fn at(dir: u64, name: u8) -> Seat {
+        Seat {
+            dir: Ino(dir),
+            name,
+        }
+    }
+
+    fn make(name: u8) -> NameOp {
+        NameOp::Make {
+            at: at(1, name),
+            kind: File,
+            exclusive: true,
+        }
+    }
+
+    fn rename(from: u8, to: u8) -> NameOp {
+        NameOp::Rename {
+            from: at(1, from),
+            to: at(1, to),
+            flags: 0,
+        }
+    }
+
+    fn call(began: u64, ended: u64, op: NameOp, outcome: Outcome) -> Call {
+        Call {
+            client: 0,
+            began,
+            ended: Some(ended),
+            op,
+            outcome,
+        }
+    }
+
+    fn found(ino: u64) -> Outcome {
+        Outcome::Done(Some((Ino(ino), File)))
+    }
+
+    const NOTHING: Outcome = Outcome::Done(None);
+
+    #[test]
+    fn what_overlaps_may_be_in_any_order_and_what_does_not_only_in_its_own() {
+        let made = call(0, 1, make(1), found(7));
+        let moved = call(2, 5, rename(1, 2), NOTHING);
+        let seen =
+            |began, ended, name, outcome| call(began, ended, NameOp::Find(at(1, name)), outcome);
+        let fine = [
+            made.clone(),
+            moved.clone(),
+            seen(3, 4, 1, found(7)),
+            seen(6, 7, 2, found(7)),
+        ];
+        assert_eq!(check(ROOT, &fine), Verdict::Linear);
+        let early = [
+            made.clone(),
+            moved.clone(),
+            seen(3, 4, 2, found(7)),
+            seen(4, 5, 1, NOTHING),
+        ];
+        assert_eq!(check(ROOT, &early), Verdict::Linear);
+        for broken in [
+            seen(6, 7, 1, found(7)),
+            seen(6, 7, 2, NOTHING),
+            seen(6, 7, 2, found(8)),
+        ] {
+            let calls = [made.clone(), moved.clone(), broken];
+            assert!(matches!(
+                check(ROOT, &calls),
+                Verdict::Broken { call: 2, .. }
+            ));
+        }
+        // Once seen as done, it is done.
+        let back = [
+            made,
+            moved,
+            seen(3, 4, 2, found(7)),
+            seen(6, 7, 1, found(7)),
+        ];
+        assert!(matches!(check(ROOT, &back), Verdict::Broken { .. }));
+    }
+
+    #[test]
+    fn what_nobody_knows_the_end_of_was_done_or_not_but_once() {
+        let unknown = call(0, 1, make(1), Outcome::Unknown);
+        let find = |began, outcome| call(began, began + 1, NameOp::Find(at(1, 1)), outcome);
+        let unlink = |began| call(began, began + 1, NameOp::Unlink(at(1, 1)), NOTHING);
+        assert_eq!(
+            check(ROOT, &[unknown.clone(), find(2, NOTHING)]),
+            Verdict::Linear
+        );
+        let later = [
+            unknown.clone(),
+            find(2, NOTHING),
+            find(4, found(9)),
+            unlink(6),
+            find(8, NOTHING),
+        ];
+        assert_eq!(check(ROOT, &later), Verdict::Linear);
+        let twice = [unknown, find(2, found(9)), unlink(4), find(6, found(9))];
+        assert!(matches!(check(ROOT, &twice), Verdict::Broken { .. }));
+    }
+
+    #[test]
+    fn directories_are_removed_when_empty_and_make_no_loops() {
+        let mkdir = |began, dir, ino| {
+            let op = NameOp::Make {
+                at: at(dir, 1),
+                kind: Dir,
+                exclusive: true,
+            };
+            call(began, began + 1, op, Outcome::Done(Some((Ino(ino), Dir))))
+        };
+        let rmdir = |outcome| call(4, 5, NameOp::Rmdir(at(1, 1)), outcome);
+        let into_itself = |outcome| {
+            let op = NameOp::Rename {
+                from: at(1, 1),
+                to: at(6, 2),
+                flags: 0,
+            };
+            call(4, 5, op, outcome)
+        };
+        let tree = [mkdir(0, 1, 5), mkdir(2, 5, 6)];
+        for (last, linear) in [
+            (rmdir(Outcome::Refused), true),
+            (rmdir(NOTHING), false),
+            (into_itself(Outcome::Refused), true),
+            (into_itself(NOTHING), false),
+        ] {
+            let calls = [&tree[..], &[last]].concat();
+            assert_eq!(check(ROOT, &calls) == Verdict::Linear, linear);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! `weir-sim`: runs seeds one after the other, in one thread. `cargo xtask simulate` starts one
+//! of it a core, and again after some seeds: what clients map stays mapped for a process's life.
+//!
+//! ```text
+//! weir-sim FIRST COUNT          a line a seed: what came of it
+//! weir-sim --replay SEED ...    one seed with its trace; --without-clients 0,2
+//!                               --without-faults 1 --operations N leave some of it out
+//! weir-sim --shrink SEED        what can be left out so that it still fails
+//! ```
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use weir_sim::plan::{Plan, Without};
+use weir_sim::run::{run, Outcome};
+use weir_sim::shrink::shrink;
+
+const USAGE: &str = "usage: weir-sim FIRST COUNT | --replay SEED [--without-clients N,..] \
+                     [--without-faults N,..] [--operations N] | --shrink SEED";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let done = match words.first().map(String::as_str) {
+        Some("--replay") => replay(&words[1..]),
+        Some("--shrink") => smaller(&words[1..]),
+        _ => many(&words),
+    };
+    done.unwrap_or_else(|| {
+        eprintln!("{USAGE}");
+        ExitCode::from(2)
+    })
+}
+
+fn many(words: &[String]) -> Option<ExitCode> {
+    let first: u64 = words.first()?.parse().ok()?;
+    let count: u64 = words.get(1)?.parse().ok()?;
+    for seed in first..first.saturating_add(count) {
+        // If it does not come back, this is the seed that did it.
+        println!("begin {seed}");
+        let outcome = run(&Plan::of(seed), false);
+        println!("{}", line(seed, &outcome));
+    }
+    Some(ExitCode::SUCCESS)
+}
+
+/// One line: key=value, the first fault last.
+fn line(seed: u64, outcome: &Outcome) -> String {
+    let mut drawn: BTreeMap<&str, u32> = BTreeMap::new();
+    for name in &outcome.drawn {
+        *drawn.entry(name).or_default() += 1;
+    }
+    let drawn: Vec<String> = drawn
+        .iter()
+        .map(|(name, n)| format!("{}:{n}", name.replace(' ', "-")))
+        .collect();
+    let Outcome { messages, .. } = outcome;
+    format!(
+        "end {seed} faults={} hash={:016x} operations={} failed={} decided={} full={} sent={} \
+         broken={} twice={} overtook={} held={} drawn={}",
+        outcome.faults.len(),
+        outcome.hash,
+        outcome.operations,
+        outcome.failed,
+        u8::from(outcome.decided),
+        outcome.full,
+        messages.sent,
+        messages.broken,
+        messages.twice,
+        messages.overtook,
+        messages.held,
+        drawn.join(","),
+    )
+}
+
+fn replay(words: &[String]) -> Option<ExitCode> {
+    let seed = words.first()?.parse().ok()?;
+    let mut without = Without::default();
+    for pair in words[1..].chunks(2) {
+        let [key, value] = pair else { return None };
+        let numbers = || value.split(',').map(|n| n.parse().ok()).collect();
+        match key.as_str() {
+            "--without-clients" => without.clients = Option::<Vec<usize>>::clone(&numbers())?,
+            "--without-faults" => without.faults = Option::<Vec<usize>>::clone(&numbers())?,
+            "--operations" => without.operations = Some(value.parse().ok()?),
+            _ => return None,
+        }
+    }
+    let plan = Plan::of(seed).without(&without);
+    println!("{plan:#?}");
+    let outcome = run(&plan, true);
+    for line in &outcome.trace {
+        println!("{line}");
+    }
+    for fault in &outcome.faults {
+        println!("FAULT {fault}");
+    }
+    println!("{}", line(seed, &outcome));
+    Some(ExitCode::from(u8::from(!outcome.faults.is_empty())))
+}
+
+fn smaller(words: &[String]) -> Option<ExitCode> {
+    let seed: u64 = words.first()?.parse().ok()?;
+    let without = shrink(seed);
+    let list = |numbers: &[usize]| {
+        let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+        numbers.join(",")
+    };
+    let mut command = vec!["--replay".to_owned(), seed.to_string()];
+    for (key, numbers) in [
+        ("--without-clients", &without.clients),
+        ("--without-faults", &without.faults),
+    ] {
+        if !numbers.is_empty() {
+            command.extend([key.to_owned(), list(numbers)]);
+        }
+    }
+    if let Some(operations) = without.operations {
+        command.extend(["--operations".to_owned(), operations.to_string()]);
+    }
+    println!("{}", command.join(" "));
+    Some(ExitCode::SUCCESS)
+}

@@ -1,0 +1,331 @@
+//! What the namespace is to do: plain maps, and each operation as one step.
+//!
+//! An operation whose outcome is not known (its caller got EIO, or was killed) may have been
+//! done or not; what it made has a number that is found out when somebody sees it.
+
+use std::collections::BTreeMap;
+
+use weir_core::names::FileType;
+use weir_core::types::Ino;
+
+/// An inode: its number, or the operation that made it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Id {
+    /// By its number everywhere.
+    Known(Ino),
+    /// By the operation, as long as nobody saw its number.
+    Made(usize),
+}
+
+/// What a name names.
+pub type Named = (Id, FileType);
+
+/// A name in a directory.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Seat {
+    /// The directory.
+    pub dir: Ino,
+    /// The name.
+    pub name: u8,
+}
+
+/// An operation on names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NameOp {
+    /// Makes a file or directory.
+    Make {
+        /// Where.
+        at: Seat,
+        /// What.
+        kind: FileType,
+        /// Refuse if the name is taken.
+        exclusive: bool,
+    },
+    /// Gives a file another name.
+    Link {
+        /// The file.
+        ino: Ino,
+        /// The name.
+        at: Seat,
+    },
+    /// Takes a name from a file.
+    Unlink(Seat),
+    /// Removes a directory.
+    Rmdir(Seat),
+    /// renameat2(2) with its flags: 0, RENAME_NOREPLACE, RENAME_EXCHANGE.
+    Rename {
+        /// The old name.
+        from: Seat,
+        /// The new one.
+        to: Seat,
+        /// See above.
+        flags: u32,
+    },
+    /// What a name names.
+    Find(Seat),
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It was done; what was made or found, if anything.
+    Done(Option<(Ino, FileType)>),
+    /// It was refused for a reason of the namespace.
+    Refused,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// A directory.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Dir {
+    parent: Id,
+    entries: BTreeMap<u8, Named>,
+}
+
+/// All directories.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Model {
+    root: Ino,
+    dirs: BTreeMap<Id, Dir>,
+}
+
+const NOREPLACE: u32 = 1;
+const EXCHANGE: u32 = 2;
+
+impl Model {
+    /// Only the root.
+    pub fn new(root: Ino) -> Model {
+        let dir = Dir {
+            parent: Id::Known(root),
+            entries: BTreeMap::new(),
+        };
+        Model {
+            root,
+            dirs: BTreeMap::from([(Id::Known(root), dir)]),
+        }
+    }
+
+    /// The states in which operation `number` can have led to `outcome`: none if it cannot.
+    pub fn after(&self, number: usize, op: &NameOp, outcome: Outcome) -> Vec<Model> {
+        let mut after = Vec::new();
+        let mut next = self.clone();
+        match outcome {
+            Outcome::Done(seen) => {
+                if next.act(number, op, seen) {
+                    after.push(next);
+                }
+            }
+            Outcome::Refused => {
+                // Nothing may stand in its way but what the model knows of.
+                if !next.act(number, op, None) {
+                    after.push(self.clone());
+                }
+            }
+            Outcome::Unknown => {
+                if next.act(number, op, None) {
+                    after.push(next);
+                }
+                // A rename that ended between its two steps leaves both names.
+                if let NameOp::Rename {
+                    from,
+                    to,
+                    flags: 0 | NOREPLACE,
+                } = op
+                {
+                    let mut both = self.clone();
+                    let source = self.get(from);
+                    if source.is_some_and(|(_, kind)| kind == FileType::File)
+                        && both.act(number, op, None)
+                    {
+                        if let (Some(dir), Some(source)) =
+                            (both.dirs.get_mut(&Id::Known(from.dir)), source)
+                        {
+                            dir.entries.insert(from.name, source);
+                            let same = self.get(to) == Some(source);
+                            if !same {
+                                after.push(both);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        after
+    }
+
+    fn get(&self, at: &Seat) -> Option<Named> {
+        let dir = self.dirs.get(&Id::Known(at.dir))?;
+        dir.entries.get(&at.name).copied()
+    }
+
+    fn put(&mut self, at: &Seat, what: Named) -> bool {
+        let Some(dir) = self.dirs.get_mut(&Id::Known(at.dir)) else {
+            return false;
+        };
+        dir.entries.insert(at.name, what);
+        if let Some(moved) = self.dirs.get_mut(&what.0) {
+            moved.parent = Id::Known(at.dir);
+        }
+        true
+    }
+
+    fn take(&mut self, at: &Seat) {
+        if let Some(dir) = self.dirs.get_mut(&Id::Known(at.dir)) {
+            dir.entries.remove(&at.name);
+        }
+    }
+
+    /// Lets an inode that an operation made have the number that was seen.
+    fn learn(&mut self, at: &Seat, seen: (Ino, FileType)) -> bool {
+        match self.get(at) {
+            Some((Id::Known(ino), kind)) => (ino, kind) == seen,
+            Some((made, kind)) if kind == seen.1 => {
+                let known = Id::Known(seen.0);
+                if self.dirs.contains_key(&known) || self.knows(known) {
+                    return false;
+                }
+                if let Some(dir) = self.dirs.remove(&made) {
+                    self.dirs.insert(known, dir);
+                }
+                for dir in self.dirs.values_mut() {
+                    if dir.parent == made {
+                        dir.parent = known;
+                    }
+                    for named in dir.entries.values_mut().filter(|named| named.0 == made) {
+                        named.0 = known;
+                    }
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn knows(&self, id: Id) -> bool {
+        let mut named = self.dirs.values().flat_map(|dir| dir.entries.values());
+        named.any(|named| named.0 == id)
+    }
+
+    /// Does an operation; false: it would be refused, or not have that result. A number that
+    /// is not known counts as any.
+    fn act(&mut self, number: usize, op: &NameOp, seen: Option<(Ino, FileType)>) -> bool {
+        match op {
+            NameOp::Make {
+                at,
+                kind,
+                exclusive,
+            } => {
+                if let Some(found) = self.get(at) {
+                    // A file that is there is as good as made.
+                    return !exclusive
+                        && *kind == FileType::File
+                        && seen.is_none_or(|seen| seen.1 == found.1 && self.learn(at, seen));
+                }
+                let id = seen.map_or(Id::Made(number), |(ino, _)| Id::Known(ino));
+                if self.knows(id) || seen.is_some_and(|(_, seen)| seen != *kind) {
+                    return false;
+                }
+                if !self.put(at, (id, *kind)) {
+                    return false;
+                }
+                if *kind == FileType::Dir {
+                    let dir = Dir {
+                        parent: Id::Known(at.dir),
+                        entries: BTreeMap::new(),
+                    };
+                    self.dirs.insert(id, dir);
+                }
+                true
+            }
+            NameOp::Link { ino, at } => {
+                let id = Id::Known(*ino);
+                // Whether a file without a name still is one is known to who has it open.
+                self.get(at).is_none() && self.knows(id) && self.put(at, (id, FileType::File))
+            }
+            NameOp::Unlink(at) => match self.get(at) {
+                Some((_, FileType::Dir)) | None => false,
+                Some(_) => {
+                    self.take(at);
+                    true
+                }
+            },
+            NameOp::Rmdir(at) => match self.get(at) {
+                Some((id, FileType::Dir)) if self.is_empty(id) => {
+                    self.dirs.remove(&id);
+                    self.take(at);
+                    true
+                }
+                _ => false,
+            },
+            NameOp::Rename { from, to, flags } => self.rename(from, to, *flags),
+            NameOp::Find(at) => match (self.get(at), seen) {
+                (Some(_), Some(seen)) => self.learn(at, seen),
+                (found, seen) => found.is_none() && seen.is_none(),
+            },
+        }
+    }
+
+    fn is_empty(&self, dir: Id) -> bool {
+        self.dirs
+            .get(&dir)
+            .is_some_and(|dir| dir.entries.is_empty())
+    }
+
+    fn rename(&mut self, from: &Seat, to: &Seat, flags: u32) -> bool {
+        let Some(source) = self.get(from) else {
+            return false;
+        };
+        if !self.dirs.contains_key(&Id::Known(to.dir)) {
+            return false;
+        }
+        let target = self.get(to);
+        match target {
+            Some(_) if flags == NOREPLACE => return false,
+            None if flags == EXCHANGE => return false,
+            _ => {}
+        }
+        let is_dir = |named: Named| named.1 == FileType::Dir;
+        if is_dir(source) && self.is_within(Id::Known(to.dir), source.0) {
+            return false;
+        }
+        if target
+            .is_some_and(|target| is_dir(target) && self.is_within(Id::Known(from.dir), target.0))
+        {
+            return from == to;
+        }
+        if from == to || target.is_some_and(|target| target.0 == source.0) {
+            return true;
+        }
+        if flags == EXCHANGE {
+            let target = target.expect("checked above");
+            return self.put(to, source) && self.put(from, target);
+        }
+        if let Some(target) = target {
+            if is_dir(source) != is_dir(target) {
+                return false;
+            }
+            if is_dir(target) {
+                if !self.is_empty(target.0) {
+                    return false;
+                }
+                self.dirs.remove(&target.0);
+            }
+        }
+        self.take(from);
+        self.put(to, source)
+    }
+
+    fn is_within(&self, mut at: Id, ancestor: Id) -> bool {
+        let root = Id::Known(self.root);
+        loop {
+            if at == ancestor {
+                return true;
+            }
+            match self.dirs.get(&at) {
+                Some(dir) if at != root => at = dir.parent,
+                _ => return false,
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What a seed draws: a cluster, who runs on it, the weather, and what goes wrong when.
+//!
+//! Each client draws what it does from a sequence of its own, so that a plan can be reduced,
+//! by clients, by operations, by faults, and what is left does what it did.
+
+use std::time::Duration;
+
+use weir_core::types::Rank;
+use weir_fabric::sim::dice::Dice;
+use weir_fabric::sim::Weather;
+
+/// The most servers.
+const SERVERS: u64 = 8;
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// Two servers cannot reach each other.
+    Cut(Rank, Rank),
+    /// A server is cut off from all others.
+    Alone(Rank),
+    /// Messages from and to a server take so many times as long.
+    Slow(Rank, u32),
+    /// A client is killed.
+    KillClient(usize),
+    /// A server and its clients are killed and do not come back.
+    KillServer(Rank),
+    /// The same, and nothing of its node says so.
+    KillNode(Rank),
+}
+
+impl Trouble {
+    /// Its name in reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Trouble::Cut(..) => "cut",
+            Trouble::Alone(_) => "alone",
+            Trouble::Slow(..) => "slow",
+            Trouble::KillClient(_) => "client killed",
+            Trouble::KillServer(_) => "server killed",
+            Trouble::KillNode(_) => "node killed",
+        }
+    }
+
+    /// Whether calls may fail because of it.
+    pub fn fails_calls(&self) -> bool {
+        !matches!(self, Trouble::KillClient(_) | Trouble::Slow(..))
+    }
+
+    /// Whether a server does not come back.
+    pub fn kills_server(&self) -> bool {
+        matches!(self, Trouble::KillServer(_) | Trouble::KillNode(_))
+    }
+}
+
+/// When something goes wrong, and for how long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// When it begins.
+    pub at: Duration,
+    /// How long it lasts, if it ends.
+    pub lasts: Duration,
+    /// What.
+    pub what: Trouble,
+}
+
+/// A client program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Client {
+    /// Its number.
+    pub number: usize,
+    /// Its node.
+    pub rank: Rank,
+    /// What it draws from.
+    pub seed: u64,
+    /// How many operations it does.
+    pub operations: usize,
+}
+
+/// What a run is.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// How many servers.
+    pub servers: u16,
+    /// The programs.
+    pub clients: Vec<Client>,
+    /// Units of storage a node.
+    pub units: usize,
+    /// Whether memory is lent warm.
+    pub warm: bool,
+    /// Longest pause of a program between two operations.
+    pub pause: Duration,
+    /// What happens to messages.
+    pub weather: Weather,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+}
+
+/// What of a plan is left out.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Without {
+    /// Clients.
+    pub clients: Vec<usize>,
+    /// Faults.
+    pub faults: Vec<usize>,
+    /// Operations of each client beyond so many.
+    pub operations: Option<usize>,
+}
+
+impl Plan {
+    /// What a seed draws.
+    pub fn of(seed: u64) -> Plan {
+        let dice = Dice::new(seed);
+        let servers = u16::try_from(2 + dice.roll(SERVERS - 1)).expect("few");
+        let rank = |dice: &Dice| Rank(u16::try_from(dice.roll(u64::from(servers))).expect("few"));
+        let pause = Duration::from_millis([1, 20, 400][dice.pick(3)]);
+        let count = 2 + dice.pick(6);
+        let operations = 10 + dice.pick(40);
+        let clients = (0..count)
+            .map(|number| Client {
+                number,
+                rank: rank(&dice),
+                seed: dice.next(),
+                operations,
+            })
+            .collect();
+        let units = [24, 100, 1000][dice.pick(3)];
+        let warm = dice.chance(500);
+        let weather = weather(&dice);
+        let span = pause * u32::try_from(operations).expect("few") / 2;
+        let faults = (0..dice.pick(4))
+            .map(|_| {
+                let at = dice.time((Duration::ZERO, span));
+                let longest = [300, 3_000, 12_000][dice.pick(3)];
+                let lasts = dice.time((Duration::from_millis(1), Duration::from_millis(longest)));
+                let what = match dice.roll(12) {
+                    0..4 => Trouble::Cut(rank(&dice), rank(&dice)),
+                    4..6 => Trouble::Alone(rank(&dice)),
+                    6..8 => Trouble::Slow(rank(&dice), 1 << dice.roll(10)),
+                    8..10 => Trouble::KillClient(dice.pick(count)),
+                    10 => Trouble::KillServer(rank(&dice)),
+                    _ => Trouble::KillNode(rank(&dice)),
+                };
+                Fault { at, lasts, what }
+            })
+            .collect();
+        Plan {
+            seed,
+            servers,
+            clients,
+            units,
+            warm,
+            pause,
+            weather,
+            faults,
+        }
+    }
+
+    /// The plan without some of it.
+    #[must_use]
+    pub fn without(mut self, without: &Without) -> Plan {
+        self.clients
+            .retain(|client| !without.clients.contains(&client.number));
+        for client in &mut self.clients {
+            client.operations = without
+                .operations
+                .map_or(client.operations, |most| client.operations.min(most));
+        }
+        let mut number = 0..;
+        self.faults
+            .retain(|_| !without.faults.contains(&number.next().unwrap_or(0)));
+        self
+    }
+
+    /// Whether calls may fail for want of a server.
+    pub fn fails_calls(&self) -> bool {
+        self.faults.iter().any(|fault| fault.what.fails_calls())
+    }
+
+    /// Whether a server is lost for good.
+    pub fn kills_server(&self) -> bool {
+        self.faults.iter().any(|fault| fault.what.kills_server())
+    }
+}
+
+fn weather(dice: &Dice) -> Weather {
+    let (us, ms) = (Duration::from_micros, Duration::from_millis);
+    match dice.roll(4) {
+        0 => Weather::CALM,
+        1 => Weather {
+            delay: (us(10), ms(5)),
+            ..Weather::CALM
+        },
+        2 => Weather {
+            delay: (us(10), ms(2)),
+            breaks_per_mille: 3,
+            notice: ms(50),
+            twice_per_mille: 20,
+            overtakes_per_mille: 100,
+        },
+        _ => Weather {
+            delay: (us(100), ms(40)),
+            breaks_per_mille: 10,
+            notice: ms(50),
+            twice_per_mille: 100,
+            overtakes_per_mille: 300,
+        },
+    }
+}

@@ -1,0 +1,382 @@
+//! A client process: the data path of `weir-client` over the simulated node, and its decisions
+//! about names, files and descriptors as far as several servers come in.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use weir_client::data::{FileState, Host, Log, Vnode};
+use weir_client::errno::errno;
+use weir_core::names::{Attr, FileType, ViewError};
+use weir_core::node::block::FileBlock;
+use weir_core::node::cell::Cell as WriterCell;
+use weir_core::node::ofd::{Ofd, BATCH};
+use weir_core::node::region::Counter;
+use weir_core::node::ring::{Note, Record};
+use weir_core::placement::home_of_entry;
+use weir_core::proto::peer::LogRange;
+use weir_core::proto::{self, Attached, Child, Lent, Located, Operation};
+use weir_core::types::{ClientId, Ino};
+use weir_server::node::ClientMemory;
+use weir_store::slabmap::SlabMap;
+
+use crate::fiber::Waiter;
+use crate::site::{Memory, Site};
+
+/// How often the server is asked to get done with a change of the tables.
+const PATIENCE: u32 = 1000;
+
+/// A file that the process has open.
+struct Open {
+    vnode: Vnode,
+    ofd: &'static Ofd,
+}
+
+/// One process.
+pub struct Process<'f> {
+    site: Rc<Site>,
+    id: ClientId,
+    memory: Arc<Memory>,
+    waiter: &'f Waiter<'f>,
+    log: Log,
+    ofds: Cell<(u32, u32)>,
+    free_ofds: RefCell<Vec<&'static Ofd>>,
+    files: RefCell<BTreeMap<Ino, Rc<Open>>>,
+    /// Whether the publish of the last close was done.
+    published: Cell<bool>,
+}
+
+/// An open file: its number in the node's table, and everywhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct File {
+    local: Ino,
+    /// Its number everywhere.
+    pub home: Ino,
+}
+
+impl<'f> Process<'f> {
+    /// A process that the server took in.
+    pub fn new(
+        site: Rc<Site>,
+        (id, memory): (ClientId, Arc<Memory>),
+        waiter: &'f Waiter<'f>,
+    ) -> Process<'f> {
+        Process {
+            site,
+            id,
+            memory,
+            waiter,
+            log: Log::new(),
+            ofds: Cell::new((0, 0)),
+            free_ofds: RefCell::default(),
+            files: RefCell::default(),
+            published: Cell::new(true),
+        }
+    }
+
+    /// Waits.
+    pub fn wait<T>(&self, future: impl std::future::Future<Output = T>) -> T {
+        self.waiter.wait(future)
+    }
+
+    /// Has the server do `op`.
+    pub fn call<O: Operation>(&self, op: O) -> Result<O::Reply, Errno> {
+        let mut request = Vec::new();
+        proto::request(op, &mut request);
+        let asked = Rc::clone(&self.site).ask(self.id, request);
+        let reply = self.waiter.wait(asked).ok_or(Errno::SHUTDOWN)?;
+        proto::reply::<O>(&reply).map_err(errno)
+    }
+
+    fn settled<T>(&self, ask: impl Fn() -> Result<T, ViewError>) -> Result<T, Errno> {
+        for _ in 0..PATIENCE {
+            match ask() {
+                Ok(answer) => return Ok(answer),
+                Err(ViewError::BufferTooSmall) => return Err(Errno::NAMETOOLONG),
+                Err(ViewError::Unsettled) => self.call(proto::Ping {})?,
+            }
+        }
+        Err(Errno::IO)
+    }
+
+    /// What a name names. With `ask`, by a request also where the entry is this node's.
+    pub fn find(&self, dir: Ino, name: &[u8], ask: bool) -> Result<Option<Child>, Errno> {
+        if ask || home_of_entry(dir, name, self.site.servers) != self.site.rank {
+            let name = name.to_vec();
+            return match self.call(proto::Find { dir, name }) {
+                Err(Errno::STALE | Errno::NOENT) => Ok(None),
+                found => found,
+            };
+        }
+        let found = self.settled(|| self.site.names.lookup(dir, name))?;
+        Ok(found.map(|(ino, kind)| Child { ino, kind }))
+    }
+
+    /// The attributes, with all that several servers know.
+    pub fn attr(&self, ino: Ino) -> Result<Attr, Errno> {
+        if ino.rank() == self.site.rank {
+            let mut attr = self.settled(|| self.site.names.attr(ino))?;
+            if attr.is_some_and(|attr| !attr.fresh) {
+                self.call(proto::Lease { ino })?;
+                attr = self.settled(|| self.site.names.attr(ino))?;
+            }
+            match attr {
+                None => return Err(Errno::STALE),
+                Some(attr) if attr.file_type() != FileType::Dir => return Ok(attr),
+                Some(_) => {}
+            }
+        }
+        self.call(proto::GetAttr { ino })
+    }
+
+    /// Makes a file and opens it; if there was one already, its number alone. `ECANCELED`: it
+    /// was made, and could not be opened.
+    pub fn create(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        exclusive: bool,
+    ) -> Result<(Ino, Option<File>), Errno> {
+        let op = proto::Create {
+            parent: dir,
+            name: name.to_vec(),
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            exclusive,
+            attach: true,
+        };
+        let made = self.call(op)?;
+        if !made.new {
+            return Ok((made.ino, None));
+        }
+        let opened = self.open_made(made.ino);
+        match (made.attached, &opened) {
+            (Some(at), Ok(file)) => {
+                let open = self.opened(*file)?;
+                open.vnode.attached(self, at.block, at.cell);
+            }
+            (Some(at), Err(_)) => self.note(Note::Detach(at.cell)),
+            (None, _) => return Err(Errno::IO),
+        }
+        let opened = opened.map(|file| (file.home, Some(file)));
+        opened.map_err(|_| Errno::CANCELED)
+    }
+
+    fn open_made(&self, local: Ino) -> Result<File, Errno> {
+        let attr = self.settled(|| self.site.names.attr(local))?;
+        self.open_known(&attr.ok_or(Errno::NOENT)?)
+    }
+
+    /// Opens a file.
+    pub fn open(&self, ino: Ino) -> Result<File, Errno> {
+        let attr = self
+            .call(proto::Hold { ino })
+            .map_err(|error| match error {
+                Errno::STALE => Errno::NOENT,
+                error => error,
+            })?;
+        self.open_known(&attr)
+    }
+
+    fn open_known(&self, attr: &Attr) -> Result<File, Errno> {
+        if attr.file_type() != FileType::File {
+            return Err(Errno::ISDIR);
+        }
+        let file = File {
+            local: attr.ino,
+            home: attr.home,
+        };
+        if self.files.borrow().contains_key(&file.local) {
+            return Ok(file);
+        }
+        let ofd = self.take_ofd()?;
+        ofd.open(file.local.0, 0);
+        let alive = self.settled(|| self.site.names.attr(file.local));
+        if !matches!(alive, Ok(Some(_))) {
+            self.give_ofd(ofd);
+            return Err(Errno::NOENT);
+        }
+        let vnode = Vnode::new();
+        vnode.open(file.local);
+        let open = Rc::new(Open { vnode, ofd });
+        self.files.borrow_mut().insert(file.local, open);
+        Ok(file)
+    }
+
+    fn take_ofd(&self) -> Result<&'static Ofd, Errno> {
+        if let Some(ofd) = self.free_ofds.borrow_mut().pop() {
+            return Ok(ofd);
+        }
+        if self.ofds.get().0 == self.ofds.get().1 {
+            let first = self.call(proto::OfdBatch {})?;
+            self.ofds.set((first, first + BATCH));
+        }
+        let (next, end) = self.ofds.get();
+        self.ofds.set((next + 1, end));
+        self.site.open.ofds.get(next as usize).ok_or(Errno::NFILE)
+    }
+
+    fn give_ofd(&self, ofd: &'static Ofd) {
+        ofd.close();
+        self.free_ofds.borrow_mut().push(ofd);
+    }
+
+    fn opened(&self, file: File) -> Result<Rc<Open>, Errno> {
+        let files = self.files.borrow();
+        files.get(&file.local).cloned().ok_or(Errno::BADF)
+    }
+
+    /// pwrite(2).
+    pub fn write(&self, file: File, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        self.opened(file)?.vnode.write_at(self, offset, bytes)
+    }
+
+    /// write(2) with O_APPEND; where, and how much.
+    pub fn append(&self, file: File, bytes: &[u8]) -> Result<(u64, usize), Errno> {
+        self.opened(file)?.vnode.append(self, bytes)
+    }
+
+    /// pread(2).
+    pub fn read(&self, file: File, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+        self.opened(file)?.vnode.read_at(self, offset, bytes)
+    }
+
+    /// fsync(2).
+    pub fn sync(&self, file: File) -> Result<(), Errno> {
+        self.call(proto::Sync { ino: file.local }).map(drop)
+    }
+
+    /// ftruncate(2).
+    pub fn truncate(&self, file: File, size: u64) -> Result<(), Errno> {
+        let ino = file.local;
+        self.call(proto::Truncate { ino, size })
+    }
+
+    /// close(2); whether all that was written is published.
+    pub fn close(&self, file: File) -> Result<bool, Errno> {
+        let open = self.opened(file)?;
+        self.published.set(true);
+        open.vnode.detach(self);
+        self.files.borrow_mut().remove(&file.local);
+        self.give_ofd(open.ofd);
+        let named = self.settled(|| self.site.names.attr(file.local));
+        if !matches!(named, Ok(Some(attr)) if attr.nlink > 0) {
+            self.note(Note::Orphan(file.local.0));
+        }
+        Ok(self.published.get())
+    }
+
+    /// Entries of a directory, as getdents(2) is asked for them until there are no more.
+    pub fn readdir(&self, dir: Ino) -> Result<Vec<proto::Entry>, Errno> {
+        let (mut all, mut cookie) = (Vec::new(), 0);
+        loop {
+            let op = proto::Readdir {
+                ino: dir,
+                cookie,
+                budget_bytes: 120,
+            };
+            let some = self.call(op)?;
+            match some.last() {
+                Some(last) => cookie = last.cookie,
+                None => return Ok(all),
+            }
+            all.extend(some);
+        }
+    }
+}
+
+impl Host for Process<'_> {
+    fn cells(&self) -> &'static [WriterCell] {
+        self.site.open.cells
+    }
+
+    fn blocks(&self) -> &'static [FileBlock] {
+        self.site.open.blocks
+    }
+
+    fn file(&self, ino: Ino) -> Result<FileState, Errno> {
+        for _ in 0..PATIENCE {
+            match self.site.names.attr(ino) {
+                Ok(Some(attr)) if !attr.fresh => self.call(proto::Lease { ino })?,
+                Ok(Some(attr)) => {
+                    return Ok(FileState {
+                        size: attr.size,
+                        generation: attr.index_generation,
+                        block: attr.block.checked_sub(1),
+                    })
+                }
+                Ok(None) => return Err(Errno::STALE),
+                Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
+                Err(ViewError::Unsettled) => self.call(proto::Ping {})?,
+            }
+        }
+        Err(Errno::IO)
+    }
+
+    fn log(&self) -> &Log {
+        &self.log
+    }
+
+    fn attach(&self, ino: Ino) -> Result<Attached, Errno> {
+        self.call(proto::Attach { ino })
+    }
+
+    fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno> {
+        self.call(proto::Segment {
+            min_bytes,
+            want_bytes,
+        })
+    }
+
+    fn locate(&self, ino: Ino, offset: u64, length: u64) -> Result<Located, Errno> {
+        self.call(proto::Locate {
+            ino,
+            offset,
+            length,
+        })
+    }
+
+    fn rank(&self) -> u16 {
+        self.site.rank.0
+    }
+
+    fn fetch(
+        &self,
+        ranges: Vec<LogRange>,
+        show: &mut dyn FnMut(&[AtomicU64]),
+    ) -> Result<(), Errno> {
+        self.call(proto::Fetch { ranges })?;
+        show(self.memory.shown());
+        Ok(())
+    }
+
+    fn publish(&self, ino: Ino) -> Result<(), Errno> {
+        let done = self.call(proto::Flush { ino });
+        self.published.set(done.is_ok());
+        done
+    }
+
+    fn push(&self, record: &Record) -> Result<(), Errno> {
+        if self.memory.records().push(record).is_ok() {
+            return Ok(());
+        }
+        self.call(proto::Publish {})?;
+        self.memory.records().push(record).map_err(|_| Errno::IO)
+    }
+
+    fn note(&self, note: Note) {
+        if self.memory.notes().push(note).is_err() && self.call(proto::Publish {}).is_ok() {
+            let _ = self.memory.notes().push(note);
+        }
+    }
+
+    fn slabs(&self) -> &SlabMap {
+        self.site.storage.slabs()
+    }
+
+    fn count(&self, _: Counter, _: u64) {}
+}

@@ -1,0 +1,547 @@
+//! What a client does: operations on a few names and files, drawn from its seed, each noted
+//! with what came of it.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use weir_core::names::FileType;
+use weir_core::placement::SLICE_BYTES;
+use weir_core::proto;
+use weir_core::types::{Ino, Rank};
+use weir_fabric::sim::dice::Dice;
+
+use crate::bytes::{Block, Read, Span, BLOCK};
+use crate::executor::Executor;
+use crate::linear::Call;
+use crate::model::{NameOp, Outcome, Seat};
+use crate::process::{File, Process};
+use crate::record::Record;
+
+/// Names in a directory that programs use.
+const NAMES: u64 = 4;
+/// Blocks of a file that they use, in each of a few slices.
+const BLOCKS: u64 = 24;
+/// Slices of a file that they use.
+const SLICES: [u64; 4] = [0, 0, 1, 5];
+/// Files that a program has open, at most.
+const OPEN: usize = 3;
+/// No operation may take longer, whatever happens.
+const LONGEST: Duration = Duration::from_secs(70);
+
+/// Who does operations and notes them.
+pub struct Actor<'f> {
+    /// Its number.
+    pub number: usize,
+    /// Its node.
+    pub rank: Rank,
+    /// Its process.
+    pub process: Process<'f>,
+    /// Where it notes.
+    pub record: Rc<Record>,
+    /// The clock.
+    pub executor: Executor,
+    /// Whether calls may fail for want of a server, and for want of room.
+    pub bears: Bears,
+}
+
+/// Which errors are no fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bears {
+    /// EIO, and what comes of it.
+    pub lost: bool,
+    /// ENOSPC.
+    pub full: bool,
+}
+
+/// Reasons of the namespace.
+fn refuses(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::NOENT
+            | Errno::EXIST
+            | Errno::NOTDIR
+            | Errno::ISDIR
+            | Errno::NOTEMPTY
+            | Errno::INVAL
+            | Errno::STALE
+    )
+}
+
+impl Actor<'_> {
+    /// Waits.
+    pub fn wait<T>(&self, future: impl std::future::Future<Output = T>) -> T {
+        self.process.wait(future)
+    }
+
+    fn begin(&self) -> (u64, Duration) {
+        (self.record.event(), self.executor.now())
+    }
+
+    /// Notes the end of an operation; when that was.
+    fn end<T: std::fmt::Debug>(
+        &self,
+        began: (u64, Duration),
+        what: &impl std::fmt::Debug,
+        result: &Result<T, Errno>,
+        usual: bool,
+    ) -> u64 {
+        let (number, now) = (self.number, self.executor.now());
+        let rank = self.rank.0;
+        self.record.line(
+            now,
+            format_args!("client {number} at {rank}: {what:?} -> {result:?}"),
+        );
+        let lost = matches!(result, Err(Errno::IO | Errno::SHUTDOWN));
+        self.record.count(lost);
+        let borne = match result {
+            Ok(_) => true,
+            Err(Errno::NOSPC) => self.bears.full,
+            Err(_) => usual || self.bears.lost,
+        };
+        if !borne {
+            let error = result.as_ref().err();
+            self.record
+                .fault(format!("client {number} at {rank}: {what:?} -> {error:?}"));
+        }
+        if now.checked_sub(began.1).unwrap() > LONGEST {
+            let took = now.checked_sub(began.1).unwrap();
+            self.record
+                .fault(format!("client {number} at {rank}: {what:?} took {took:?}"));
+        }
+        self.record.event()
+    }
+
+    /// Notes an operation on names.
+    fn named<T: std::fmt::Debug>(
+        &self,
+        op: &NameOp,
+        act: impl FnOnce() -> Result<T, Errno>,
+        seen: impl FnOnce(&T) -> Option<(Ino, FileType)>,
+    ) -> Result<T, Errno> {
+        let began = self.begin();
+        let at = {
+            // Noted before it ends: who is killed over it may have done it.
+            let mut calls = self.record.calls.borrow_mut();
+            calls.push(Call {
+                client: self.number,
+                began: began.0,
+                ended: None,
+                op: op.clone(),
+                outcome: Outcome::Unknown,
+            });
+            calls.len() - 1
+        };
+        let result = act();
+        // It was made, and taken away before it was opened.
+        let gone = matches!(result, Err(Errno::CANCELED));
+        let usual = gone || matches!(&result, Err(error) if refuses(*error));
+        let ended = self.end(began, op, &result, usual);
+        let mut calls = self.record.calls.borrow_mut();
+        calls[at].ended = Some(ended);
+        calls[at].outcome = match &result {
+            Ok(value) => Outcome::Done(seen(value)),
+            Err(error) if refuses(*error) => Outcome::Refused,
+            Err(_) => Outcome::Unknown,
+        };
+        result
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&self, at: Seat) -> Result<Ino, Errno> {
+        let op = proto::Mkdir {
+            parent: at.dir,
+            name: vec![at.name],
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+        };
+        let make = NameOp::Make {
+            at,
+            kind: FileType::Dir,
+            exclusive: true,
+        };
+        self.named(
+            &make,
+            || self.process.call(op),
+            |ino| Some((*ino, FileType::Dir)),
+        )
+    }
+
+    /// What a name names.
+    pub fn find(&self, at: Seat) -> Result<Option<(Ino, FileType)>, Errno> {
+        let (dir, name) = (at.dir, at.name);
+        self.named(
+            &NameOp::Find(at),
+            || {
+                let found = self.process.find(dir, &[name], true)?;
+                Ok(found.map(|child| (child.ino, child.kind)))
+            },
+            |found| *found,
+        )
+    }
+
+    /// Takes a name.
+    pub fn remove(&self, at: Seat, is_dir: bool) -> Result<(), Errno> {
+        let (parent, name) = (at.dir, vec![at.name]);
+        if is_dir {
+            let op = NameOp::Rmdir(at);
+            let rmdir = proto::Rmdir { parent, name };
+            self.named(&op, || self.process.call(rmdir), |()| None)
+        } else {
+            let op = NameOp::Unlink(at);
+            let unlink = proto::Unlink { parent, name };
+            self.named(&op, || self.process.call(unlink), |()| None)
+        }
+    }
+
+    fn rename(&self, from: Seat, to: Seat, flags: u32) -> Result<(), Errno> {
+        let op = proto::Rename {
+            parent: from.dir,
+            name: vec![from.name],
+            new_parent: to.dir,
+            new_name: vec![to.name],
+            flags,
+        };
+        let rename = NameOp::Rename { from, to, flags };
+        self.named(&rename, || self.process.call(op), |()| None)
+    }
+
+    fn link(&self, ino: Ino, at: Seat) -> Result<(), Errno> {
+        let op = proto::Link {
+            ino,
+            parent: at.dir,
+            name: vec![at.name],
+        };
+        self.named(
+            &NameOp::Link { ino, at },
+            || self.process.call(op),
+            |()| None,
+        )
+    }
+
+    fn create(&self, at: Seat, exclusive: bool) -> Result<(Ino, Option<File>), Errno> {
+        let (dir, name) = (at.dir, at.name);
+        let make = NameOp::Make {
+            at,
+            kind: FileType::File,
+            exclusive,
+        };
+        let kind = Cell::new(FileType::File);
+        self.named(
+            &make,
+            || {
+                let made = self.process.create(dir, &[name], exclusive)?;
+                if made.1.is_none() {
+                    // What was there may be a directory.
+                    let attr = self.process.attr(made.0);
+                    kind.set(attr.map_or(FileType::File, |attr| attr.file_type()));
+                }
+                Ok(made)
+            },
+            |made| Some((made.0, kind.get())),
+        )
+    }
+
+    /// Opens a file; with when that began.
+    pub fn open(&self, ino: Ino) -> Result<(File, u64), Errno> {
+        let began = self.begin();
+        let result = self.process.open(ino);
+        // It may have been removed since it was found, and what was found may be a directory.
+        let usual = matches!(&result, Err(error) if refuses(*error));
+        self.end(began, &("open", ino), &result, usual);
+        result.map(|file| (file, began.0))
+    }
+
+    /// Writes blocks, each with the tag of this write.
+    fn write(&self, file: File, first: u64, count: u64, append: bool) {
+        let began = self.begin();
+        let tag = began.0;
+        let bytes = Block::bytes(tag).repeat(usize::try_from(count).expect("few"));
+        let (result, first) = if append {
+            let done = self.process.append(file, &bytes);
+            let at = done.as_ref().map_or(0, |(at, _)| at / BLOCK);
+            (done.map(|(_, n)| n), at)
+        } else {
+            (self.process.write(file, first * BLOCK, &bytes), first)
+        };
+        let what = ("write", file.home, first, count, tag);
+        let ended = self.end(began, &what, &result, false);
+        let span = Span {
+            began: began.0,
+            ended,
+        };
+        let mut note = self.record.bytes.borrow_mut();
+        if let Ok(done) = result {
+            let done = done as u64 / BLOCK;
+            note.wrote(file.home, self.rank, span, (first, done), tag);
+        } else {
+            let never = Span {
+                ended: u64::MAX,
+                ..span
+            };
+            note.wrote(file.home, self.rank, never, (0, u64::MAX), tag);
+        }
+    }
+
+    /// Reads blocks.
+    pub fn read(&self, (file, opened): (File, u64), first: u64, count: u64) -> Vec<Block> {
+        let began = self.begin();
+        let mut bytes = vec![0xEE; usize::try_from(count * BLOCK).expect("few")];
+        let result = self.process.read(file, first * BLOCK, &mut bytes);
+        let blocks = result.map(|n| {
+            let (size, rest) = bytes.split_at_mut(n);
+            rest.fill(0);
+            let whole = size
+                .len()
+                .next_multiple_of(usize::try_from(BLOCK).expect("small"));
+            assert!(whole <= count.try_into().unwrap_or(usize::MAX) * 64);
+            bytes
+                .chunks(usize::try_from(BLOCK).expect("small"))
+                .map(Block::of)
+                .collect::<Vec<_>>()
+        });
+        let what = ("read", file.home, first, count);
+        let ended = self.end(began, &what, &blocks, false);
+        let Ok(blocks) = blocks else {
+            return Vec::new();
+        };
+        let read = Read {
+            rank: self.rank,
+            opened,
+            span: Span {
+                began: began.0,
+                ended,
+            },
+        };
+        let mut note = self.record.bytes.borrow_mut();
+        note.read(file.home, read, first, blocks.clone());
+        blocks
+    }
+
+    fn sync(&self, file: File) {
+        let began = self.begin();
+        let result = self.process.sync(file);
+        let ended = self.end(began, &("fsync", file.home), &result, false);
+        self.published(file, began.0, ended, result.is_ok());
+    }
+
+    fn published(&self, file: File, began: u64, ended: u64, done: bool) {
+        if done {
+            let span = Span { began, ended };
+            let mut note = self.record.bytes.borrow_mut();
+            note.published(file.home, self.rank, span);
+        }
+    }
+
+    fn truncate(&self, file: File, blocks: u64) {
+        let began = self.begin();
+        let result = self.process.truncate(file, blocks * BLOCK);
+        let ended = self.end(began, &("truncate", file.home, blocks), &result, false);
+        let span = Span {
+            began: began.0,
+            ended: if result.is_ok() { ended } else { u64::MAX },
+        };
+        let mut note = self.record.bytes.borrow_mut();
+        note.cut(file.home, self.rank, span, blocks);
+    }
+
+    /// Closes a file.
+    pub fn close(&self, file: File) {
+        let began = self.begin();
+        let result = self.process.close(file);
+        let ended = self.end(began, &("close", file.home), &result, false);
+        self.published(file, began.0, ended, result == Ok(true));
+    }
+
+    /// Entries of a directory, each once.
+    pub fn list(&self, dir: Ino) -> Result<Vec<proto::Entry>, Errno> {
+        let began = self.begin();
+        let result = self.process.readdir(dir);
+        let usual = matches!(&result, Err(error) if refuses(*error));
+        let names = result.as_ref().map(|entries| {
+            let names = entries.iter().map(|entry| (entry.name.clone(), entry.ino));
+            names.collect::<Vec<_>>()
+        });
+        self.end(began, &("readdir", dir), &names.map_err(|e| *e), usual);
+        result
+    }
+
+    fn chmod(&self, ino: Ino, mode: u32) {
+        let began = self.begin();
+        let op = proto::SetAttr {
+            ino,
+            mode: Some(mode),
+            uid: None,
+            gid: None,
+            atime_ns: None,
+            mtime_ns: None,
+        };
+        let result = self.process.call(op);
+        let usual = matches!(&result, Err(error) if refuses(*error));
+        self.end(began, &("chmod", ino, mode), &result, usual);
+    }
+}
+
+/// What a client knows.
+pub struct Program<'a, 'f> {
+    /// Who does it.
+    pub actor: &'a Actor<'f>,
+    /// What it draws from.
+    pub dice: Dice,
+    /// Directories that it has seen.
+    pub dirs: Vec<Ino>,
+    open: Vec<(File, u64)>,
+    files: Vec<Ino>,
+}
+
+impl<'a, 'f> Program<'a, 'f> {
+    /// One that knows these directories.
+    pub fn new(actor: &'a Actor<'f>, dice: Dice, dirs: Vec<Ino>) -> Program<'a, 'f> {
+        Program {
+            actor,
+            dice,
+            dirs,
+            open: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+
+    fn seat(&self) -> Seat {
+        let dir = self.dirs[self.dice.pick(self.dirs.len())];
+        let name = b'a' + u8::try_from(self.dice.roll(NAMES)).expect("few");
+        Seat { dir, name }
+    }
+
+    fn blocks(&self) -> (u64, u64) {
+        let slice = SLICES[self.dice.pick(SLICES.len())];
+        let first = slice * SLICE_BYTES / BLOCK + self.dice.roll(BLOCKS);
+        (first, 1 + self.dice.roll(BLOCKS))
+    }
+
+    /// Does one operation.
+    pub fn step(&mut self) {
+        let (actor, dice) = (self.actor, self.dice.clone());
+        let drawn = dice.roll(100);
+        if drawn < 55 && !self.open.is_empty() {
+            return self.use_file();
+        }
+        match dice.roll(100) {
+            0..22 => self.create(),
+            22..32 => {
+                if let Ok(dir) = actor.mkdir(self.seat()) {
+                    self.know_dir(dir);
+                }
+            }
+            32..44 => self.look(),
+            44..56 => drop(actor.remove(self.seat(), dice.chance(250))),
+            56..82 => {
+                let flags = [0, 0, 0, 1, 2][dice.pick(5)];
+                let _ = actor.rename(self.seat(), self.seat(), flags);
+            }
+            82..90 => {
+                if let Some(ino) = self.files.get(dice.pick(self.files.len())).copied() {
+                    let _ = actor.link(ino, self.seat());
+                }
+            }
+            90..94 => {
+                if let Some(ino) = self.files.get(dice.pick(self.files.len())).copied() {
+                    actor.chmod(ino, 0o600 + u32::try_from(dice.roll(8)).expect("few"));
+                }
+            }
+            _ => self.list(),
+        }
+    }
+
+    fn know_dir(&mut self, dir: Ino) {
+        if !self.dirs.contains(&dir) {
+            self.dirs.push(dir);
+        }
+    }
+
+    fn know_file(&mut self, ino: Ino) {
+        if !self.files.contains(&ino) {
+            self.files.push(ino);
+        }
+    }
+
+    fn keep(&mut self, file: File, opened: u64) {
+        self.open.retain(|(known, _)| *known != file);
+        self.open.push((file, opened));
+        if self.open.len() > OPEN {
+            let (file, _) = self.open.remove(0);
+            self.actor.close(file);
+        }
+    }
+
+    fn create(&mut self) {
+        let opened = self.actor.record.event();
+        let made = self.actor.create(self.seat(), self.dice.chance(500));
+        match made {
+            Ok((ino, Some(file))) => {
+                self.know_file(ino);
+                self.keep(file, opened);
+            }
+            Ok((ino, None)) => self.open_file(ino),
+            Err(_) => {}
+        }
+    }
+
+    fn open_file(&mut self, ino: Ino) {
+        if let Ok((file, opened)) = self.actor.open(ino) {
+            self.know_file(ino);
+            // A file that is open already keeps what it knew.
+            if self.open.iter().all(|(known, _)| *known != file) {
+                self.keep(file, opened);
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        match self.actor.find(self.seat()) {
+            Ok(Some((dir, FileType::Dir))) => self.know_dir(dir),
+            Ok(Some((ino, _))) => self.open_file(ino),
+            _ => {}
+        }
+    }
+
+    fn list(&self) {
+        let dir = self.dirs[self.dice.pick(self.dirs.len())];
+        let Ok(entries) = self.actor.list(dir) else {
+            return;
+        };
+        let mut names: Vec<_> = entries.iter().map(|entry| &entry.name).collect();
+        names.sort();
+        if names.windows(2).any(|two| two[0] == two[1]) {
+            let number = self.actor.number;
+            let fault = format!("client {number}: a name twice in {dir:?}: {names:?}");
+            self.actor.record.fault(fault);
+        }
+    }
+
+    fn use_file(&mut self) {
+        let (actor, dice) = (self.actor, self.dice.clone());
+        let at = dice.pick(self.open.len());
+        let (file, opened) = self.open[at];
+        let (first, count) = self.blocks();
+        match dice.roll(100) {
+            0..30 => actor.write(file, first, count, false),
+            30..38 => actor.write(file, 0, 1 + count % 4, true),
+            38..70 => drop(actor.read((file, opened), first, count)),
+            70..80 => actor.sync(file),
+            80..86 => actor.truncate(file, if dice.chance(500) { 0 } else { first }),
+            _ => {
+                self.open.remove(at);
+                actor.close(file);
+            }
+        }
+    }
+
+    /// Closes all that is open.
+    pub fn finish(&mut self) {
+        for (file, _) in std::mem::take(&mut self.open) {
+            self.actor.close(file);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a run notes: the order of events, what operations saw, what was wrong, and a trace
+//! whose hash tells whether two runs were the same.
+
+use std::cell::{Cell, RefCell};
+use std::fmt::{Arguments, Write};
+use std::time::Duration;
+
+use crate::bytes::Bytes;
+use crate::linear::Call;
+
+/// The notes of one run.
+#[derive(Debug, Default)]
+pub struct Record {
+    next: Cell<u64>,
+    hash: Cell<u64>,
+    lines: RefCell<Vec<String>>,
+    keep: bool,
+    /// Operations on names.
+    pub calls: RefCell<Vec<Call>>,
+    /// What happened to bytes.
+    pub bytes: RefCell<Bytes>,
+    faults: RefCell<Vec<String>>,
+    operations: Cell<u64>,
+    failed: Cell<u64>,
+}
+
+/// FNV-1a.
+fn hash_on(mut hash: u64, bytes: &[u8]) -> u64 {
+    for byte in bytes {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3);
+    }
+    hash
+}
+
+impl Record {
+    /// An empty one; with `keep`, the lines of the trace are kept.
+    pub fn new(keep: bool) -> Record {
+        Record {
+            keep,
+            hash: Cell::new(0xCBF2_9CE4_8422_2325),
+            ..Record::default()
+        }
+    }
+
+    /// The place of an event in the order of all.
+    pub fn event(&self) -> u64 {
+        let next = self.next.get() + 1;
+        self.next.set(next);
+        next
+    }
+
+    /// Adds a line to the trace.
+    pub fn line(&self, now: Duration, what: Arguments<'_>) {
+        let mut line = String::new();
+        // Writing to a string does not fail.
+        let _ = write!(line, "{:>14.6} {what}", now.as_secs_f64() * 1e3);
+        self.hash.set(hash_on(self.hash.get(), line.as_bytes()));
+        if self.keep {
+            self.lines.borrow_mut().push(line);
+        }
+    }
+
+    /// Something was wrong.
+    pub fn fault(&self, what: String) {
+        self.faults.borrow_mut().push(what);
+    }
+
+    /// An operation ended.
+    pub fn count(&self, failed: bool) {
+        self.operations.set(self.operations.get() + 1);
+        self.failed.set(self.failed.get() + u64::from(failed));
+    }
+
+    /// Operations, and those of them that failed for want of a server.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.operations.get(), self.failed.get())
+    }
+
+    /// What was wrong.
+    pub fn faults(&self) -> Vec<String> {
+        self.faults.borrow().clone()
+    }
+
+    /// The trace's hash.
+    pub fn hash(&self) -> u64 {
+        self.hash.get()
+    }
+
+    /// The trace, if it was kept.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.take()
+    }
+}

@@ -1,0 +1,534 @@
+//! One run: the cluster and the programs of a plan, its faults at their times, and, when all is
+//! over, a look at everything from everywhere.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_core::names::FileType;
+use weir_core::types::{ClientId, Ino, Rank};
+use weir_fabric::sim::dice::Dice;
+use weir_fabric::sim::{Count, Network, Weather};
+use weir_fabric::Timing;
+use weir_server::cluster::ROOT;
+
+use crate::bytes::Block;
+use crate::executor::{Executor, Group};
+use crate::fiber::Fiber;
+use crate::linear::{self, Verdict};
+use crate::model::Seat;
+use crate::plan::{Client, Fault, Plan, Trouble};
+use crate::process::Process;
+use crate::program::{Actor, Bears, Program};
+use crate::record::Record;
+use crate::site::Site;
+
+/// A run that lasts longer hangs.
+const MOST: Duration = Duration::from_secs(3600);
+/// Steps of tasks without time passing, at most.
+const MOST_STEPS: u64 = 2_000_000;
+/// After the faults, before the look: servers that lost each other find out and come back.
+const CALM_DOWN: Duration = Duration::from_secs(8);
+/// After all was removed: what lingers is let go of.
+const LET_GO: Duration = Duration::from_secs(15);
+/// Directories that there are from the beginning.
+const DIRS: u8 = 3;
+
+/// What came of a run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outcome {
+    /// What was wrong.
+    pub faults: Vec<String>,
+    /// The trace's hash.
+    pub hash: u64,
+    /// The trace, if it was asked for.
+    pub trace: Vec<String>,
+    /// Operations.
+    pub operations: u64,
+    /// Those that failed for want of a server.
+    pub failed: u64,
+    /// What happened to messages.
+    pub messages: Count,
+    /// How often there was no room.
+    pub full: u64,
+    /// Faults that the plan drew, by name.
+    pub drawn: Vec<&'static str>,
+    /// Whether names were checked to the end.
+    pub decided: bool,
+    /// How long it was, by its own clock.
+    pub lasted: Duration,
+}
+
+/// A client that runs.
+#[derive(Clone, Copy)]
+struct Running {
+    rank: Rank,
+    id: ClientId,
+    group: Group,
+}
+
+struct World {
+    plan: Plan,
+    executor: Executor,
+    network: Network,
+    record: Rc<Record>,
+    sites: RefCell<BTreeMap<Rank, Rc<Site>>>,
+    running: RefCell<BTreeMap<usize, Running>>,
+    dirs: RefCell<Vec<Ino>>,
+    next: Cell<usize>,
+    harness: Group,
+}
+
+/// Runs a plan.
+pub fn run(plan: &Plan, trace: bool) -> Outcome {
+    let dice = Dice::new(plan.seed).fork();
+    let executor = Executor::new(dice.fork());
+    let network = Network::new(plan.servers, Timing::default(), Weather::CALM, dice.next());
+    let harness = executor.group();
+    let world = Rc::new(World {
+        plan: plan.clone(),
+        executor,
+        network,
+        record: Rc::new(Record::new(trace)),
+        sites: RefCell::default(),
+        running: RefCell::default(),
+        dirs: RefCell::default(),
+        next: Cell::new(plan.clients.len()),
+        harness,
+    });
+    for rank in (0..plan.servers).map(Rank) {
+        let storage = (plan.units, plan.warm);
+        let site = Site::start(
+            (rank, plan.servers),
+            storage,
+            &world.executor,
+            &world.network,
+        );
+        world.sites.borrow_mut().insert(rank, site);
+    }
+    world.story();
+    world.outcome()
+}
+
+impl World {
+    /// From the beginning to the end.
+    fn story(self: &Rc<World>) {
+        self.alone(Rank(0), |actor, world| {
+            let mut dirs = vec![ROOT];
+            for number in 0..DIRS {
+                let name = b'A' + number;
+                let made = actor.mkdir(Seat { dir: ROOT, name });
+                dirs.extend(made);
+            }
+            world.dirs.replace(dirs);
+        });
+        self.network.set_weather(self.plan.weather);
+        for client in &self.plan.clients {
+            self.start(*client);
+        }
+        let faults = self.plan.faults.clone();
+        for (number, fault) in faults.into_iter().enumerate() {
+            let world = Rc::clone(self);
+            let executor = self.executor.clone();
+            self.executor.spawn(self.harness, async move {
+                executor.sleep(fault.at).await;
+                world.begin(number, fault);
+                executor.sleep(fault.lasts).await;
+                world.end(fault);
+            });
+        }
+        if !self.go_on(|world| world.running.borrow().is_empty()) {
+            return;
+        }
+        self.executor.kill(self.harness);
+        for fault in &self.plan.faults {
+            self.end(*fault);
+        }
+        self.network.set_weather(Weather::CALM);
+        self.pass(CALM_DOWN);
+        self.look();
+    }
+
+    /// Lets the cluster go on until something is so; false if that never comes.
+    fn go_on(&self, so: impl Fn(&World) -> bool) -> bool {
+        let mut steps = 0;
+        loop {
+            let sites: Vec<Rc<Site>> = self.sites.borrow().values().cloned().collect();
+            let mut any = false;
+            for site in &sites {
+                any |= site.pump();
+            }
+            drop(sites);
+            if self.executor.step() || any {
+                steps += 1;
+                if steps > MOST_STEPS {
+                    self.record
+                        .fault("tasks run, and no time passes".to_owned());
+                    return false;
+                }
+                continue;
+            }
+            if so(self) {
+                return true;
+            }
+            steps = 0;
+            let due = [self.executor.due(), self.network.due()];
+            let Some(due) = due.into_iter().flatten().min().filter(|due| *due < MOST) else {
+                let hang: Vec<usize> = self.running.borrow().keys().copied().collect();
+                self.record.fault(format!("clients {hang:?} hang"));
+                return false;
+            };
+            self.network.run_until(due);
+            self.executor.set_now(due);
+        }
+    }
+
+    fn pass(&self, time: Duration) {
+        let then = self.executor.now() + time;
+        let sleep = self.executor.sleep(time);
+        self.executor.spawn(self.harness, sleep);
+        self.go_on(|world| world.executor.now() >= then);
+    }
+
+    fn site(&self, rank: Rank) -> Option<Rc<Site>> {
+        self.sites.borrow().get(&rank).cloned()
+    }
+
+    /// Starts a program.
+    fn start(self: &Rc<World>, client: Client) {
+        let pause = self.plan.pause;
+        self.process(client.rank, client.number, move |actor, world| {
+            let dice = Dice::new(client.seed);
+            let dirs = world.dirs.borrow().clone();
+            let mut program = Program::new(actor, dice.clone(), dirs);
+            for _ in 0..client.operations {
+                let pause = dice.time((Duration::ZERO, pause));
+                let sleep = world.executor.sleep(pause);
+                actor.wait(sleep);
+                program.step();
+            }
+            program.finish();
+        });
+    }
+
+    /// Runs something as a process of a node, with nothing else to wait for.
+    fn alone(
+        self: &Rc<World>,
+        rank: Rank,
+        act: impl FnOnce(&Actor<'_>, &Rc<World>) + 'static,
+    ) -> bool {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        self.process(rank, number, act);
+        self.go_on(|world| !world.running.borrow().contains_key(&number))
+    }
+
+    fn process(
+        self: &Rc<World>,
+        rank: Rank,
+        number: usize,
+        act: impl FnOnce(&Actor<'_>, &Rc<World>) + 'static,
+    ) {
+        let Some(site) = self.site(rank) else { return };
+        let Some((id, memory)) = site.admit() else {
+            return self.record.fault(format!("no place for client {number}"));
+        };
+        let group = self.executor.group();
+        let running = Running { rank, id, group };
+        self.running.borrow_mut().insert(number, running);
+        let world = Rc::clone(self);
+        let program = move |waiter: &crate::fiber::Waiter<'_>| {
+            let actor = Actor {
+                number,
+                rank,
+                process: Process::new(site, (id, memory), waiter),
+                record: Rc::clone(&world.record),
+                executor: world.executor.clone(),
+                bears: Bears {
+                    lost: world.plan.fails_calls(),
+                    full: world.plan.units < 1000,
+                },
+            };
+            act(&actor, &world);
+            drop(actor);
+            world.gone(number);
+        };
+        self.executor.spawn(group, Fiber::new(program));
+    }
+
+    /// A client's process has ended, one way or the other.
+    fn gone(&self, number: usize) {
+        let Some(running) = self.running.borrow_mut().remove(&number) else {
+            return;
+        };
+        if let Some(site) = self.site(running.rank) {
+            let now_ns = site.now_ns();
+            site.node.borrow_mut().gone(running.id, now_ns);
+        }
+    }
+
+    fn kill_client(&self, number: usize) {
+        let running = self.running.borrow().get(&number).copied();
+        if let Some(running) = running {
+            self.executor.kill(running.group);
+            self.gone(number);
+        }
+    }
+
+    fn kill_server(&self, rank: Rank) {
+        if self.sites.borrow().len() <= 1 {
+            return;
+        }
+        let Some(site) = self.sites.borrow_mut().remove(&rank) else {
+            return;
+        };
+        let here: Vec<usize> = {
+            let running = self.running.borrow();
+            let here = running.iter().filter(|(_, client)| client.rank == rank);
+            here.map(|(number, _)| *number).collect()
+        };
+        for number in here {
+            self.kill_client(number);
+        }
+        self.executor.kill(site.group);
+    }
+
+    fn begin(&self, number: usize, fault: Fault) {
+        let now = self.executor.now();
+        self.record
+            .line(now, format_args!("fault {number}: {:?}", fault.what));
+        match fault.what {
+            Trouble::Cut(a, b) if a != b => self.network.cut(a, b),
+            Trouble::Cut(..) => {}
+            Trouble::Alone(rank) => {
+                for other in (0..self.plan.servers).map(Rank).filter(|o| *o != rank) {
+                    self.network.cut(rank, other);
+                }
+            }
+            Trouble::Slow(rank, times) => self.network.slow(rank, times),
+            Trouble::KillClient(number) => self.kill_client(number),
+            Trouble::KillServer(rank) => self.kill_server(rank),
+            Trouble::KillNode(rank) => {
+                self.network.vanish(rank);
+                self.kill_server(rank);
+            }
+        }
+    }
+
+    fn end(&self, fault: Fault) {
+        match fault.what {
+            Trouble::Cut(a, b) => self.network.heal(a, b),
+            Trouble::Alone(rank) => {
+                for other in (0..self.plan.servers).map(Rank).filter(|o| *o != rank) {
+                    self.network.heal(rank, other);
+                }
+            }
+            Trouble::Slow(rank, _) => self.network.slow(rank, 1),
+            Trouble::KillClient(_) | Trouble::KillServer(_) | Trouble::KillNode(_) => {}
+        }
+    }
+
+    /// Looks at everything from everywhere; then removes it all, and looks what is left.
+    fn look(self: &Rc<World>) {
+        let ranks: Vec<Rank> = self.sites.borrow().keys().copied().collect();
+        let trees = Rc::new(RefCell::new(Vec::new()));
+        for rank in &ranks {
+            let trees = Rc::clone(&trees);
+            self.alone(*rank, move |actor, world| {
+                let tree = Tree::walk(actor, world);
+                trees.borrow_mut().push(tree);
+            });
+        }
+        let trees = trees.take();
+        if self.plan.kills_server() {
+            return;
+        }
+        for (tree, rank) in trees.iter().zip(&ranks) {
+            tree.check(*rank, &self.record);
+            if tree.files != trees[0].files || tree.names != trees[0].names {
+                self.record.fault(format!(
+                    "what servers {:?} and {rank:?} show differs: {:?} and {tree:?}",
+                    ranks[0], trees[0]
+                ));
+            }
+        }
+        let last = ranks[ranks.len() / 2];
+        self.alone(last, |actor, _| remove_all(actor));
+        self.pass(LET_GO);
+        for site in self.sites.borrow().values() {
+            let (used, rank) = (site.storage.used(), site.rank);
+            if used != (0, 0) {
+                let fault = format!("{rank:?}: bytes and segments in use at the end: {used:?}");
+                self.record.fault(fault);
+            }
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let calls = self.record.calls.borrow();
+        let verdict = linear::check(ROOT, &calls);
+        if let Verdict::Broken { most, call } = verdict {
+            let shown: Vec<String> = calls
+                .iter()
+                .filter(|other| other.began <= calls[call].ended.unwrap_or(u64::MAX))
+                .map(|call| format!("{call:?}"))
+                .collect();
+            self.record.fault(format!(
+                "names: {most} operations can be put in order, then not {:?}; of\n  {}",
+                calls[call],
+                shown.join("\n  ")
+            ));
+        }
+        for fault in self.record.bytes.borrow().faults() {
+            self.record.fault(format!("bytes: {fault}"));
+        }
+        let (operations, failed) = self.record.counts();
+        let sites = self.sites.borrow();
+        Outcome {
+            faults: self.record.faults(),
+            hash: self.record.hash(),
+            trace: self.record.lines(),
+            operations,
+            failed,
+            messages: self.network.count(),
+            full: sites.values().map(|site| site.storage.refused()).sum(),
+            drawn: self.plan.faults.iter().map(|f| f.what.name()).collect(),
+            decided: verdict != Verdict::Undecided,
+            lasted: self.executor.now(),
+        }
+    }
+}
+
+/// What one node shows.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Tree {
+    /// What each name of each directory names.
+    names: BTreeMap<(Ino, Vec<u8>), Ino>,
+    /// Links, by file, as its home counts them.
+    links: BTreeMap<Ino, u32>,
+    /// The size, and the blocks at the beginning.
+    files: BTreeMap<Ino, (u64, Vec<Block>)>,
+    dirs: BTreeSet<Ino>,
+    troubles: Vec<String>,
+}
+
+impl Tree {
+    fn walk(actor: &Actor<'_>, world: &World) -> Tree {
+        let mut tree = Tree::default();
+        let mut left = vec![ROOT];
+        while let Some(dir) = left.pop() {
+            if !tree.dirs.insert(dir) {
+                tree.troubles.push(format!("{dir:?} is in two places"));
+                continue;
+            }
+            let Ok(entries) = actor.list(dir) else {
+                tree.troubles.push(format!("{dir:?} cannot be listed"));
+                continue;
+            };
+            for entry in entries {
+                let name = entry.name[0];
+                let found = actor.find(Seat { dir, name });
+                match found {
+                    Ok(Some((ino, FileType::Dir))) => {
+                        left.push(ino);
+                        tree.enter(dir, &entry.name, ino);
+                    }
+                    Ok(Some((ino, _))) => {
+                        tree.enter(dir, &entry.name, ino);
+                        tree.file(actor, ino);
+                    }
+                    other => tree.troubles.push(format!(
+                        "{:?} is listed in {dir:?}, and found is {other:?}",
+                        entry.name
+                    )),
+                }
+            }
+        }
+        // Names that are not listed must not be found.
+        for dir in world.dirs.borrow().iter() {
+            for name in b'a'..b'e' {
+                let found = actor.find(Seat { dir: *dir, name });
+                let listed = tree.names.contains_key(&(*dir, vec![name]));
+                if matches!(found, Ok(Some(_))) && !listed && tree.dirs.contains(dir) {
+                    tree.troubles
+                        .push(format!("{name} in {dir:?} is found, and not listed"));
+                }
+            }
+        }
+        tree
+    }
+
+    fn enter(&mut self, dir: Ino, name: &[u8], ino: Ino) {
+        let before = self.names.insert((dir, name.to_vec()), ino);
+        if before.is_some() {
+            self.troubles.push(format!("{name:?} twice in {dir:?}"));
+        }
+    }
+
+    fn file(&mut self, actor: &Actor<'_>, ino: Ino) {
+        match actor.process.attr(ino) {
+            Ok(attr) => drop(self.links.insert(ino, attr.nlink)),
+            Err(error) => self
+                .troubles
+                .push(format!("attributes of {ino:?}: {error}")),
+        }
+        let Ok((file, opened)) = actor.open(ino) else {
+            self.troubles.push(format!("{ino:?} cannot be opened"));
+            return;
+        };
+        let size = actor.process.attr(ino).map_or(0, |attr| attr.size);
+        let blocks = actor.read((file, opened), 0, 64);
+        actor.close(file);
+        self.files.insert(ino, (size, blocks));
+    }
+
+    fn check(&self, rank: Rank, record: &Record) {
+        for trouble in &self.troubles {
+            record.fault(format!("seen at {rank:?}: {trouble}"));
+        }
+        for (ino, links) in &self.links {
+            let names = self.names.values().filter(|named| *named == ino).count();
+            if u32::try_from(names) != Ok(*links) {
+                let fault = format!("{ino:?} has {names} names and counts {links}, at {rank:?}");
+                record.fault(fault);
+            }
+        }
+    }
+}
+
+/// Removes what is below the root.
+fn remove_all(actor: &Actor<'_>) {
+    let mut dirs = vec![ROOT];
+    let mut inside = Vec::new();
+    while let Some(dir) = dirs.pop() {
+        for entry in actor.list(dir).unwrap_or_default() {
+            let at = Seat {
+                dir,
+                name: entry.name[0],
+            };
+            match actor.find(at.clone()) {
+                Ok(Some((ino, FileType::Dir))) => {
+                    dirs.push(ino);
+                    inside.push(at);
+                }
+                Ok(Some(_)) => {
+                    if let Err(error) = actor.remove(at.clone(), false) {
+                        let fault = format!("{at:?} cannot be removed: {error}");
+                        actor.record.fault(fault);
+                    }
+                }
+                other => {
+                    let fault = format!("{at:?} is not there to be removed: {other:?}");
+                    actor.record.fault(fault);
+                }
+            }
+        }
+    }
+    for at in inside.into_iter().rev() {
+        if let Err(error) = actor.remove(at.clone(), true) {
+            let fault = format!("{at:?} cannot be removed: {error}");
+            actor.record.fault(fault);
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! `cargo xtask simulate`: seeds of the cluster's simulation (`weir-sim`), on all cores.
+//!
+//! A worker process runs a batch of seeds and says before each that it begins: so a seed that
+//! panics, or never ends, is known, and the others go on.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+
+/// How it is called.
+pub const USAGE: &str =
+    "usage: cargo xtask simulate [--seeds N] [--seed FIRST] [--minutes M] [--jobs N]";
+
+/// Seeds that a worker runs: what its clients mapped is given back when it ends.
+const BATCH: u64 = 40;
+/// A seed that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// After so many failing seeds no more are begun.
+const ENOUGH: usize = 5;
+/// Lines of a trace that are shown.
+const SHOWN: usize = 40;
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Wish {
+    first: u64,
+    seeds: u64,
+    time: Option<Duration>,
+    jobs: usize,
+}
+
+impl Wish {
+    fn of(words: &[String]) -> Result<Wish> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut wish = Wish {
+            first: 0,
+            seeds: 0,
+            time: None,
+            jobs: cores,
+        };
+        for pair in words.chunks(2) {
+            let [key, value] = pair else { bail!(USAGE) };
+            let number: u64 = value.parse().with_context(|| format!("{key} {value}"))?;
+            match key.as_str() {
+                "--seeds" => wish.seeds = number,
+                "--seed" => wish.first = number,
+                "--minutes" => wish.time = Some(Duration::from_secs(60 * number)),
+                "--jobs" => wish.jobs = usize::try_from(number)?.max(1),
+                _ => bail!(USAGE),
+            }
+        }
+        if wish.seeds == 0 {
+            wish.seeds = if wish.time.is_some() { u64::MAX } else { 1 };
+        }
+        Ok(wish)
+    }
+}
+
+/// What has come of the seeds so far.
+#[derive(Debug, Default)]
+struct Tally {
+    seeds: u64,
+    sums: BTreeMap<String, u64>,
+    drawn: BTreeMap<String, u64>,
+    /// Failing seeds, with what there is to say at once.
+    failed: BTreeMap<u64, String>,
+}
+
+impl Tally {
+    /// Takes in the line of a seed that ended.
+    fn take(&mut self, line: &str) -> Option<()> {
+        let mut words = line.split(' ');
+        let seed: u64 = words.next()?.parse().ok()?;
+        self.seeds += 1;
+        for word in words {
+            let (key, value) = word.split_once('=')?;
+            match (key, value.parse::<u64>()) {
+                ("drawn", _) => {
+                    for fault in value.split(',').filter(|fault| !fault.is_empty()) {
+                        let (name, count) = fault.split_once(':')?;
+                        *self.drawn.entry(name.to_owned()).or_default() +=
+                            count.parse::<u64>().ok()?;
+                    }
+                }
+                ("hash", _) => {}
+                ("faults", Ok(faults)) if faults > 0 => {
+                    self.failed.insert(seed, format!("{faults} faults"));
+                }
+                (_, Ok(number)) => *self.sums.entry(key.to_owned()).or_default() += number,
+                (_, Err(_)) => return None,
+            }
+        }
+        Some(())
+    }
+
+    fn print(&self, took: Duration) {
+        let sum = |key: &str| self.sums.get(key).copied().unwrap_or(0);
+        let rate = self.seeds * 1000 / u64::try_from(took.as_millis().max(1)).unwrap_or(1);
+        println!(
+            "{} seeds in {:.0?}, {rate} a second; {} operations, {} failed for want of a server",
+            self.seeds,
+            took,
+            sum("operations"),
+            sum("failed")
+        );
+        println!(
+            "messages: {} sent, {} twice, {} may have overtaken others, {} held by cuts; {} \
+             connections broken",
+            sum("sent"),
+            sum("twice"),
+            sum("overtook"),
+            sum("held"),
+            sum("broken")
+        );
+        let drawn: Vec<_> = self
+            .drawn
+            .iter()
+            .map(|(name, count)| format!("{count} {name}"))
+            .collect();
+        println!(
+            "faults: {}; {} times no room",
+            drawn.join(", "),
+            sum("full")
+        );
+        let undecided = self.seeds - sum("decided").min(self.seeds);
+        println!("names of {undecided} seeds were too much to check to the end");
+    }
+}
+
+/// Runs it; success if no seed failed.
+pub fn run(words: &[String]) -> Result<ExitCode> {
+    let wish = Wish::of(words)?;
+    let program = build()?;
+    let begin = Instant::now();
+    let tally = Arc::new(Mutex::new(Tally::default()));
+    let next = Arc::new(AtomicU64::new(wish.first));
+    let end = wish.first.saturating_add(wish.seeds);
+    std::thread::scope(|scope| -> Result<()> {
+        let workers: Vec<_> = (0..wish.jobs)
+            .map(|_| {
+                let (tally, next, program) = (&tally, &next, &program);
+                scope.spawn(move || -> Result<()> {
+                    loop {
+                        let late = wish.time.is_some_and(|time| begin.elapsed() >= time);
+                        let failed = locked(tally).failed.len();
+                        let first = next.fetch_add(BATCH, Ordering::Relaxed);
+                        if late || failed >= ENOUGH || first >= end {
+                            return Ok(());
+                        }
+                        batch(program, first, BATCH.min(end - first), tally)?;
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            worker.join().expect("a worker's thread does not panic")?;
+        }
+        Ok(())
+    })?;
+    let tally = locked(&tally);
+    tally.print(begin.elapsed());
+    for (seed, what) in tally.failed.iter().take(ENOUGH) {
+        explain(&program, *seed, what)?;
+    }
+    if tally.failed.is_empty() {
+        println!("none failed");
+    }
+    Ok(ExitCode::from(u8::from(!tally.failed.is_empty())))
+}
+
+fn locked(tally: &Mutex<Tally>) -> std::sync::MutexGuard<'_, Tally> {
+    tally.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Builds the simulator, optimised, with its checks on.
+fn build() -> Result<PathBuf> {
+    let root = crate::workspace_root();
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .current_dir(&root)
+        .args([
+            "build",
+            "--quiet",
+            "--profile",
+            "sim",
+            "--package",
+            "weir-sim",
+        ])
+        .status()?;
+    ensure!(built.success(), "weir-sim does not build");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    Ok(target.join("sim").join("weir-sim"))
+}
+
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Runs seeds `[first, first + count)`, past those that kill the worker.
+fn batch(program: &Path, first: u64, count: u64, tally: &Mutex<Tally>) -> Result<()> {
+    let (mut at, end) = (first, first + count);
+    while at < end {
+        let mut child = command(program)
+            .args([at.to_string(), (end - at).to_string()])
+            .spawn()?;
+        let (sender, lines) = channel();
+        let out = child.stdout.take().context("a pipe")?;
+        let reader = std::thread::spawn(move || pass_on(out, &sender));
+        let begun = listen(&lines, tally);
+        let word = last_words(&mut child);
+        // It ends with the pipe.
+        let _ = reader.join();
+        match begun {
+            Some(seed) => {
+                let mut tally = locked(tally);
+                tally.seeds += 1;
+                tally.failed.insert(seed, word?);
+                at = seed + 1;
+            }
+            None => at = end,
+        }
+    }
+    Ok(())
+}
+
+fn pass_on(out: impl Read, to: &Sender<String>) {
+    for line in BufReader::new(out).lines().map_while(Result::ok) {
+        if to.send(line).is_err() {
+            return;
+        }
+    }
+}
+
+/// Takes in a worker's lines; the seed that it began and did not end.
+fn listen(lines: &Receiver<String>, tally: &Mutex<Tally>) -> Option<u64> {
+    let mut begun = None;
+    loop {
+        match lines.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                if let Some(seed) = line.strip_prefix("begin ") {
+                    begun = seed.parse().ok();
+                } else if let Some(rest) = line.strip_prefix("end ") {
+                    begun = None;
+                    if locked(tally).take(rest).is_none() {
+                        eprintln!("what is {line:?}?");
+                    }
+                }
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return begun,
+        }
+    }
+}
+
+/// What a worker that is over, or must be, said last.
+fn last_words(child: &mut Child) -> Result<String> {
+    let hangs = child.try_wait()?.is_none() && {
+        // Its output has ended: it is about to, or it hangs.
+        std::thread::sleep(Duration::from_millis(200));
+        child.try_wait()?.is_none()
+    };
+    if hangs {
+        child.kill()?;
+    }
+    child.wait()?;
+    let mut said = String::new();
+    if let Some(mut err) = child.stderr.take() {
+        err.read_to_string(&mut said)?;
+    }
+    let said = said.trim();
+    Ok(match (hangs, said.is_empty()) {
+        (true, _) => "hangs".to_owned(),
+        (false, true) => "the worker died".to_owned(),
+        (false, false) => said.to_owned(),
+    })
+}
+
+/// Says what a failing seed does, and how to see it again.
+fn explain(program: &Path, seed: u64, what: &str) -> Result<()> {
+    println!("\nseed {seed}: {what}");
+    let smaller = command(program)
+        .args(["--shrink", &seed.to_string()])
+        .output()?;
+    let smaller = String::from_utf8_lossy(&smaller.stdout).trim().to_owned();
+    let smaller = if smaller.is_empty() {
+        format!("--replay {seed}")
+    } else {
+        smaller
+    };
+    let replayed = command(program).args(smaller.split(' ')).output()?;
+    let text = String::from_utf8_lossy(&replayed.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    for line in &lines[lines.len().saturating_sub(SHOWN)..] {
+        println!("  {line}");
+    }
+    println!("again: {} {smaller}", program.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn wishes_are_understood() {
+        let wish = Wish::of(&words("--seeds 7 --seed 3 --jobs 2")).unwrap();
+        assert_eq!((wish.first, wish.seeds, wish.jobs), (3, 7, 2));
+        let wish = Wish::of(&words("--minutes 3")).unwrap();
+        assert_eq!(wish.time, Some(Duration::from_secs(180)));
+        assert_eq!(wish.seeds, u64::MAX);
+        assert!(Wish::of(&words("--minutes")).is_err());
+        assert!(Wish::of(&words("--what 3")).is_err());
+    }
+
+    #[test]
+    fn lines_of_seeds_are_added_up() {
+        let mut tally = Tally::default();
+        let line = |seed: u64, faults: u64| {
+            format!("{seed} faults={faults} hash=00ff operations=5 failed=1 decided=1 drawn=cut:2,slow:1")
+        };
+        tally.take(&line(1, 0)).unwrap();
+        tally.take(&line(2, 3)).unwrap();
+        assert_eq!((tally.seeds, tally.sums["operations"]), (2, 10));
+        assert_eq!((tally.drawn["cut"], tally.drawn["slow"]), (4, 2));
+        assert_eq!(tally.failed.keys().copied().collect::<Vec<_>>(), [2]);
+        assert!(tally.take("x").is_none());
+    }
+}
