@@ -26,18 +26,21 @@
 //! | [`links`] | calls, without a socket or clock: repetition, deadlines, lives |
 //! | [`seen`] | calls that came, so that each acts once |
 //! | [`tcp`] | TCP: the handle; `io`: its thread, sockets and handshakes |
+//! | [`ofi`] | libfabric, where it is |
 //! | [`bulk`] | bytes of logs, past the service threads |
 //! | [`sim`] | a network without one, for tests: seeded, one thread, a clock of its own |
 //!
-//! Left out: what is asked (`weir-core`, `proto::peer`), libfabric, and encryption: the
+//! Left out: what is asked (`weir-core`, `proto::peer`), and encryption: the
 //! network between the nodes of a job is trusted with the data, as MPI trusts it.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod bulk;
 pub mod conn;
 pub mod frame;
 mod io;
 pub mod links;
+#[allow(unsafe_code)] // calls into libfabric; see the invariants there
+pub mod ofi;
 mod post;
 pub mod seen;
 pub mod sim;
@@ -49,6 +52,7 @@ use std::time::Duration;
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
 
+pub use ofi::Libfabric;
 pub use tcp::Tcp;
 
 /// A call's number at the server that makes it; never used twice in its life.

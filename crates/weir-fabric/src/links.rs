@@ -141,6 +141,12 @@ impl Links {
         all.filter_map(|peer| peer.due(&self.timing)).min()
     }
 
+    /// Whether a server owes a reply.
+    pub fn awaits(&self, from: Rank) -> bool {
+        let peer = self.peers.get(&from);
+        peer.is_some_and(|peer| !peer.calls.is_empty())
+    }
+
     /// Asks another server. The numbers of calls only grow.
     pub fn ask(&mut self, now: Duration, to: Rank, id: CallId, message: Message) {
         self.next_call = self.next_call.max(id.0 + 1);
@@ -284,6 +290,15 @@ impl Links {
         let peer = self.peers.entry(to).or_default();
         if peer.calls.remove(&call).is_some() {
             self.events.push_back(Event::Done(call, Ok(message)));
+        }
+    }
+
+    /// The transport has ended: nothing that is asked has a reply any more.
+    pub fn end(&mut self) {
+        for peer in self.peers.values_mut() {
+            let ended = std::mem::take(&mut peer.calls).into_keys();
+            let ended = ended.map(|id| Event::Done(id, Err(Lost::Ended)));
+            self.events.extend(ended);
         }
     }
 

@@ -5,10 +5,14 @@
 //! | `suite` | the cases |
 //! | `servers` | what they are written in, and what a transport must give: `Transport` |
 //! | `tcp` | over loopback |
+//! | `libfabric` | over its provider `tcp;ofi_rxm`, with and without remote reads |
+//! | `relay` | trouble for TCP |
 //! | `sim` | in one thread |
 //!
 //! Another transport implements `Transport` in a module of its own and gets a line in `main`.
 
+mod libfabric;
+mod relay;
 mod servers;
 mod sim;
 mod suite;
@@ -21,6 +25,14 @@ fn main() {
     let arguments = Arguments::from_args();
     let mut trials = trials::<tcp::Loopback>("tcp");
     trials.extend(self::trials::<sim::Simulated>("sim"));
+    let mut over_libfabric = self::trials::<libfabric::Reading>("libfabric");
+    over_libfabric.extend(self::trials::<libfabric::Messages>("libfabric-messages"));
+    if let Err(why) = libfabric::usable() {
+        eprintln!("NOT RUN, libfabric: {why}");
+        let ignored = over_libfabric.into_iter();
+        over_libfabric = ignored.map(|trial| trial.with_ignored_flag(true)).collect();
+    }
+    trials.extend(over_libfabric);
     libtest_mimic::run(&arguments, trials).exit();
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use weir_core::types::Rank;
 use weir_fabric::frame::{Greeting, Head, Kind, Plane, VERSION};
 use weir_fabric::{CallId, Membership, Tcp, Timing};
 
+use crate::relay::relay;
 use crate::servers::{Transport, Wrong};
 
 /// A loopback network.
@@ -131,40 +132,4 @@ fn frame(kind: Kind, body: &[u8]) -> Vec<u8> {
         bulk: 0,
     };
     [&head.encode()[..], body].concat()
-}
-
-/// Passes connections on to `behind`, and breaks each after a number of bytes that grows.
-fn relay(behind: SocketAddr) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for (i, near) in listener.incoming().enumerate() {
-            let Ok(near) = near else { return };
-            let Ok(far) = TcpStream::connect(behind) else {
-                return; // the server was killed
-            };
-            let bytes = 2000 + 3000 * i;
-            for (from, to) in [
-                (near.try_clone().unwrap(), far.try_clone().unwrap()),
-                (far, near),
-            ] {
-                std::thread::spawn(move || pass_on(from, to, bytes));
-            }
-        }
-    });
-    address
-}
-
-fn pass_on(mut from: TcpStream, mut to: TcpStream, bytes: usize) {
-    let (mut left, mut buffer) = (bytes, [0; 500]);
-    while left > 0 {
-        match from.read(&mut buffer) {
-            Ok(n) if n > 0 && to.write_all(&buffer[..n]).is_ok() => {
-                left = left.saturating_sub(n);
-            }
-            _ => break,
-        }
-    }
-    let _ = to.shutdown(Shutdown::Both);
-    let _ = from.shutdown(Shutdown::Both);
 }

@@ -1,0 +1,363 @@
+//! An open endpoint of reliable datagrams with its queue and its address vector: opening,
+//! closing, memory for remote reads. What it sends and receives is in `transfer`.
+//!
+//! Invariants:
+//! - all calls into the provider come from one thread at a time (`FI_THREAD_DOMAIN`), which
+//!   `&mut self` and the lack of `Sync` see to;
+//! - bytes that an operation under way may use belong to the endpoint, and are freed only when
+//!   the operation has ended or the endpoint is closed. A provider that cannot close it keeps
+//!   them for good.
+
+use core::ffi::c_int;
+use std::collections::{HashMap, VecDeque};
+use std::mem::ManuallyDrop;
+use std::os::fd::RawFd;
+use std::ptr::{null_mut, NonNull};
+
+use super::abi;
+use super::library::{library, Library, Offer, Offers, Unusable};
+use super::memory::{Bytes, Owned};
+use super::opening::{function, open, Calls, Failure, Opened};
+use super::packet::PACKET_MOST;
+use super::transfer::{Completion, Landing, Operation, Slots};
+use super::Choice;
+
+/// Providers that are no better than nothing here: they spin while they wait, are for tests or
+/// for one node, or lose messages. Hooks and what is layered on other layers too.
+const LEFT_OUT: &[&str] = &[
+    "net", "sockets", "shm", "sm2", "udp", "UDP", "usnic", "rstream",
+];
+/// Providers of networks that do more than TCP, best first.
+pub const FAST: &[&str] = &[
+    "cxi",
+    "efa",
+    "opx",
+    "psm3",
+    "psm2",
+    "verbs;ofi_rxm",
+    "verbs",
+];
+/// The longest name of an endpoint.
+pub const NAME_MOST: usize = 512;
+
+/// Whether a provider is of use to weir.
+pub fn is_usable(provider: &str) -> bool {
+    let core = provider.split(';').next().unwrap_or("");
+    !LEFT_OUT.contains(&core) && !provider.contains("hook") && !provider.contains("ofi_rxd")
+}
+
+/// A peer, as this endpoint numbers it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Address(pub(super) abi::Addr);
+
+/// Memory that a peer may read.
+pub struct Readable {
+    /// `None` where the provider gives no remote reads.
+    mr: Option<Owned<abi::Mr>>,
+    bytes: Bytes,
+}
+
+/// Where a peer finds memory that it may read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Random, and what says that one may.
+    pub key: u64,
+    /// Where it begins.
+    pub address: u64,
+}
+
+/// What the provider may use.
+pub(super) struct Memory {
+    pub slots: Slots,
+    pub landings: HashMap<u64, Landing>,
+    pub readable: HashMap<u64, Readable>,
+    /// By the address of their contexts.
+    pub operations: HashMap<usize, NonNull<Operation>>,
+}
+
+/// An endpoint.
+pub struct Endpoint {
+    pub(super) library: &'static Library,
+    provider: String,
+    name: Vec<u8>,
+    mr_mode: c_int,
+    key_mask: u64,
+    pub(super) calls: Calls,
+    pub(super) memory: ManuallyDrop<Memory>,
+    pub(super) ready: VecDeque<Completion>,
+    pub(super) wait_fd: RawFd,
+    /// How often the provider said that there is something, and there was nothing.
+    pub(super) restless: u32,
+    /// `None` once it is closed.
+    pub(super) ep: Option<Owned<abi::Ep>>,
+    // Closed in this order.
+    pub(super) cq: Owned<abi::Cq>,
+    pub(super) av: Owned<abi::Av>,
+    pub(super) domain: Owned<abi::Domain>,
+    pub(super) fabric: Owned<abi::Fabric>,
+    _info: Offers,
+}
+
+// SAFETY: nothing in it is bound to a thread; the domain was opened for threads that come one
+// at a time, and the type is not Sync.
+unsafe impl Send for Endpoint {}
+
+impl Endpoint {
+    /// Opens what is chosen. The error is of the last one tried.
+    pub fn open(choice: &Choice) -> Result<Endpoint, Unusable> {
+        let (library, provider) = (library()?, choice.provider.as_deref());
+        let mut error = None;
+        let all = [abi::MSG | abi::RMA, abi::MSG];
+        for caps in &all[usize::from(!choice.reads)..] {
+            for source in [Some(choice.source), None] {
+                let offers = match library.offers(provider, source, *caps) {
+                    Ok(offers) => offers,
+                    Err(why) => {
+                        error.get_or_insert(why);
+                        continue;
+                    }
+                };
+                let Some(name) = choice.provider.clone().or_else(|| best(&offers)) else {
+                    continue;
+                };
+                match Endpoint::open_one(library, offers, &name) {
+                    Ok(endpoint) => return Ok(endpoint),
+                    Err(why) => error = Some(why),
+                }
+            }
+        }
+        Err(error.unwrap_or_else(|| Unusable::Provider("is of use here".to_owned())))
+    }
+
+    fn open_one(
+        library: &'static Library,
+        offers: Offers,
+        provider: &str,
+    ) -> Result<Endpoint, Unusable> {
+        let failed = |(call, code): Failure| Unusable::Call {
+            provider: provider.to_owned(),
+            call,
+            why: library.error(code),
+        };
+        let offer = offers.iter().find(|offer| offer.provider() == provider);
+        let offer = offer.ok_or_else(|| failed(("fi_getinfo", abi::ENODATA)))?;
+        let limits = offer.limits();
+        let (mr_mode, key_bytes, longest) =
+            limits.ok_or_else(|| failed(("fi_getinfo", libc::EINVAL)))?;
+        if longest < PACKET_MOST {
+            return Err(failed(("its longest message", libc::EMSGSIZE)));
+        }
+        let Opened {
+            calls,
+            name,
+            wait_fd,
+            ep,
+            cq,
+            av,
+            domain,
+            fabric,
+        } = Opened::new(library, offer).map_err(failed)?;
+        let mut endpoint = Endpoint {
+            library,
+            provider: provider.to_owned(),
+            name,
+            mr_mode,
+            key_mask: match key_bytes {
+                0..8 => (1 << (8 * key_bytes)) - 1,
+                _ => u64::MAX,
+            },
+            calls,
+            memory: ManuallyDrop::new(Memory {
+                slots: Slots::default(),
+                landings: HashMap::new(),
+                readable: HashMap::new(),
+                operations: HashMap::new(),
+            }),
+            ready: VecDeque::new(),
+            wait_fd,
+            restless: 0,
+            ep: Some(ep),
+            cq,
+            av,
+            domain,
+            fabric,
+            _info: offers,
+        };
+        match endpoint.receive_all() {
+            0 => Ok(endpoint),
+            code => Err(failed(("fi_recv", code))),
+        }
+    }
+
+    /// Its provider.
+    pub fn provider(&self) -> &str {
+        &self.provider
+    }
+
+    /// By what others reach it.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Whether others' memory can be read without their taking part.
+    pub fn reads(&self) -> bool {
+        self.calls.read.is_some()
+    }
+
+    /// Learns a peer's name.
+    pub fn resolve(&mut self, name: &[u8]) -> Option<Address> {
+        // A name is as long as ours: one that is not is none of this provider's.
+        if name.len() != self.name.len() {
+            return None;
+        }
+        // SAFETY: the vector is open.
+        let insert = unsafe { function!((*self.av.as_ptr()).ops, abi::OpsAv, insert) }?;
+        let mut address = abi::ADDR_UNSPEC;
+        // SAFETY: one name, of the length that the provider gives its names; it is copied.
+        let count = unsafe {
+            insert(
+                self.av.as_ptr(),
+                name.as_ptr().cast(),
+                1,
+                &raw mut address,
+                0,
+                null_mut(),
+            )
+        };
+        (count == 1).then_some(Address(address))
+    }
+
+    /// Registers memory; what demands no registration gets none.
+    pub(super) fn register(
+        &self,
+        bytes: &Bytes,
+        access: u64,
+        key: u64,
+    ) -> Result<Owned<abi::Mr>, c_int> {
+        let domain = self.domain.as_ptr();
+        // SAFETY: the domain is open. The bytes stay where they are until the registration is
+        // closed, which their owners do first.
+        let mr: Owned<abi::Mr> = unsafe {
+            let reg = function!((*domain).mr, abi::OpsMr, reg).ok_or(-libc::ENOSYS)?;
+            let start = bytes.at(0, bytes.len()).cast_const().cast();
+            let (fid, len) = (&raw mut (*domain).fid, bytes.len());
+            open("fi_mr_reg", |out| {
+                reg(fid, start, len, access, 0, key, 0, out, null_mut())
+            })
+            .map_err(|(_, code)| code)?
+        };
+        if self.mr_mode & abi::MR_ENDPOINT != 0 {
+            let ep = self.ep.as_ref().ok_or(-libc::EINVAL)?;
+            // SAFETY: the endpoint is open; registrations for others are closed before it.
+            let code = unsafe { mr.bind(ep.fid(), 0) };
+            if code != 0 {
+                return Err(code);
+            }
+            // SAFETY: enabling takes no argument.
+            let code = unsafe { mr.control(abi::ENABLE, null_mut()) };
+            if code != 0 {
+                return Err(code);
+            }
+        }
+        Ok(mr)
+    }
+
+    /// Registers memory for local use, where the provider wants that.
+    pub(super) fn register_local(
+        &self,
+        bytes: &Bytes,
+        access: u64,
+    ) -> Result<Option<Owned<abi::Mr>>, c_int> {
+        if self.mr_mode & abi::MR_LOCAL == 0 {
+            return Ok(None);
+        }
+        self.register(bytes, access, random() & self.key_mask)
+            .map(Some)
+    }
+
+    /// Lets peers who know the place read `bytes`, until [`Endpoint::retract`].
+    pub fn offer(&mut self, bytes: Vec<u8>) -> Result<Place, c_int> {
+        let bytes = Bytes::new(bytes);
+        let wanted = random() & self.key_mask;
+        let (mr, key) = if self.reads() {
+            let mr = self.register(&bytes, abi::REMOTE_READ, wanted)?;
+            // SAFETY: the registration is open.
+            let key = unsafe { (*mr.as_ptr()).key };
+            (Some(mr), key)
+        } else {
+            (None, wanted)
+        };
+        let address = match self.mr_mode & abi::MR_VIRT_ADDR {
+            0 => 0,
+            _ => bytes.at(0, 0) as u64,
+        };
+        let before = self.memory.readable.insert(key, Readable { mr, bytes });
+        // The provider refuses a key that it has, and a random one is not met twice.
+        debug_assert!(before.is_none());
+        Ok(Place { key, address })
+    }
+
+    /// A part of what is offered, for those who cannot read it themselves.
+    pub fn offered(&mut self, key: u64, offset: u64, len: usize) -> Option<&[u8]> {
+        let readable = self.memory.readable.get_mut(&key)?;
+        let offset = usize::try_from(offset).ok()?;
+        let left = readable.bytes.len().checked_sub(offset)?;
+        // SAFETY: peers only read these bytes.
+        Some(unsafe { readable.bytes.slice(offset, len.min(left)) })
+    }
+
+    /// Ends what an offer allowed.
+    pub fn retract(&mut self, key: u64) {
+        if let Some(Readable { mr, bytes }) = self.memory.readable.remove(&key) {
+            match mr.map_or(Ok(()), Owned::close) {
+                Ok(()) => drop(bytes),
+                Err(code) => {
+                    // It may still be read: it is not given back.
+                    tracing::warn!(error = self.library.error(code), "memory stays registered");
+                    std::mem::forget(bytes);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // Registrations that are bound to the endpoint are closed before it.
+        let readable: Vec<u64> = self.memory.readable.keys().copied().collect();
+        for key in readable {
+            self.retract(key);
+        }
+        let closed = self.ep.take().map_or(Ok(()), Owned::close);
+        if let Err(code) = closed {
+            let error = self.library.error(code);
+            tracing::error!(error, "the endpoint stays open, and its memory in use");
+            return;
+        }
+        for operation in std::mem::take(&mut self.memory.operations).into_values() {
+            // SAFETY: each is of Box::into_raw and was in the table once; the endpoint is
+            // closed, so that its operation has ended.
+            drop(unsafe { Box::from_raw(operation.as_ptr()) });
+        }
+        // SAFETY: dropped once, here; nothing uses it after this.
+        unsafe { ManuallyDrop::drop(&mut self.memory) };
+    }
+}
+
+/// The best of what is offered: a network that does more than TCP, else TCP with messages of any
+/// size.
+fn best(offers: &Offers) -> Option<String> {
+    let names = offers.iter().map(|offer: Offer<'_>| offer.provider());
+    let rank = |name: &String| {
+        let fast = FAST.iter().position(|fast| fast == name);
+        fast.unwrap_or(FAST.len() + usize::from(!name.contains(';')))
+    };
+    names.filter(|name| is_usable(name)).min_by_key(rank)
+}
+
+/// A number that nobody guesses.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).expect("the kernel gives random numbers");
+    u64::from_le_bytes(bytes)
+}

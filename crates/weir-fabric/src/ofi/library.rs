@@ -1,0 +1,296 @@
+//! libfabric as it is found at run time: `dlopen`, the six functions that are symbols, and
+//! lists of what the providers offer.
+//!
+//! The symbols are asked for with the versions whose structures `abi` has: a library may have
+//! others of the same names. The library is never closed: providers leave threads and handlers
+//! of the process's end behind.
+
+use core::ffi::{c_char, c_int, c_void, CStr};
+use std::ffi::CString;
+use std::net::SocketAddr;
+use std::ptr::{null, null_mut, NonNull};
+use std::sync::OnceLock;
+
+use super::abi;
+
+/// The oldest and the first too new version, major and minor: of 1.10 the structures are known,
+/// and 2.x keeps the versions of symbols that are asked for here.
+const VERSIONS: std::ops::Range<(u32, u32)> = (1, 10)..(3, 0);
+/// The version whose behaviour is asked for.
+pub const API_VERSION: u32 = 0x0001_000A;
+/// The name by which all of them are installed.
+const NAME: &CStr = c"libfabric.so.1";
+
+/// Why libfabric cannot be used here.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unusable {
+    /// The loader does not find it, or something that it needs.
+    #[error("it cannot be loaded: {0}")]
+    Absent(String),
+    /// Another version than what is known.
+    #[error("its version {0}.{1} is none of 1.10 to 2.x")]
+    Version(u32, u32),
+    /// It is called so, but is something else.
+    #[error("it has no {0}")]
+    Symbol(&'static str),
+    /// Nothing here does what is needed.
+    #[error("no provider {0}")]
+    Provider(String),
+    /// A provider that was found does not work.
+    #[error("{provider}: {call}: {why}")]
+    Call {
+        /// The provider.
+        provider: String,
+        /// What was tried.
+        call: &'static str,
+        /// How it failed.
+        why: String,
+    },
+}
+
+type GetInfo = unsafe extern "C" fn(
+    u32,
+    *const c_char,
+    *const c_char,
+    u64,
+    *const abi::Info,
+    *mut *mut abi::Info,
+) -> c_int;
+type FreeInfo = unsafe extern "C" fn(*mut abi::Info);
+type DupInfo = unsafe extern "C" fn(*const abi::Info) -> *mut abi::Info;
+type OpenFabric =
+    unsafe extern "C" fn(*mut abi::FabricAttr, *mut *mut abi::Fabric, *mut c_void) -> c_int;
+type StrError = unsafe extern "C" fn(c_int) -> *const c_char;
+type Version = unsafe extern "C" fn() -> u32;
+
+/// The loaded library.
+#[derive(Debug)]
+pub struct Library {
+    getinfo: GetInfo,
+    freeinfo: FreeInfo,
+    dupinfo: DupInfo,
+    /// `fi_fabric`.
+    pub fabric: OpenFabric,
+    strerror: StrError,
+    version: u32,
+}
+
+/// The library; loaded when it is first asked for.
+pub fn library() -> Result<&'static Library, Unusable> {
+    static LIBRARY: OnceLock<Result<Library, Unusable>> = OnceLock::new();
+    LIBRARY
+        .get_or_init(Library::load)
+        .as_ref()
+        .map_err(Clone::clone)
+}
+
+impl Library {
+    fn load() -> Result<Library, Unusable> {
+        // SAFETY: the name is a C string; constructors of what it names run here, which is what
+        // an administrator who installs libfabric asks for.
+        let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let Some(handle) = NonNull::new(handle) else {
+            return Err(Unusable::Absent(loader_error()));
+        };
+        let symbol = |name: &'static CStr, version: &CStr| {
+            // SAFETY: the handle is open, and the names are C strings.
+            let found = unsafe { libc::dlvsym(handle.as_ptr(), name.as_ptr(), version.as_ptr()) };
+            NonNull::new(found).ok_or(Unusable::Symbol(name.to_str().unwrap_or("")))
+        };
+        let version = symbol(c"fi_version", c"FABRIC_1.0")?;
+        // SAFETY: that is `uint32_t fi_version(void)`.
+        let version = unsafe { std::mem::transmute::<NonNull<c_void>, Version>(version)() };
+        let parts = (version >> 16, version & 0xFFFF);
+        if !VERSIONS.contains(&parts) {
+            return Err(Unusable::Version(parts.0, parts.1));
+        }
+        let getinfo = symbol(c"fi_getinfo", c"FABRIC_1.3")?;
+        let freeinfo = symbol(c"fi_freeinfo", c"FABRIC_1.3")?;
+        let dupinfo = symbol(c"fi_dupinfo", c"FABRIC_1.3")?;
+        let fabric = symbol(c"fi_fabric", c"FABRIC_1.1")?;
+        let strerror = symbol(c"fi_strerror", c"FABRIC_1.0")?;
+        // SAFETY: a symbol of a name and version has the type that the header of that version
+        // gives it, which is that of the field; and the library is never closed.
+        unsafe {
+            Ok(Library {
+                getinfo: std::mem::transmute::<NonNull<c_void>, GetInfo>(getinfo),
+                freeinfo: std::mem::transmute::<NonNull<c_void>, FreeInfo>(freeinfo),
+                dupinfo: std::mem::transmute::<NonNull<c_void>, DupInfo>(dupinfo),
+                fabric: std::mem::transmute::<NonNull<c_void>, OpenFabric>(fabric),
+                strerror: std::mem::transmute::<NonNull<c_void>, StrError>(strerror),
+                version,
+            })
+        }
+    }
+
+    /// Its version, as `1.17`.
+    pub fn version(&self) -> String {
+        format!("{}.{}", self.version >> 16, self.version & 0xFFFF)
+    }
+
+    /// What an error, negative or not, is called.
+    pub fn error(&self, code: c_int) -> String {
+        // SAFETY: fi_strerror takes any number and gives a static string or null.
+        let text = unsafe { (self.strerror)(code.saturating_abs()) };
+        if text.is_null() {
+            return format!("error {code}");
+        }
+        // SAFETY: a string of the library's, which ends with 0 and is read at once.
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// What the providers offer, best first, for endpoints of reliable datagrams that send
+    /// messages and have all of `caps`. `source` is where this node is to be reached, for the
+    /// providers whose addresses are of that kind.
+    pub fn offers(
+        &'static self,
+        provider: Option<&str>,
+        source: Option<SocketAddr>,
+        caps: u64,
+    ) -> Result<Offers, Unusable> {
+        let hints = self.hints(provider, caps)?;
+        let node = source.map(|source| source.ip().to_string());
+        let node = node.and_then(|node| CString::new(node).ok());
+        let service = source.and_then(|source| CString::new(source.port().to_string()).ok());
+        let pointer = |text: &Option<CString>| text.as_ref().map_or(null(), |text| text.as_ptr());
+        let flags = if source.is_some() { abi::SOURCE } else { 0 };
+        let mut first = null_mut();
+        // SAFETY: node and service are C strings or null, hints are whole, `first` is written.
+        let result = unsafe {
+            (self.getinfo)(
+                API_VERSION,
+                pointer(&node),
+                pointer(&service),
+                flags,
+                hints.first.as_ptr(),
+                &raw mut first,
+            )
+        };
+        match NonNull::new(first) {
+            Some(first) if result == 0 => Ok(Offers {
+                library: self,
+                first,
+            }),
+            _ => {
+                let what = provider.unwrap_or("that is not left out");
+                Err(Unusable::Provider(if -result == abi::ENODATA {
+                    format!("{what} offers reliable datagrams here")
+                } else {
+                    format!("{what}: {}", self.error(result))
+                }))
+            }
+        }
+    }
+
+    fn hints(&'static self, provider: Option<&str>, caps: u64) -> Result<Offers, Unusable> {
+        // SAFETY: dupinfo of null allocates an info with all its attributes, or gives null.
+        let hints = NonNull::new(unsafe { (self.dupinfo)(null()) });
+        let first = hints.ok_or(Unusable::Symbol("memory for hints"))?;
+        let hints = Offers {
+            library: self,
+            first,
+        };
+        // SAFETY: just allocated, with its attributes, and ours alone. The name is of malloc,
+        // as freeinfo frees it.
+        unsafe {
+            let info = &mut *first.as_ptr();
+            info.caps = caps;
+            info.mode = abi::CONTEXT | abi::CONTEXT2;
+            (*info.ep_attr).kind = abi::EP_RDM;
+            let domain = &mut *info.domain_attr;
+            domain.mr_mode = abi::MR_LOCAL
+                | abi::MR_VIRT_ADDR
+                | abi::MR_ALLOCATED
+                | abi::MR_PROV_KEY
+                | abi::MR_ENDPOINT;
+            domain.threading = abi::THREAD_DOMAIN;
+            domain.control_progress = abi::PROGRESS_MANUAL;
+            domain.data_progress = abi::PROGRESS_MANUAL;
+            domain.resource_mgmt = abi::RM_ENABLED;
+            if let Some(name) = provider.and_then(|name| CString::new(name).ok()) {
+                (*info.fabric_attr).prov_name = libc::strdup(name.as_ptr());
+            }
+        }
+        Ok(hints)
+    }
+}
+
+fn loader_error() -> String {
+    // SAFETY: dlerror gives a string of the loader's that is read before its next call on this
+    // thread, or null.
+    unsafe {
+        let text = libc::dlerror();
+        if text.is_null() {
+            return "for no reason".to_owned();
+        }
+        CStr::from_ptr(text).to_string_lossy().into_owned()
+    }
+}
+
+/// A list of infos, ours.
+#[derive(Debug)]
+pub struct Offers {
+    library: &'static Library,
+    first: NonNull<abi::Info>,
+}
+
+// SAFETY: the list is plain memory, which no other thread knows of.
+unsafe impl Send for Offers {}
+
+impl Drop for Offers {
+    fn drop(&mut self) {
+        // SAFETY: the list came from getinfo or dupinfo, and is not used after this.
+        unsafe { (self.library.freeinfo)(self.first.as_ptr()) }
+    }
+}
+
+impl Offers {
+    /// Each offer, in the library's order.
+    pub fn iter(&self) -> impl Iterator<Item = Offer<'_>> {
+        let mut next = self.first.as_ptr();
+        std::iter::from_fn(move || {
+            // SAFETY: null, or an info of the list, which lives as long as `self`.
+            let info = unsafe { next.as_ref() }?;
+            next = info.next;
+            Some(Offer { info })
+        })
+    }
+}
+
+/// One of a list.
+#[derive(Clone, Copy)]
+pub struct Offer<'a> {
+    info: &'a abi::Info,
+}
+
+impl<'a> Offer<'a> {
+    /// The provider's name, as `tcp;ofi_rxm`.
+    pub fn provider(self) -> String {
+        // SAFETY: getinfo gives each info a fabric_attr; its name is null or a C string.
+        unsafe {
+            let name = self.info.fabric_attr.as_ref().map(|attr| attr.prov_name);
+            match name {
+                Some(name) if !name.is_null() => CStr::from_ptr(name).to_string_lossy().into(),
+                _ => String::new(),
+            }
+        }
+    }
+
+    /// The info, whose attributes are there.
+    pub fn info(self) -> &'a abi::Info {
+        self.info
+    }
+
+    /// What it demands of registered memory, how long its keys are in bytes, and the longest
+    /// message.
+    pub fn limits(self) -> Option<(c_int, usize, usize)> {
+        // SAFETY: null, or attributes that live as long as the info.
+        unsafe {
+            let domain = self.info.domain_attr.as_ref()?;
+            let ep = self.info.ep_attr.as_ref()?;
+            Some((domain.mr_mode, domain.mr_key_size, ep.max_msg_size))
+        }
+    }
+}

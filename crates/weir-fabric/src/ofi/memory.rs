@@ -1,0 +1,169 @@
+//! What a provider holds of ours: objects that are closed when dropped, and bytes that stay
+//! where they are while the provider may write to them.
+
+use core::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use super::abi;
+
+/// A type that begins with [`abi::Fid`].
+///
+/// # Safety
+/// Its first field is a `Fid`, and it is `repr(C)`.
+pub unsafe trait Object {}
+// SAFETY: all are `repr(C)` and begin with a `Fid`.
+unsafe impl Object for abi::Fabric {}
+// SAFETY: as above.
+unsafe impl Object for abi::Domain {}
+// SAFETY: as above.
+unsafe impl Object for abi::Av {}
+// SAFETY: as above.
+unsafe impl Object for abi::Cq {}
+// SAFETY: as above.
+unsafe impl Object for abi::Ep {}
+// SAFETY: as above.
+unsafe impl Object for abi::Mr {}
+
+/// An open object of libfabric's; closed when dropped.
+pub struct Owned<T: Object>(NonNull<T>);
+
+impl<T: Object> Owned<T> {
+    /// Takes over what a call opened.
+    ///
+    /// # Safety
+    /// `object` is open, and nobody else closes it.
+    pub unsafe fn new(object: NonNull<T>) -> Owned<T> {
+        Owned(object)
+    }
+
+    /// The object, for calls.
+    pub fn as_ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// What all objects have.
+    pub fn fid(&self) -> *mut abi::Fid {
+        self.0.as_ptr().cast()
+    }
+
+    /// `fi_control`.
+    ///
+    /// # Safety
+    /// `argument` is what the command takes.
+    pub unsafe fn control(&self, command: c_int, argument: *mut c_void) -> c_int {
+        // SAFETY: the object is open, and its table has a control, as each has by the ABI of
+        // 1.0; the argument is the caller's duty.
+        unsafe {
+            let ops = &*(*self.fid()).ops;
+            ops.control.map_or(-libc::ENOSYS, |control| {
+                control(self.fid(), command, argument)
+            })
+        }
+    }
+
+    /// `fi_bind`.
+    ///
+    /// # Safety
+    /// `to` is open, and stays so until this is closed.
+    pub unsafe fn bind(&self, to: *mut abi::Fid, flags: u64) -> c_int {
+        // SAFETY: both are open.
+        unsafe {
+            let ops = &*(*self.fid()).ops;
+            ops.bind
+                .map_or(-libc::ENOSYS, |bind| bind(self.fid(), to, flags))
+        }
+    }
+
+    /// Closes it; the error of a provider that still uses it.
+    pub fn close(self) -> Result<(), c_int> {
+        let this = ManuallyDrop::new(self);
+        this.close_now()
+    }
+
+    fn close_now(&self) -> Result<(), c_int> {
+        // SAFETY: it is open, and this is the last use: `close` takes it, and so does `drop`.
+        let result = unsafe {
+            let ops = &*(*self.fid()).ops;
+            ops.close.map_or(-libc::ENOSYS, |close| close(self.fid()))
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(result)
+        }
+    }
+}
+
+impl<T: Object> Drop for Owned<T> {
+    fn drop(&mut self) {
+        if let Err(code) = self.close_now() {
+            tracing::warn!(code, "libfabric keeps something open");
+        }
+    }
+}
+
+/// Bytes on the heap that do not move, and that no reference says anything about while a
+/// provider may read or write them.
+pub struct Bytes {
+    start: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+}
+
+impl Bytes {
+    /// Takes over a vector's bytes.
+    pub fn new(bytes: Vec<u8>) -> Bytes {
+        let mut bytes = ManuallyDrop::new(bytes);
+        Bytes {
+            start: NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is not null"),
+            len: bytes.len(),
+            capacity: bytes.capacity(),
+        }
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The byte at `offset`, of `len` that are all within; for calls of the provider.
+    pub fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(
+            offset <= self.len && len <= self.len - offset,
+            "{offset} + {len} of {}",
+            self.len
+        );
+        // SAFETY: the offset is within the allocation.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+
+    /// Some of them, to look at or to change.
+    ///
+    /// # Safety
+    /// No operation that is under way writes to them, nor, to change them, reads them.
+    pub unsafe fn slice(&mut self, offset: usize, len: usize) -> &mut [u8] {
+        let start = self.at(offset, len);
+        // SAFETY: within the allocation, initialised as a vector's bytes are, borrowed through
+        // `self`; the caller says that nobody else is there.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+
+    /// The vector again.
+    ///
+    /// # Safety
+    /// No operation that is under way uses them.
+    pub unsafe fn into_vec(self) -> Vec<u8> {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the parts are those of the vector that `new` took over.
+        unsafe { Vec::from_raw_parts(this.start.as_ptr(), this.len, this.capacity) }
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        // SAFETY: as in `into_vec`; who drops this has closed the endpoint, or no operation
+        // was under way.
+        drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
+    }
+}

@@ -1,0 +1,280 @@
+//! libfabric: servers that reach each other over whatever network it has a provider for.
+//!
+//! ```text
+//!  service thread        `weir-fabric`, one thread
+//!   Libfabric::call --->  links    what is asked, deadlines, repetition (as over TCP)
+//!            ::poll <---  lines    who is there, in which life; what was lost
+//!                         offers, pulls    bodies and bulk too long for a packet
+//!                         peers    where they are, and what waits for room
+//!                         packet   layout and MAC
+//!                         endpoint, opening, transfer, memory, library, abi: libfabric
+//! ```
+//!
+//! Endpoints are of reliable datagrams. A packet holds up to 11 KiB of body and bulk; what is
+//! longer is offered, and the receiver reads it from the sender's memory, or asks for it in
+//! pieces where the provider gives no remote reads. The packet has its hash.
+//!
+//! Invariants:
+//! - There is no libfabric at build time; without it, or without a provider that can be waited
+//!   for, [`Bound::open`] says why, and nothing else of this is reached.
+//! - All `unsafe` is in `library`, `memory`, `opening`, `endpoint` and
+//!   `transfer`.
+//! - Nobody is believed without a MAC of the instance's secret; see `packet` for what is
+//!   refused of packets that are sent again.
+//! - Memory that another server may read has a random key, and is closed when the call that
+//!   needed it has ended.
+//!
+//! Left out: encryption, as over TCP.
+
+mod abi;
+mod endpoint;
+#[cfg(test)]
+mod layout;
+mod library;
+mod lines;
+mod memory;
+mod offers;
+mod opening;
+pub mod packet;
+mod peers;
+mod pulls;
+mod thread;
+mod transfer;
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{eventfd, EventfdFlags};
+use weir_core::types::Rank;
+
+use crate::frame::{BODY_MOST, BULK_MOST};
+use crate::{CallId, Counters, Event, Fabric, Lost, Membership, Message, Timing, Token};
+use endpoint::Endpoint;
+pub use endpoint::NAME_MOST;
+pub use library::Unusable;
+use thread::{Command, Ends, Thread};
+use transfer::Completion;
+
+/// What libfabric is here, for people: its version, and the providers that weir could use and
+/// those that it leaves alone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// As `1.17`.
+    pub version: String,
+    /// Providers of use, in the library's order.
+    pub usable: Vec<String>,
+    /// The others that offer reliable datagrams.
+    pub left_out: Vec<String>,
+}
+
+impl Found {
+    /// Whether there is a network that does more than TCP.
+    pub fn is_fast(&self) -> bool {
+        let fast = |name: &String| endpoint::FAST.contains(&name.as_str());
+        self.usable.iter().any(fast)
+    }
+}
+
+/// Looks for libfabric and its providers.
+pub fn find() -> Result<Found, Unusable> {
+    let library = library::library()?;
+    let offers = library.offers(None, None, abi::MSG)?;
+    let mut names: Vec<String> = Vec::new();
+    for offer in offers.iter() {
+        let name = offer.provider();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let (usable, left_out) = names
+        .into_iter()
+        .partition(|name| endpoint::is_usable(name));
+    Ok(Found {
+        version: library.version(),
+        usable,
+        left_out,
+    })
+}
+
+/// Which endpoint to open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// Of which provider; `None`: of the best there is.
+    pub provider: Option<String>,
+    /// This node's address, for providers with addresses of that kind.
+    pub source: SocketAddr,
+    /// Whether to read remote memory where the provider can; else long messages travel in
+    /// pieces.
+    pub reads: bool,
+}
+
+/// An endpoint that has a name, and does nothing yet.
+pub struct Bound {
+    endpoint: Endpoint,
+}
+
+impl Bound {
+    /// Opens what is chosen.
+    pub fn open(choice: &Choice) -> Result<Bound, Unusable> {
+        let endpoint = Endpoint::open(choice)?;
+        Ok(Bound { endpoint })
+    }
+
+    /// By what others reach it; at most [`NAME_MOST`] bytes.
+    pub fn name(&self) -> &[u8] {
+        self.endpoint.name()
+    }
+
+    /// Its provider.
+    pub fn provider(&self) -> &str {
+        self.endpoint.provider()
+    }
+
+    /// Sends bytes to an endpoint as they are, past the protocol, and waits until they are out
+    /// or `patience` has ended; whether they are. For tests of what strangers may do.
+    pub fn shout(&mut self, to: &[u8], bytes: &[u8], patience: Duration) -> std::io::Result<bool> {
+        let refused = std::io::Error::from_raw_os_error;
+        let to = self.endpoint.resolve(to).ok_or(ErrorKind::NotFound)?;
+        let (bell, begin) = (Bell::new()?, Instant::now());
+        let mut under_way = false;
+        while begin.elapsed() < patience {
+            if !under_way {
+                let sent = self.endpoint.send(Rank(0), to, bytes);
+                under_way = sent.map_err(|code| refused(-code))?;
+            }
+            match self.endpoint.next().map_err(|code| refused(-code))? {
+                Some(Completion::Sent { good, .. }) => return Ok(good),
+                Some(_) => {}
+                None => self
+                    .endpoint
+                    .wait(bell.fd(), Some(Duration::from_millis(5))),
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl std::fmt::Debug for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bound({})", self.provider())
+    }
+}
+
+/// Rings when the thread has something to do.
+#[derive(Debug, Clone)]
+struct Bell(Arc<OwnedFd>);
+
+impl Bell {
+    fn new() -> std::io::Result<Bell> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Bell(Arc::new(eventfd(0, flags)?)))
+    }
+
+    fn ring(&self) {
+        // Fails only when it has been rung 2^64 times.
+        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
+    }
+
+    fn silence(&self) {
+        // Fails when it has not been rung.
+        let _ = rustix::io::read(&*self.0, &mut [0_u8; 8]);
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// One server's end.
+#[derive(Debug)]
+pub struct Libfabric {
+    commands: Sender<Command>,
+    events: Receiver<Event>,
+    own: Sender<Event>,
+    bell: Bell,
+    next: AtomicU64,
+    counters: Arc<Mutex<Counters>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Libfabric {
+    /// Works with what was bound. `names` are those of all servers' endpoints, by rank; of
+    /// `membership` the addresses are not used. `wake` is called by the thread whenever there
+    /// is an event to be polled.
+    pub fn start(
+        bound: Bound,
+        membership: Membership,
+        names: Vec<Vec<u8>>,
+        timing: Timing,
+        wake: impl Fn() + Send + 'static,
+    ) -> std::io::Result<Libfabric> {
+        let (commands, orders) = channel();
+        let (told, events) = channel();
+        let counters = Arc::new(Mutex::new(Counters::default()));
+        let bell = Bell::new()?;
+        let ends = Ends {
+            commands: orders,
+            events: told.clone(),
+            wake: Box::new(wake),
+            counters: Arc::clone(&counters),
+            bell: bell.clone(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("weir-fabric".to_owned())
+            .spawn(move || Thread::new(bound.endpoint, membership, names, timing, ends).run())?;
+        Ok(Libfabric {
+            commands,
+            events,
+            own: told,
+            bell,
+            next: AtomicU64::new(1),
+            counters,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Fabric for Libfabric {
+    fn call(&self, to: Rank, message: Message) -> CallId {
+        let id = CallId(self.next.fetch_add(1, Ordering::Relaxed));
+        let too_long = message.body.len() > BODY_MOST - 8 || message.bulk.len() > BULK_MOST;
+        let call = Command::Call { to, id, message };
+        if too_long || self.commands.send(call).is_err() {
+            // This end of the queue is open as long as `self`.
+            let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
+        }
+        self.bell.ring();
+        id
+    }
+
+    fn reply(&self, token: Token, message: Message) {
+        // An asker that is gone needs no answer.
+        let _ = self.commands.send(Command::Reply { token, message });
+        self.bell.ring();
+    }
+
+    fn poll(&self) -> Option<Event> {
+        self.events.try_recv().ok()
+    }
+
+    fn counters(&self) -> Counters {
+        *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Libfabric {
+    fn drop(&mut self) {
+        let _ = self.commands.send(Command::End);
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            // If it panicked it has said so.
+            let _ = thread.join();
+        }
+    }
+}

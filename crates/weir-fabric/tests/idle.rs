@@ -1,0 +1,123 @@
+//! Servers of which nothing is asked sleep, over every transport. Alone in its process, whose
+//! CPU time is looked at.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::time::Duration;
+
+use weir_core::roster::{InstanceId, Secret};
+use weir_core::types::Rank;
+use weir_fabric::ofi::{Bound, Choice};
+use weir_fabric::{Event, Fabric, Libfabric, Membership, Message, Tcp, Timing};
+
+const SERVERS: u16 = 8;
+
+fn membership(rank: u16, addresses: &[SocketAddr]) -> Membership {
+    Membership {
+        instance: InstanceId([9; 16]),
+        secret: Secret::new([1; 32]),
+        rank: Rank(rank),
+        incarnation: 1,
+        addresses: addresses.to_vec(),
+    }
+}
+
+fn over_tcp(wake: &Sender<()>) -> Vec<Box<dyn Fabric>> {
+    let all = (0..SERVERS).map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let all: Vec<_> = all.collect();
+    let addresses: Vec<_> = all.iter().map(|l| l.local_addr().unwrap()).collect();
+    let start = |(rank, listener)| {
+        let (wake, me) = (wake.clone(), membership(rank, &addresses));
+        // The test has ended.
+        let wake = move || wake.send(()).unwrap_or(());
+        let end: Box<dyn Fabric> =
+            Box::new(Tcp::start(listener, me, Timing::default(), wake).unwrap());
+        end
+    };
+    (0..).zip(all).map(start).collect()
+}
+
+fn over_libfabric(wake: &Sender<()>) -> Result<Vec<Box<dyn Fabric>>, String> {
+    let choice = Choice {
+        provider: Some("tcp;ofi_rxm".to_owned()),
+        source: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        reads: true,
+    };
+    let all = (0..SERVERS).map(|_| Bound::open(&choice));
+    let all: Vec<Bound> = all.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
+    let names: Vec<_> = all.iter().map(|bound| bound.name().to_vec()).collect();
+    let start = |(rank, bound)| {
+        let (wake, me) = (wake.clone(), membership(rank, &[]));
+        // The test has ended.
+        let wake = move || wake.send(()).unwrap_or(());
+        let started = Libfabric::start(bound, me, names.clone(), Timing::default(), wake);
+        let end: Box<dyn Fabric> = Box::new(started.unwrap());
+        end
+    };
+    Ok((0..).zip(all).map(start).collect())
+}
+
+/// CPU time of all threads of this process but the calling one, in ns.
+fn cpu_ns() -> u64 {
+    let of = |id| {
+        let spent = rustix::time::clock_gettime(id);
+        spent.tv_sec.cast_unsigned() * 1_000_000_000 + spent.tv_nsec.cast_unsigned()
+    };
+    let all = of(rustix::time::ClockId::ProcessCPUTime);
+    all - of(rustix::time::ClockId::ThreadCPUTime)
+}
+
+/// Lets all ask each other, and then looks at what they spend in a second, in ns.
+fn spent_idle_ns(ends: &[Box<dyn Fabric>], woken: &Receiver<()>) -> u64 {
+    let mut waiting = 0;
+    for from in 0..SERVERS {
+        for to in (0..SERVERS).filter(|to| *to != from) {
+            let bulk = vec![1; 1 << 20];
+            let body = Vec::new();
+            ends[usize::from(from)].call(Rank(to), Message { body, bulk });
+            waiting += 1;
+        }
+    }
+    while waiting > 0 {
+        for end in ends {
+            while let Some(event) = end.poll() {
+                match event {
+                    Event::Request(token, message) => end.reply(token, message),
+                    Event::Done(_, result) => {
+                        result.unwrap();
+                        waiting -= 1;
+                    }
+                    Event::PeerLost(rank) => panic!("{rank:?} is lost"),
+                }
+            }
+        }
+        let _ = woken.recv_timeout(Duration::from_millis(5));
+    }
+    // What is measured is sleep. Of some seconds the best, as what was asked has an end of its
+    // own: memory is taken back, connections are looked at once more.
+    let seconds = (0..3).map(|_| {
+        let before = cpu_ns();
+        std::thread::sleep(Duration::from_secs(1));
+        cpu_ns().saturating_sub(before)
+    });
+    seconds.min().unwrap()
+}
+
+#[test]
+fn servers_of_which_nothing_is_asked_sleep() {
+    let (wake, woken) = channel();
+    let tcp = spent_idle_ns(&over_tcp(&wake), &woken);
+    // A thousandth of a core, by all of them.
+    assert!(tcp < 1_000_000, "TCP: {tcp} ns in a second");
+    match over_libfabric(&wake) {
+        Ok(ends) => {
+            let libfabric = spent_idle_ns(&ends, &woken);
+            println!("{SERVERS} idle servers, ns a second: TCP {tcp}, libfabric {libfabric}");
+            assert!(
+                libfabric < 10_000_000,
+                "libfabric: {libfabric} ns in a second"
+            );
+        }
+        Err(why) => eprintln!("NOT TESTED over libfabric: {why}"),
+    }
+}
