@@ -180,6 +180,12 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
     for name in &ready.cleared {
         eprintln!("weir: cleared what instance {name} left");
     }
+    if ready.took_up {
+        eprintln!(
+            "weir: goes on where a killed server of {} left off",
+            ready.name
+        );
+    }
     Ok(announce(args, &ready, "", &library, env)?)
 }
 

@@ -149,12 +149,15 @@ fn serve(
         run_dir: claim.run_dir.clone(),
         mount: config.mount.prefix.as_path().to_owned(),
         cleared: burial.names(),
+        took_up: claim.takes_up,
     };
+    let mut is_ready = false;
     let served = instance::serve(&claim, &config, membership, || {
         for name in &ready.cleared {
             tracing::info!("cleared what instance {name} left");
         }
         let said = say(&Word::Ready(ready));
+        is_ready = true;
         if !launch.lifeline {
             forget_stdout();
         }
@@ -168,9 +171,17 @@ fn serve(
     if let Err(why) = &result {
         tracing::error!("{why}");
     }
-    let keep = config.run.keep || result.is_err();
+    let stays = result.is_err() && claim.takes_up;
+    let keep = (config.run.keep || result.is_err()) && !stays;
     let log = if keep { keep_log(&log, &claim) } else { None };
-    claim.release()?;
+    if let (Err(why), false) = (&result, is_ready) {
+        say(&Word::Failed(why.clone()))?;
+    }
+    if stays {
+        claim.leave();
+    } else {
+        claim.release()?;
+    }
     if launch.lifeline {
         say(&Word::Ended(Ended { result, log }))?;
     }

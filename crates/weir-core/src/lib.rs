@@ -12,11 +12,13 @@
 //! | [`names`] | the namespace: inodes and directory entries |
 //! | [`placement`] | which server holds what |
 //! | [`node`] | records of the memory that a node's processes share |
+//! | [`journal`] | what a server writes down, so that it can be started again |
 //! | [`roster`] | who is in an instance, and where |
 //! | [`proto`] | the operations a client may ask of its server |
 #![forbid(unsafe_code)]
 
 pub mod extent;
+pub mod journal;
 pub mod names;
 pub mod node;
 pub mod placement;

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -260,7 +261,8 @@ impl<'f> Process<'f> {
     pub fn close(&self, file: File) -> Result<bool, Errno> {
         let open = self.opened(file)?;
         self.published.set(true);
-        open.vnode.detach(self);
+        // Whether that published all is in `published`.
+        let _ = open.vnode.detach(self);
         self.files.borrow_mut().remove(&file.local);
         self.give_ofd(open.ofd);
         let named = self.settled(|| self.site.names.attr(file.local));
@@ -352,6 +354,10 @@ impl Host for Process<'_> {
         self.call(proto::Fetch { ranges })?;
         show(self.memory.shown());
         Ok(())
+    }
+
+    fn is_left_behind(&self) -> bool {
+        self.site.open.hub.stopped.load(SeqCst) != 0
     }
 
     fn publish(&self, ino: Ino) -> Result<(), Errno> {

@@ -78,6 +78,29 @@ impl Backing for DirBacking {
     }
 }
 
+/// How many slabs there are in a directory. They are numbered from 0 without a gap, for none
+/// is removed before the instance ends; `Err` has the first that is missing, or is not whole.
+pub fn count_slabs(dir: &Path) -> Result<u32, String> {
+    let mut found = std::collections::BTreeSet::new();
+    let entries = std::fs::read_dir(dir).map_err(|error| error.to_string())?;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("slab-"));
+        if let Some(number) = number.and_then(|number| number.parse::<u32>().ok()) {
+            let whole = entry.metadata().is_ok_and(|meta| meta.len() == SLAB_BYTES);
+            if !whole || number >= crate::slab::MAX_SLABS {
+                return Err(format!("slab-{number} is not a whole slab"));
+            }
+            found.insert(number);
+        }
+    }
+    let count = u32::try_from(found.len()).unwrap_or(u32::MAX);
+    match found.iter().zip(0..).find(|(number, at)| *number != at) {
+        Some((_, missing)) => Err(format!("slab-{missing} is missing")),
+        None => Ok(count),
+    }
+}
+
 /// What the file system says that it has left.
 fn room_bytes(dir: &OwnedFd) -> Result<u64, Errno> {
     let stat = fstatvfs(dir)?;

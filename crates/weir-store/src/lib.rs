@@ -12,6 +12,7 @@
 //! | [`warm`] | making memory present, in huge pages | yes |
 //! | [`slab`], [`tier`], [`backing`] | the server's accounts of space, and the files | no |
 //! | [`board`], [`pool`] | the threads that keep memory warm | no |
+//! | [`journal`] | the file that a server is started again from | no |
 //! | [`slabmap`] | slabs as a process reads and writes them | yes (with `window`, `syscall`) |
 //!
 //! The client side runs inside foreign processes: no thread is started there, nothing
@@ -20,6 +21,7 @@
 pub mod backing;
 pub mod board;
 pub mod copy;
+pub mod journal;
 pub mod map;
 pub mod pool;
 mod records;

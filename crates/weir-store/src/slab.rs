@@ -32,6 +32,9 @@ pub const MAX_PLACES: usize = 16;
 pub const MAX_SLABS: u32 = 1 << INDEX_BITS;
 
 const INDEX_BITS: u32 = 22;
+/// [`UNIT_BYTES`] as the accounts count.
+const UNIT_LEN: u32 = 1 << 20;
+const _: () = assert!(UNIT_LEN as u64 == UNIT_BYTES);
 
 /// What kind of storage a slab is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -244,6 +247,19 @@ impl Slab {
         self.owner[unit as usize..(unit + units) as usize].fill(client);
     }
 
+    /// Lends what was lent before this account began; `None` if that cannot be.
+    pub fn lend_again(&mut self, unit: u32, units: u64, client: ClientId) -> Option<()> {
+        let units = u32::try_from(units).ok().filter(|n| n.is_power_of_two())?;
+        let fits = unit.is_multiple_of(units) && unit + units <= SLAB_UNITS;
+        let bits = if fits { run(unit, units) } else { return None };
+        (self.usable & !self.held & bits == bits).then(|| {
+            self.held |= bits;
+            self.cold |= bits;
+            self.held_units[unit as usize] = u8::try_from(units).expect("at most 64");
+            self.owner[unit as usize..(unit + units) as usize].fill(client);
+        })
+    }
+
     /// Ends the lending of the segment that begins at `unit`: its client writes no more.
     /// What of it holds no living bytes is free from now on.
     pub fn release(&mut self, unit: u32) -> Option<u32> {
@@ -286,6 +302,22 @@ impl Slab {
         }
         for (unit, bytes) in pieces(pos, len)? {
             self.live_bytes[unit as usize] += bytes;
+            self.alive |= 1 << unit;
+        }
+        Ok(())
+    }
+
+    /// Counts bytes as alive that were so before this account began: nobody holds them.
+    pub fn revive(&mut self, pos: u64, len: u64) -> Result<(), AccountError> {
+        for (unit, _) in pieces(pos, len)? {
+            if self.usable >> unit & 1 == 0 {
+                return Err(AccountError::NotLent { pos, len });
+            }
+        }
+        for (unit, bytes) in pieces(pos, len)? {
+            // Records of a hostile client may claim bytes twice: they are its own.
+            let live = &mut self.live_bytes[unit as usize];
+            *live = live.saturating_add(bytes).min(UNIT_LEN);
             self.alive |= 1 << unit;
         }
         Ok(())

@@ -112,14 +112,25 @@ impl<B: Backing> Tiers<B> {
     /// Storage by `config`, its files made by `backing`. The first slabs are made, and
     /// queued for warming on [`Tiers::board`].
     pub fn new(config: &TierConfig, backing: B) -> Tiers<B> {
+        Tiers::over(config, backing, &[])
+    }
+
+    /// As [`Tiers::new`], with slabs that are there already: so many of each place. Nothing
+    /// of them is lent or alive before [`Tiers::hold`] and [`Tiers::revive`] say so; then
+    /// [`Tiers::resume`] is called.
+    pub fn over(config: &TierConfig, backing: B, slabs: &[u32]) -> Tiers<B> {
         assert!(config.storage_budgets_bytes.len() < MAX_PLACES);
         let budgets = std::iter::once(&config.memory_budget_bytes);
-        let places: Vec<_> = budgets
+        let mut places: Vec<_> = budgets
             .chain(&config.storage_budgets_bytes)
             .enumerate()
             .map(|(number, &bytes)| PlaceState::new(number, bytes))
             .collect();
-        let memory_slabs = places[0].max_slabs();
+        for (place, slabs) in places.iter_mut().zip(slabs) {
+            place.adopt(*slabs);
+        }
+        let adopted = u32::try_from(places[0].slabs.len()).unwrap_or(u32::MAX);
+        let memory_slabs = places[0].max_slabs().max(adopted);
         let mut tiers = Tiers {
             warm_target_units: (config.warm_bytes / UNIT_BYTES).min(places[0].budget_units),
             places,
@@ -128,8 +139,44 @@ impl<B: Backing> Tiers<B> {
             backing,
             board: Arc::new(WarmBoard::new(memory_slabs)),
         };
-        while tiers.replenish() {}
+        if slabs.is_empty() {
+            while tiers.replenish() {}
+        }
         tiers
+    }
+
+    /// Says that `client` may be writing into a segment of before, of `len` bytes.
+    pub fn hold(
+        &mut self,
+        segment: SegmentId,
+        len: u64,
+        client: ClientId,
+    ) -> Result<(), StoreError> {
+        let id = SlabId::of(segment);
+        let slab = self.slab(id)?;
+        let lent = slab.lend_again(segment.0 % SLAB_UNITS, len.div_ceil(UNIT_BYTES), client);
+        lent.ok_or(StoreError::Account {
+            slab: id,
+            error: AccountError::NotHeld(segment),
+        })
+    }
+
+    /// Counts bytes as alive that files of before refer to.
+    pub fn revive(&mut self, slab: SlabId, pos: u64, len: u64) -> Result<(), StoreError> {
+        let account = |error| StoreError::Account { slab, error };
+        self.slab(slab)?.revive(pos, len).map_err(account)
+    }
+
+    /// The accounts of what was there before are complete.
+    pub fn resume(&mut self) {
+        for id in self.slabs().map(|(id, _)| id).collect::<Vec<_>>() {
+            if id.tier() == Tier::Memory {
+                let usable = self.account(id).usable();
+                self.board.queue(id.index(), usable);
+            }
+            self.refresh(id);
+        }
+        while self.replenish() {}
     }
 
     /// What the warmers work from.

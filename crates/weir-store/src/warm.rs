@@ -45,7 +45,8 @@ pub fn warm(slab: &Mapping, file: impl AsFd, range: Range<usize>) -> Result<Page
     })
 }
 
-fn populate(slab: &Mapping, file: impl AsFd, range: &Range<usize>) -> Result<(), Errno> {
+/// Makes `range` of a mapping of `file` present. Errors as of [`warm`].
+pub(crate) fn populate(slab: &Mapping, file: impl AsFd, range: &Range<usize>) -> Result<(), Errno> {
     let first = slab.base().as_ptr().wrapping_add(range.start);
     loop {
         // SAFETY: the range is within the mapping (asserted by the caller); populating

@@ -100,6 +100,8 @@ pub struct Ready {
     pub mount: PathBuf,
     /// Dead instances whose remains were cleared.
     pub cleared: Vec<String>,
+    /// It goes on where a killed server left off.
+    pub took_up: bool,
 }
 
 /// How a server ended.

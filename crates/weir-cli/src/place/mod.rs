@@ -15,6 +15,8 @@
 //!   (see [`crate::lock`]). The kernel drops the lock with the process, so "does it live" never rests on a pid;
 //! - directories are claimed and judged dead only under the `guard` lock of their parent, so
 //!   that one being set up is not taken for one left behind;
+//! - what a killed server left of an instance is there for a start of the same name, which
+//!   goes on with it; a start of any other clears it away;
 //! - a directory in a place where others can write is hostile until it was opened without
 //!   following links and found to be ours and private.
 //!
@@ -35,6 +37,8 @@ use private::{check_private, make_private};
 
 /// The name of the server's socket in the run directory.
 pub const SOCKET: &str = "server.sock";
+/// The name of a server's journal in its memory directory.
+const JOURNAL: &str = "journal";
 /// Directories on their way out are renamed to this and a number, so that a name is free at once.
 const DEAD_PREFIX: &str = ".weir-dead-";
 const NAME_MOST: usize = 64;
@@ -160,6 +164,8 @@ pub struct Claim {
     pub shm_dir: PathBuf,
     /// The file tier, in the order of the configuration.
     pub storage_dirs: Vec<PathBuf>,
+    /// A server was killed here, and left what this one can go on with.
+    pub takes_up: bool,
     locks: Vec<Lock>,
 }
 
@@ -180,7 +186,10 @@ pub fn claim(name: &str, config: &Config, runs: &Parent) -> Result<Claimed> {
     check_name(name)?;
     let mut burial = Burial::default();
     let run_dir = runs.child(name);
-    let Some(run_lock) = claim_in(runs, name, &mut burial)? else {
+    let memory = Parent::of_memory(config);
+    let kept = |other: &str| are_kin(name, other) && has_remains(&memory.child(other));
+    let takes_up = kept(name);
+    let Some(run_lock) = claim_in(runs, name, &kept, &mut burial)? else {
         return Ok(Claimed::Lives { run_dir });
     };
     let mut claim = Claim {
@@ -188,9 +197,10 @@ pub fn claim(name: &str, config: &Config, runs: &Parent) -> Result<Claimed> {
         run_dir,
         shm_dir: PathBuf::new(),
         storage_dirs: Vec::new(),
+        takes_up,
         locks: vec![run_lock],
     };
-    match claim.claim_data(config, &mut burial) {
+    match claim.claim_data(config, &kept, &mut burial) {
         Ok(None) => Ok(Claimed::Ours(claim, burial)),
         Ok(Some(run_dir)) => {
             claim.undo();
@@ -203,11 +213,32 @@ pub fn claim(name: &str, config: &Config, runs: &Parent) -> Result<Claimed> {
     }
 }
 
-/// Claims `name` in one parent; `None` if it lives.
-fn claim_in(parent: &Parent, name: &str, burial: &mut Burial) -> Result<Option<Lock>> {
+/// Whether a killed server left something in its memory directory to go on with.
+fn has_remains(memory_dir: &Path) -> bool {
+    check_private(memory_dir).is_ok() && memory_dir.join(JOURNAL).is_file()
+}
+
+/// Whether two names are of one instance: several servers of one machine are called `NAME`,
+/// `NAME.1`, `NAME.2`.
+fn are_kin(a: &str, b: &str) -> bool {
+    let base = |name: &str| match name.rsplit_once('.') {
+        Some((base, rank)) if rank.parse::<u16>().is_ok() => base.to_owned(),
+        _ => name.to_owned(),
+    };
+    base(a) == base(b)
+}
+
+/// Claims `name` in one parent; `None` if it lives. What dead instances left is put aside, but
+/// for those that are to be `kept`.
+fn claim_in(
+    parent: &Parent,
+    name: &str,
+    kept: &dyn Fn(&str) -> bool,
+    burial: &mut Burial,
+) -> Result<Option<Lock>> {
     parent.prepare()?;
     let _guard = parent.guard()?;
-    parent.bury_dead(burial);
+    parent.bury_dead(kept, burial);
     let dir = parent.child(name);
     make_private(&dir)?;
     check_private(&dir)?;
@@ -217,11 +248,16 @@ fn claim_in(parent: &Parent, name: &str, burial: &mut Burial) -> Result<Option<L
 impl Claim {
     /// Claims the directories of the tiers; gives one that somebody lives in. The same name under
     /// another XDG_RUNTIME_DIR or TMPDIR is another instance, whose data directories would be these.
-    fn claim_data(&mut self, config: &Config, burial: &mut Burial) -> Result<Option<PathBuf>> {
+    fn claim_data(
+        &mut self,
+        config: &Config,
+        kept: &dyn Fn(&str) -> bool,
+        burial: &mut Burial,
+    ) -> Result<Option<PathBuf>> {
         let memory = Parent::of_memory(config);
         for parent in std::iter::once(&memory).chain(&Parent::of_files(config)) {
             let dir = parent.child(&self.name);
-            let Some(lock) = claim_in(parent, &self.name, burial)? else {
+            let Some(lock) = claim_in(parent, &self.name, kept, burial)? else {
                 return Ok(Some(dir));
             };
             self.locks.push(lock);
@@ -234,9 +270,17 @@ impl Claim {
     /// Removes what was made of a claim that failed; what cannot be is dead, and cleared by the
     /// next start.
     fn undo(self) {
+        if self.takes_up {
+            return;
+        }
         for dir in self.storage_dirs.iter().chain([&self.run_dir]) {
             let _ = std::fs::remove_dir_all(dir);
         }
+    }
+
+    /// Leaves everything as it is, for another start.
+    pub fn leave(self) {
+        drop(self.locks);
     }
 
     /// Removes the directories, the run directory last: while it is there the name is taken.
@@ -346,6 +390,32 @@ mod tests {
             );
         }
         assert!(lives(&living.run_dir) && lives(&living.shm_dir));
+    }
+
+    #[test]
+    fn what_a_killed_server_left_is_kept_for_its_name_alone() {
+        let room = room();
+        for name in ["b", "a", "a.1"] {
+            let (dead, _) = room.ours(name);
+            assert!(!dead.takes_up);
+            std::fs::write(dead.shm_dir.join("journal"), "data").unwrap();
+            std::fs::write(dead.run_dir.join("server.log"), "data").unwrap();
+        }
+        // Its servers come again one after the other; `b` was cleared when they first came.
+        let (second, burial) = room.ours("a.1");
+        assert_eq!(burial.names(), [""; 0]);
+        let (first, burial) = room.ours("a");
+        assert_eq!(burial.names(), [""; 0]);
+        for claim in [&first, &second] {
+            assert!(claim.takes_up);
+            assert!(claim.shm_dir.join("journal").exists());
+            assert!(claim.run_dir.join("server.log").exists());
+        }
+        let journal = first.shm_dir.join("journal");
+        first.leave();
+        assert!(journal.exists());
+        let (_other, burial) = room.ours("other");
+        assert_eq!(burial.names(), ["a"]);
     }
 
     #[test]

@@ -137,10 +137,10 @@ impl Parent {
             .collect()
     }
 
-    /// Moves what dead instances left out of the way. The caller holds the guard; the removal
+    /// Moves what dead instances left out of the way, but for those `kept`. The caller holds the guard; the removal
     /// itself, which may take long, is [`Burial`]'s.
-    pub(super) fn bury_dead(&self, burial: &mut Burial) {
-        for name in self.children() {
+    pub(super) fn bury_dead(&self, kept: &dyn Fn(&str) -> bool, burial: &mut Burial) {
+        for name in self.children().into_iter().filter(|name| !kept(name)) {
             let path = self.child(&name);
             if let Some(lock) = lock_of_dead(&path) {
                 burial.add(path, lock, Some(name));

@@ -47,6 +47,10 @@ pub trait Host {
     /// as words of shared memory.
     fn fetch(&self, ranges: Vec<LogRange>, show: &mut dyn FnMut(&[AtomicU64]))
         -> Result<(), Errno>;
+    /// Whether the node's server was killed and another one has come after it, which takes
+    /// nothing of this process any more. What was shown in a cell before this said no is
+    /// taken.
+    fn is_left_behind(&self) -> bool;
     /// Makes what was written to a file visible to other nodes.
     fn publish(&self, ino: Ino) -> Result<(), Errno>;
     /// Hands a closed record to the server; if the ring is full, waits for the server

@@ -1,6 +1,6 @@
 //! The real process around the data path: its session.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{fence, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use weir_core::names::ViewError;
@@ -85,6 +85,12 @@ impl Host for Session {
         each: &mut dyn FnMut(&[AtomicU64]),
     ) -> Result<(), Errno> {
         Session::fetch(self, ranges, each)
+    }
+
+    fn is_left_behind(&self) -> bool {
+        // Behind what was written to cells: see the server's `runtime/recovery.rs`.
+        fence(Ordering::SeqCst);
+        self.hub().stopped.load(Ordering::SeqCst) != 0
     }
 
     fn publish(&self, ino: Ino) -> Result<(), Errno> {

@@ -151,6 +151,9 @@ impl Stream {
         if length == 0 {
             return Ok(0);
         }
+        if host.is_left_behind() {
+            return Err(Errno::IO);
+        }
         let place = self.attach(host, ino)?;
         if self.is_growing(&place) && self.covers(offset, length) {
             self.overwrite(host, offset, bytes)?;

@@ -168,6 +168,10 @@ impl Host for Process {
     fn fetch(&self, _: Vec<LogRange>, _: &mut dyn FnMut(&[AtomicU64])) -> Result<(), Errno> {
         panic!("all bytes are of this node")
     }
+    fn is_left_behind(&self) -> bool {
+        false
+    }
+
     fn publish(&self, _: Ino) -> Result<(), Errno> {
         Ok(())
     }
@@ -380,7 +384,7 @@ fn run(steps: &[Step], segment_bytes: u64, warm: bool) {
                 offset,
                 length,
             } => check(&vnodes[who], &processes[who], &model, offset, length),
-            Step::Detach { who } => vnodes[who].detach(&processes[who]),
+            Step::Detach { who } => vnodes[who].detach(&processes[who]).unwrap(),
         }
         for who in 0..WHO {
             assert_eq!(vnodes[who].size(&processes[who]), Ok(model.len() as u64));
@@ -487,7 +491,7 @@ fn strided_and_segmented_checkpoints_cost_few_records() {
     let conflicts = node.conflicts.load(Ordering::Relaxed);
     assert!(records <= 4 * 6, "{records} records, {conflicts} conflicts");
     for (r, (vnode, process)) in vnodes.iter().zip(&processes).enumerate() {
-        vnode.detach(process);
+        vnode.detach(process).unwrap();
         for i in 0..600u64 {
             let offset = (100 << 20) + r as u64 * (4 << 20) + i * 4_700;
             assert_eq!(vnode.write_at(process, offset, &piece), Ok(4_700));

@@ -103,11 +103,17 @@ impl Vnode {
     }
 
     /// The process closed its last descriptor of the file. What it wrote is published
-    /// first; if that fails, it stays to be published by the server.
-    pub fn detach<H: Host>(&self, host: &H) {
+    /// first; if that fails, it stays to be published by the server, and the error is told.
+    /// EIO: nobody takes what was written last.
+    pub fn detach<H: Host>(&self, host: &H) -> Result<(), Errno> {
         let wrote = |stream: &SigLock<Stream>| stream.lock().is_some_and(|s| s.cell().is_some());
+        let mut done = Ok(());
         if self.streams.iter().any(wrote) {
-            let _ = host.publish(self.ino());
+            done = if host.is_left_behind() {
+                Err(Errno::IO)
+            } else {
+                host.publish(self.ino())
+            };
         }
         for stream in &self.streams {
             if let Some(mut stream) = stream.lock() {
@@ -117,6 +123,7 @@ impl Vnode {
         if let Some(mut map) = self.map.lock() {
             map.forget();
         }
+        done
     }
 
     /// Forgets what the parent did: in a child after fork, which has no cell and no

@@ -46,8 +46,8 @@ impl Process {
         }
         let handle = table::set(fd, None)?;
         let closed = kernel::close(fd);
-        self.forget_fd(handle);
-        Some(closed)
+        let forgotten = self.forget_fd(handle);
+        Some(closed.and(forgotten))
     }
 
     /// close_range(2). Also when nothing in the range is weir's files but its own
@@ -192,35 +192,40 @@ impl Process {
             handle.fds.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(before) = table::set(fd, handle) {
-            self.forget_fd(before);
+            // As dup2(2) says: errors of a close by dup2 are lost.
+            let _ = self.forget_fd(before);
         }
     }
 
-    /// One descriptor less refers to `handle`, which is already closed in the kernel.
-    fn forget_fd(&'static self, handle: &'static Handle) {
+    /// One descriptor less refers to `handle`, which is already closed in the kernel. An
+    /// error says that what was written cannot be seen by all.
+    fn forget_fd(&'static self, handle: &'static Handle) -> Result<(), Errno> {
         if let Some(file) = handle.file.get() {
             if file.record_locks.load(Ordering::Relaxed) {
                 self.drop_record_locks(file);
             }
         }
         if handle.fds.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.close_handle(handle);
+            return self.close_handle(handle);
         }
+        Ok(())
     }
 
     /// No descriptor of this process refers to `handle` any more.
-    fn close_handle(&'static self, handle: &'static Handle) {
+    fn close_handle(&'static self, handle: &'static Handle) -> Result<(), Errno> {
         let (ino, index) = (handle.ino(), handle.index.load(Ordering::Relaxed));
         let session = self.session.get();
+        let mut done = Ok(());
         if let Some(file) = handle.file.get().filter(|file| self.files.close(file)) {
             if let Some(session) = session {
-                file.vnode.detach(session);
+                done = file.vnode.detach(session);
             }
             self.files.retire(file);
         }
         handle.file.set(None);
         let Some(ofd) = handle.ofd.get() else {
-            return self.handles.put(handle);
+            self.handles.put(handle);
+            return done;
         };
         if ofd.is_shared() {
             // Others may have it: the server finds out and frees it.
@@ -244,6 +249,7 @@ impl Process {
         } else {
             self.give_up(handle);
         }
+        done
     }
 
     /// Puts a handle back whose description is not ours to use again.

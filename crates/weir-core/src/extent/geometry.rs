@@ -137,7 +137,7 @@ impl Run {
     }
 
     /// Reports the log ranges of this run, those contiguous in the log as one.
-    pub(super) fn for_each_log_range(&self, report: &mut dyn FnMut(FreedRange)) {
+    pub fn for_each_log_range(&self, report: &mut dyn FnMut(FreedRange)) {
         let Source::Log {
             rank,
             slab,

@@ -122,6 +122,19 @@ pub struct SetAttr {
     pub block: Option<u32>,
 }
 
+impl SetAttr {
+    /// Whether it sets anything that a journal keeps: not what follows from extents and
+    /// writers.
+    pub(super) fn lasts(&self) -> bool {
+        let followed = SetAttr {
+            allocated: self.allocated,
+            block: self.block,
+            ..SetAttr::default()
+        };
+        *self != followed
+    }
+}
+
 impl InodeRecord {
     pub(super) fn file_type(&self) -> Option<FileType> {
         FileType::of_mode(self.mode.load(Relaxed))

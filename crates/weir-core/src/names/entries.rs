@@ -44,6 +44,7 @@ impl Shard<'_> {
         entry.set_next(bucket.load(Relaxed));
         // Release: whoever finds the entry finds its words and its inode.
         bucket.store(at, Release);
+        self.note_entry(at);
         self.entries += 1;
         if self.entries > u64::from(count) {
             self.split_one();
@@ -53,6 +54,7 @@ impl Shard<'_> {
     /// Takes an entry out of its bucket, its directory's order and the arena. The caller
     /// has first made sure that no inode refers to it (see [`Shard::forget_entry`]).
     pub(super) fn remove_entry(&mut self, dir: &InodeRecord, at: u32) {
+        self.note_entry_gone(at);
         let entry = self.dentry(at);
         let sequence = entry.sequence();
         {

@@ -74,6 +74,7 @@ impl<'a> Shard<'a> {
         match self.inodes.make(&self.tables, &NewInode { aux, ..new }) {
             Ok(local) => {
                 self.foreign.insert(dir, local.index());
+                self.touch(dir);
                 Ok(())
             }
             Err(error) => {
@@ -92,6 +93,7 @@ impl<'a> Shard<'a> {
             return Err(NamesError::NotEmpty);
         }
         if let Some(index) = self.foreign.remove(&dir).filter(|i| *i != ROOT_INDEX) {
+            self.note_gone(self.ino_at(index));
             let aux = record.aux.load(Relaxed);
             self.inodes.drop(&self.tables, record, index);
             self.orders.remove(aux);
@@ -120,6 +122,7 @@ impl<'a> Shard<'a> {
         let record = self.live(local)?;
         let _change = Change::begin(&record.seq);
         record.parent.store(attr.home.0, Relaxed);
+        self.touch(local);
         Ok(local)
     }
 
@@ -127,6 +130,7 @@ impl<'a> Shard<'a> {
     pub fn disown_file(&mut self, local: Ino) -> Result<(), NamesError> {
         let record = self.file_stand_in(local)?;
         self.inodes.drop(&self.tables, record, local.index());
+        self.note_gone(local);
         Ok(())
     }
 
@@ -184,6 +188,7 @@ impl<'a> Shard<'a> {
         self.publish_entry(at);
         self.name_inode(child, at, parent);
         touch_dir(dir, i32::from(kind == FileType::Dir), now_ns);
+        self.touch(parent);
         self.tell();
         Ok(())
     }
@@ -200,6 +205,7 @@ impl<'a> Shard<'a> {
         self.forget_name(found.child, found.at);
         self.remove_entry(dir, found.at);
         touch_dir(dir, -i32::from(found.kind == FileType::Dir), now_ns);
+        self.touch(parent);
         self.tell();
         Ok((found.child, found.kind))
     }
@@ -220,6 +226,8 @@ impl<'a> Shard<'a> {
             let _change = Change::begin(super::dentry::stripe(&self.tables, key.hash));
             self.dentry(found.at).set_child(child, kind);
         }
+        self.note_entry(found.at);
+        self.touch(parent);
         self.name_inode(child, found.at, parent);
         let is_dir = |kind| i32::from(kind == FileType::Dir);
         touch_dir(dir, is_dir(kind) - is_dir(found.kind), now_ns);
@@ -242,6 +250,7 @@ impl<'a> Shard<'a> {
         let _change = Change::begin(&record.seq);
         record.nlink.store(left, Relaxed);
         record.ctime.store(now_ns, Relaxed);
+        self.touch(ino);
         Ok(left)
     }
 
@@ -252,14 +261,16 @@ impl<'a> Shard<'a> {
         let _change = Change::begin(&record.seq);
         record.parent.store(parent.0, Relaxed);
         record.ctime.store(now_ns, Relaxed);
+        self.touch(ino);
         Ok(())
     }
 
     /// An inode of this server has this entry for a name, if it had none here.
-    fn name_inode(&self, child: Ino, at: u32, parent: Ino) {
+    fn name_inode(&mut self, child: Ino, at: u32, parent: Ino) {
         if child.rank() != self.tables.rank() {
             return;
         }
+        self.touch(child);
         if let Ok(record) = self.live(child) {
             let _change = Change::begin(&record.seq);
             if record.entry.load(Relaxed) == 0 {
@@ -269,10 +280,11 @@ impl<'a> Shard<'a> {
         }
     }
 
-    fn forget_name(&self, child: Ino, at: u32) {
+    fn forget_name(&mut self, child: Ino, at: u32) {
         if child.rank() != self.tables.rank() {
             return;
         }
+        self.touch(child);
         if let Ok(record) = self.live(child) {
             let _change = Change::begin(&record.seq);
             Self::forget_entry(record, at);

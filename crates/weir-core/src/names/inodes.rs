@@ -53,24 +53,41 @@ impl Inodes {
         let index = self.take(tables).ok_or(NamesError::NoSpace)?;
         let record = &tables.inodes[index as usize];
         let generation = (record.generation.load(Relaxed) & 0xFFFF) as u16;
-        let _change = Change::begin(&record.seq);
-        record.mode.store(new.kind.with(new.mode), Relaxed);
-        record.nlink.store(new.nlink, Relaxed);
-        record.aux.store(new.aux, Relaxed);
-        record.entry.store(0, Relaxed);
-        record.parent.store(0, Relaxed);
-        record.apply(&SetAttr {
-            mode: None,
-            uid: Some(new.uid),
-            gid: Some(new.gid),
-            size: Some(new.size),
-            allocated: Some(0),
-            atime_ns: Some(new.now_ns),
-            mtime_ns: Some(new.now_ns),
-            ctime_ns: Some(new.now_ns),
-            block: Some(0),
-        });
-        Ok(Ino::new(tables.rank(), generation, index))
+        let ino = Ino::new(tables.rank(), generation, index);
+        fill(record, new);
+        Ok(ino)
+    }
+
+    /// Makes an inode of this number, whose slot was never used. Slots are given in rising
+    /// order, and then [`Inodes::restore`] is called.
+    pub(super) fn put(&mut self, tables: &Tables<'_>, ino: Ino, new: &NewInode) {
+        let record = &tables.inodes[ino.index() as usize];
+        record
+            .generation
+            .store(u32::from(ino.generation()), Relaxed);
+        fill(record, new);
+        self.fresh = ino.index() + 1;
+    }
+
+    /// Queues the slots that are free, below the highest that is or was used; `lives` says
+    /// which lives ended there.
+    pub(super) fn restore(&mut self, tables: &Tables<'_>, lives: impl Fn(u32) -> Option<u16>) {
+        let slots = u32::try_from(tables.inodes.len()).unwrap_or(u32::MAX);
+        let mut index = ROOT_INDEX;
+        while index < slots {
+            let record = &tables.inodes[index as usize];
+            let ended = lives(index);
+            if index >= self.fresh && ended.is_none() {
+                break;
+            }
+            if record.file_type().is_none() {
+                let last = ended.unwrap_or(0);
+                record.generation.store(u32::from(last), Relaxed);
+                self.fresh = self.fresh.max(index + 1);
+                self.drop(tables, record, index);
+            }
+            index += 1;
+        }
     }
 
     /// Ends the life of the inode in `record`, slot `index`.
@@ -110,6 +127,26 @@ impl Inodes {
         self.free -= 1;
         Some(index)
     }
+}
+
+fn fill(record: &InodeRecord, new: &NewInode) {
+    let _change = Change::begin(&record.seq);
+    record.mode.store(new.kind.with(new.mode), Relaxed);
+    record.nlink.store(new.nlink, Relaxed);
+    record.aux.store(new.aux, Relaxed);
+    record.entry.store(0, Relaxed);
+    record.parent.store(0, Relaxed);
+    record.apply(&SetAttr {
+        mode: None,
+        uid: Some(new.uid),
+        gid: Some(new.gid),
+        size: Some(new.size),
+        allocated: Some(0),
+        atime_ns: Some(new.now_ns),
+        mtime_ns: Some(new.now_ns),
+        ctime_ns: Some(new.now_ns),
+        block: Some(0),
+    });
 }
 
 #[cfg(test)]

@@ -28,14 +28,15 @@
 //! | `arena`, `inodes`, `order`, `entries` | the writer's parts: memory for entries, inode slots, directory order, the hash table |
 //! | `shard`, `rename`, `error` | the operations |
 //! | `foreign` | the same in parts, for a namespace of several servers |
+//! | `changes`, `restore` | what the journal gets, and is made of again |
 //!
-//! Left out: permission checks (an instance has one user), special files, and
-//! the journal. Entries and inodes may live on different servers (see
+//! Left out: permission checks (an instance has one user), special files. Entries and inodes may live on different servers (see
 //! [`crate::placement`]): what is then done in several places is put together by the
 //! server out of the parts in `foreign`.
 
 mod arena;
 mod attr;
+mod changes;
 mod dentry;
 mod entries;
 mod error;
@@ -45,6 +46,7 @@ mod inodes;
 mod layout;
 mod order;
 mod rename;
+mod restore;
 mod seq;
 mod shard;
 mod view;
@@ -52,7 +54,7 @@ mod view;
 #[cfg(test)]
 mod concurrency_tests;
 #[cfg(test)]
-mod memory;
+pub(crate) mod memory;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
@@ -67,6 +69,7 @@ pub use layout::{
     layout, InodeRecord, Layout, NamesHeader, Section, Tables, TablesError, MAGIC, STRIPES, VERSION,
 };
 pub use rename::{RenameMode, Renamed};
+pub use restore::RestoreError;
 pub use shard::{Counts, DirEntry, Owner, Shard, Unlinked, FIRST_COOKIE};
 pub use view::{NamesView, ViewError};
 

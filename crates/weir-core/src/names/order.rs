@@ -9,11 +9,15 @@
 //! sparse are merged. 8 bytes an entry, against about 25 in a `BTreeMap`.
 
 use super::shard::FIRST_COOKIE;
+use super::NamesError;
 use std::collections::VecDeque;
 
 const CHUNK: usize = 128;
 /// Two neighbours with no more than this together become one.
 const MERGE: usize = CHUNK * 3 / 4;
+
+/// What an entry has room for.
+const MAX_SEQUENCE: u64 = (1 << 48) - 1;
 
 /// Pairs of sequences from `base` on.
 struct Chunk {
@@ -63,6 +67,15 @@ impl Order {
             pairs: vec![(0, at)],
         });
         sequence
+    }
+
+    /// Lets the next entry get this sequence number, which is beyond all that there are.
+    pub(super) fn skip_to(&mut self, sequence: u64) -> Result<(), NamesError> {
+        if sequence < self.next || sequence > MAX_SEQUENCE {
+            return Err(NamesError::InvalidName);
+        }
+        self.next = sequence;
+        Ok(())
     }
 
     /// Removes the entry with this sequence number, which must be there.

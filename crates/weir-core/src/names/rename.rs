@@ -85,12 +85,19 @@ impl<'a> Shard<'a> {
             }
         }
         check_links(&source, target.as_ref(), &to, mode)?;
+        let other = target.as_ref().map(|target| target.found.child);
         match target {
             Some(target) if mode == RenameMode::Exchange => {
                 self.exchange(&source, &target, now_ns);
             }
             Some(target) => done.replaced = Some(self.replace(&source, &target, now_ns)?),
             None => self.move_entry(&source, &to, now_ns)?,
+        }
+        for ino in [Some(moved), other, Some(parent), Some(new_parent)]
+            .into_iter()
+            .flatten()
+        {
+            self.touch(ino);
         }
         self.tell();
         Ok(done)
@@ -196,6 +203,7 @@ impl<'a> Shard<'a> {
             replaced = self.drop_link(&target.found, now_ns)?;
             Self::name_by(source, target.found.at, target.place.ino, now_ns);
             self.dentry(target.found.at).set_child(child, kind);
+            self.note_entry(target.found.at);
             self.remove_entry(source.place.dir, source.found.at);
         }
         let lost_dirs = i32::from(target.found.kind == FileType::Dir);
@@ -215,6 +223,8 @@ impl<'a> Shard<'a> {
             Self::name_by(target, a.at, source.place.ino, now_ns);
             self.dentry(a.at).set_child(b.child, b.kind);
             self.dentry(b.at).set_child(a.child, a.kind);
+            self.note_entry(a.at);
+            self.note_entry(b.at);
         }
         Self::touch_both(source, target.place, 0, now_ns);
         if target.found.kind == FileType::Dir && source.place.ino != target.place.ino {

@@ -3,9 +3,10 @@
 //! Each either does all of its work or, with an error, nothing. An inode whose last name
 //! is gone stays, for those who have it open, until [`Shard::release`].
 //!
-//! Left out: `.` and `..` (paths are the client's), permission checks, the journal.
+//! Left out: `.` and `..` (paths are the client's), permission checks.
 
 use super::arena::Arena;
+use super::changes::Changes;
 use super::dentry::{copy_bytes, find, Found, GRANULE_WORDS};
 use super::hash::{words, Key};
 use super::inodes::{Inodes, NewInode};
@@ -15,6 +16,7 @@ use super::seq::Change;
 use super::{
     Attr, FileType, NamesError, NamesView, SetAttr, LINK_MAX, NAME_MAX, ROOT_INDEX, SYMLINK_MAX,
 };
+use crate::journal::Item;
 use crate::types::Ino;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -90,6 +92,8 @@ pub struct Shard<'a> {
     live: [u64; 3],
     /// The slots of directories of other servers that entries here are in.
     pub(super) foreign: HashMap<Ino, u32>,
+    /// What the journal is to be told, if there is one.
+    pub(super) changes: Option<Box<Changes>>,
 }
 
 impl<'a> Shard<'a> {
@@ -100,15 +104,7 @@ impl<'a> Shard<'a> {
         owner: Owner,
         now_ns: i64,
     ) -> Result<Self, NamesError> {
-        let mut shard = Shard {
-            tables,
-            arena: Arena::new(tables.arena),
-            inodes: Inodes::new(),
-            orders: Orders::default(),
-            entries: 0,
-            live: [0; 3],
-            foreign: HashMap::new(),
-        };
+        let mut shard = Shard::empty(tables);
         let aux = shard.orders.add();
         let new = NewInode::of(FileType::Dir, mode, owner, now_ns);
         let root = shard.make_inode(&NewInode { aux, ..new })?;
@@ -116,6 +112,20 @@ impl<'a> Shard<'a> {
         let _change = Change::begin(&record.seq);
         record.parent.store(root.0, Relaxed);
         Ok(shard)
+    }
+
+    /// Of tables in which there is nothing at all.
+    pub(super) fn empty(tables: Tables<'a>) -> Self {
+        Shard {
+            tables,
+            arena: Arena::new(tables.arena),
+            inodes: Inodes::new(),
+            orders: Orders::default(),
+            entries: 0,
+            live: [0; 3],
+            foreign: HashMap::new(),
+            changes: None,
+        }
     }
 
     /// A reader of the same tables.
@@ -187,19 +197,26 @@ impl<'a> Shard<'a> {
         if target.is_empty() || target.contains(&0) {
             return Err(NamesError::InvalidName);
         }
+        let aux = self.store_target(target)?;
+        let size = target.len() as u64;
+        let new = NewInode::of(FileType::Symlink, 0o777, owner, now_ns);
+        let made = self.make(parent, name, NewInode { size, aux, ..new });
+        match made {
+            Ok(ino) => self.note(&Item::Target(ino, target)),
+            Err(_) => self.arena.free(aux),
+        }
+        made
+    }
+
+    /// Puts a symbolic link's target into the arena; its granule.
+    pub(super) fn store_target(&mut self, target: &[u8]) -> Result<u32, NamesError> {
         let size_granules = target.len().div_ceil(8 * GRANULE_WORDS);
         let aux = self.arena.alloc(size_granules).ok_or(NamesError::NoSpace)?;
         let block = &self.tables.arena[aux as usize * GRANULE_WORDS..];
         for (word, value) in block.iter().zip(words(target)) {
             word.store(value, Relaxed);
         }
-        let size = target.len() as u64;
-        let new = NewInode::of(FileType::Symlink, 0o777, owner, now_ns);
-        let made = self.make(parent, name, NewInode { size, aux, ..new });
-        if made.is_err() {
-            self.arena.free(aux);
-        }
-        made
+        Ok(aux)
     }
 
     /// Gives `ino` another name.
@@ -233,6 +250,8 @@ impl<'a> Shard<'a> {
         }
         self.publish_entry(at);
         touch_dir(dir, 0, now_ns);
+        self.touch(ino);
+        self.touch(parent);
         self.tell();
         Ok(())
     }
@@ -252,6 +271,8 @@ impl<'a> Shard<'a> {
         let gone = self.drop_link(&found, now_ns)?;
         self.remove_entry(dir, found.at);
         touch_dir(dir, 0, now_ns);
+        self.touch(gone.ino);
+        self.touch(parent);
         self.tell();
         Ok(gone)
     }
@@ -270,6 +291,8 @@ impl<'a> Shard<'a> {
         let gone = self.drop_link(&found, now_ns)?;
         self.remove_entry(dir, found.at);
         touch_dir(dir, -1, now_ns);
+        self.touch(gone.ino);
+        self.touch(parent);
         self.tell();
         Ok(gone)
     }
@@ -298,6 +321,9 @@ impl<'a> Shard<'a> {
         {
             let _change = Change::begin(&record.seq);
             record.apply(set);
+        }
+        if set.lasts() {
+            self.touch(ino);
         }
         Ok(record.words(ino))
     }
@@ -411,6 +437,8 @@ impl<'a> Shard<'a> {
         }
         self.publish_entry(at);
         touch_dir(dir, i32::from(is_dir), now_ns);
+        self.touch(ino);
+        self.touch(parent);
         self.tell();
         Ok(ino)
     }
@@ -444,6 +472,12 @@ impl<'a> Shard<'a> {
             FileType::Symlink => self.arena.free(aux),
         }
         self.live[kind_index(kind)] -= 1;
+        self.note_gone(ino);
+    }
+
+    /// Counts one more inode.
+    pub(super) fn count_in(&mut self, kind: FileType) {
+        self.live[kind_index(kind)] += 1;
     }
 
     /// The record of a live inode of this rank, or of a directory that stands in for

@@ -117,13 +117,20 @@ impl RingEnds {
         self.head.store(head.wrapping_add(1), Ordering::Release);
     }
 
-    fn oldest(&self, slots: usize) -> Option<usize> {
-        (self.waiting(slots) > 0).then(|| slot(self.tail.load(Ordering::Relaxed), slots))
+    fn waiting_at(&self, place: usize, slots: usize) -> Option<usize> {
+        let tail = self.tail.load(Ordering::Relaxed);
+        (self.waiting(slots) > place).then(|| slot(tail.wrapping_add(place as u64), slots))
     }
 
-    fn consumed(&self) {
+    fn oldest(&self, slots: usize) -> Option<usize> {
+        self.waiting_at(0, slots)
+    }
+
+    /// Gives the oldest `count` slots back to the producer (consumer).
+    pub fn consumed(&self, count: usize) {
         let tail = self.tail.load(Ordering::Relaxed);
-        self.tail.store(tail.wrapping_add(1), Ordering::Release);
+        self.tail
+            .store(tail.wrapping_add(count as u64), Ordering::Release);
     }
 }
 
@@ -160,12 +167,13 @@ impl RecordRing<'_> {
         Ok(())
     }
 
-    /// Takes the oldest record (consumer). Its contents are not checked.
+    /// The record in this place, counted from the oldest (consumer). Its contents are not
+    /// checked. It stays until [`RingEnds::consumed`]: who takes records must first have put
+    /// them where they are found again if it is killed.
     #[allow(clippy::cast_possible_truncation)] // word 0 holds two u32
-    pub fn pop(&self) -> Option<Record> {
-        let at = self.ends.oldest(self.slots.len())?;
+    pub fn peek(&self, place: usize) -> Option<Record> {
+        let at = self.ends.waiting_at(place, self.slots.len())?;
         let w: [u64; 8] = core::array::from_fn(|i| self.slots[at].0[i].load(Ordering::Relaxed));
-        self.ends.consumed();
         Some(Record {
             slab: w[0] as u32,
             cell: (w[0] >> 32) as u32,
@@ -204,7 +212,7 @@ impl NoteRing<'_> {
     pub fn pop(&self) -> Option<Option<Note>> {
         let at = self.ends.oldest(self.slots.len())?;
         let words = core::array::from_fn(|i| self.slots[at].0[i].load(Ordering::Relaxed));
-        self.ends.consumed();
+        self.ends.consumed(1);
         Some(Note::from_words(words))
     }
 
@@ -239,9 +247,13 @@ mod tests {
             }
             assert_eq!(ring.push(&record(99)), Err(Full));
             for i in 0..4 {
-                assert_eq!(ring.pop(), Some(record(round * 4 + i)));
+                let place = usize::try_from(i).unwrap();
+                assert_eq!(ring.peek(place), Some(record(round * 4 + i)));
             }
-            assert_eq!(ring.pop(), None);
+            assert_eq!(ring.peek(4), None);
+            assert_eq!(ring.push(&record(99)), Err(Full), "they are there still");
+            ends.consumed(4);
+            assert_eq!(ring.peek(0), None);
         }
     }
 

@@ -169,6 +169,39 @@ impl Applied {
             || (self.count > 0 && new.count == 0 && new.live <= self.length)
     }
 
+    /// What `new` has more than `self`, which is as for [`Applied::apply`], as runs that share
+    /// no byte with it.
+    pub fn beyond(&self, new: &Applied, rank: u16) -> Vec<Run> {
+        let same = self.stamp == new.stamp;
+        let old = if same { *self } else { Applied::default() };
+        let mut runs = Vec::new();
+        let mut first = old.count;
+        if new.count > old.count {
+            if old.live > 0 {
+                runs.push(new.rest_of(first, old.live, new.length, rank));
+                first += 1;
+            }
+            if new.count > first {
+                runs.push(new.part(first, new.count - first, new.length, rank));
+            }
+            runs.push(new.part(new.count, 1, new.live, rank));
+        } else {
+            runs.push(new.rest_of(first, old.live, new.live, rank));
+        }
+        runs.retain(|run| run.length > 0);
+        runs
+    }
+
+    /// Piece `index` from byte `from` to byte `to`.
+    fn rest_of(&self, index: u64, from: u64, to: u64, rank: u16) -> Run {
+        let mut run = self.part(index, 1, to.saturating_sub(from), rank);
+        run.offset += from;
+        if let Source::Log { pos, .. } = &mut run.source {
+            *pos += from;
+        }
+        run
+    }
+
     fn steps(&self, new: &Applied, rank: u16) -> [Option<Step>; 3] {
         let same = self.stamp == new.stamp;
         let old = if same { *self } else { Applied::default() };

@@ -5,6 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use weir_core::extent::MAX_OFFSET;
+use weir_core::journal::Item;
 use weir_core::names::{Attr, FileType, SetAttr};
 use weir_core::proto::{Attached, FsError};
 use weir_core::types::{ClientId, Ino};
@@ -27,6 +28,8 @@ impl<P: Platform> Node<'_, P> {
         if self.clients.get(id).is_none() {
             return Err(FsError::NotPermitted);
         }
+        // What a cell or block showed that is lent again now must have been written down.
+        self.commit();
         if !(self.cells.has_room() && self.blocks.has_room()) {
             self.take_all_notes();
         }
@@ -39,6 +42,7 @@ impl<P: Platform> Node<'_, P> {
             block,
             lent_at: 0,
             applied: Applied::default(),
+            noted: Applied::default(),
         };
         let Some(cell) = self.cells.insert(writer) else {
             self.free_block_if_unused(block);
@@ -53,6 +57,12 @@ impl<P: Platform> Node<'_, P> {
                 .load(Ordering::Acquire);
         }
         self.link_cell(block, cell, id);
+        self.note(&Item::Attached {
+            cell,
+            client: id,
+            ino,
+            block,
+        });
         Ok(Attached { block, cell })
     }
 
@@ -95,6 +105,8 @@ impl<P: Platform> Node<'_, P> {
             return;
         };
         self.harvest(ino);
+        self.note_written(cell);
+        self.note(&Item::Detached(cell));
         self.unlink_cell(writer.block, cell);
         if let Some(client) = self.clients.get_mut(writer.client) {
             client.cells.remove(&cell);
@@ -164,6 +176,7 @@ impl<P: Platform> Node<'_, P> {
             // Stamps begin anew with the next writer: what was cached with the old
             // ones must not be compared with those.
             self.change(ino, |index, _, _| index.settle());
+            self.note(&Item::Settled(ino));
             self.announce_changes();
         }
         self.blocks.remove(block);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use weir_core::journal::Item;
 use weir_core::proto::Lent;
 use weir_core::types::{ClientId, SegmentId};
 
@@ -17,6 +18,19 @@ pub struct Lease {
     pub pos: u64,
     /// Behind its last byte.
     pub end: u64,
+}
+
+impl Lease {
+    /// As it is written down.
+    pub fn item(&self, client: ClientId) -> Item<'static> {
+        Item::Lent {
+            client,
+            segment: self.segment,
+            slab: self.slab,
+            pos: self.pos,
+            len: self.end.saturating_sub(self.pos),
+        }
+    }
 }
 
 /// A client process.
@@ -35,6 +49,10 @@ pub struct Client<M> {
     pub connected: bool,
     /// Whether a request of its is being done.
     pub asks: bool,
+    /// It is of a server before this one, and only keeps what it was lent.
+    pub ghost: bool,
+    /// Records of its ring that were taken and not yet given back.
+    pub taken: usize,
 }
 
 /// All clients, by number.
@@ -54,11 +72,13 @@ impl<M> Client<M> {
             cells: BTreeSet::new(),
             connected: true,
             asks: false,
+            ghost: false,
+            taken: 0,
         }
     }
 
     /// Records a lent segment.
-    pub fn lease(&mut self, lent: &Lent) {
+    pub fn lease(&mut self, lent: &Lent) -> Lease {
         let lease = Lease {
             segment: lent.segment,
             slab: lent.slab,
@@ -69,6 +89,7 @@ impl<M> Client<M> {
             .leases
             .partition_point(|l| (l.slab, l.pos) < (lease.slab, lease.pos));
         self.leases.insert(at, lease);
+        lease
     }
 
     /// Forgets a lent segment; false if it is not this client's.
@@ -112,6 +133,11 @@ impl<M> Clients<M> {
         let free = self.slots.iter().position(Option::is_none);
         let index = free.unwrap_or(self.slots.len());
         (index < self.limit).then(|| ClientId(u32::try_from(index).unwrap_or(u32::MAX)))
+    }
+
+    /// Whether there can be a client of this number.
+    pub fn has_place(&self, id: ClientId) -> bool {
+        (id.0 as usize) < self.limit
     }
 
     /// Puts a client in.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
+use weir_core::journal::Item;
 use weir_core::names::{Attr, SetAttr};
 use weir_core::node::channel::REPLY_BYTES;
 use weir_core::proto::{FsError, Located};
@@ -152,6 +153,10 @@ impl<P: Platform> Node<'_, P> {
                 index.settle();
             }
         });
+        self.note(&Item::Laid(ino, vec![hole]));
+        if stamp.is_none() {
+            self.note(&Item::Settled(ino));
+        }
         self.announce_changes();
     }
 

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use weir_core::journal::Item;
 use weir_core::types::ClientId;
 
 use super::{ClientMemory, Node, Platform, Space};
@@ -18,6 +19,7 @@ impl<P: Platform> Node<'_, P> {
         if let Some(client) = self.clients.get_mut(id) {
             client.connected = false;
         }
+        self.commit();
     }
 
     /// A client's process is gone, or has connected anew: nobody writes as this client
@@ -45,8 +47,11 @@ impl<P: Platform> Node<'_, P> {
                 self.space.release(lease.segment);
             }
             self.stats.fold(client.memory.header());
+            self.note(&Item::ClientGone(id));
         }
         self.sweep();
+        // The region, with the ring, goes after this.
+        self.commit();
     }
 
     /// Bytes that went through cells that are attached still: clients count them when

@@ -77,12 +77,19 @@ impl<P: Platform> Node<'_, P> {
         };
         let memory = Arc::clone(&client.memory);
         let ring = memory.records();
-        for _ in 0..ring.ends.waiting(ring.slots.len()) {
-            let Some(record) = ring.pop() else { break };
+        let (first, end) = (client.taken, ring.ends.waiting(ring.slots.len()));
+        for place in first..end {
+            let Some(record) = ring.peek(place) else {
+                break;
+            };
             if self.take_closed(id, &record).is_err() {
                 self.stats
                     .reject("record", || format!("client {}: {record:?}", id.0));
             }
+        }
+        if let Some(client) = self.clients.get_mut(id).filter(|_| first < end) {
+            client.taken = end;
+            self.hold_ring(id);
         }
     }
 
@@ -92,7 +99,9 @@ impl<P: Platform> Node<'_, P> {
             return Err(Nonsense);
         }
         let record_so_far = writer.applied.extended_by(record)?;
-        self.take(record.cell, &record_so_far, false)
+        self.take(record.cell, &record_so_far, false)?;
+        self.note_written(record.cell);
+        Ok(())
     }
 
     /// Puts what is new of a cell's record into the index of its file. An earlier

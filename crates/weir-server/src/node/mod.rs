@@ -19,6 +19,7 @@
 //! | `applied`, `harvest` | taking what clients wrote into the index |
 //! | `attach`, `data`, `dirs`, `space`, `locking` | operations |
 //! | `orphans`, `notes`, `death` | what ends |
+//! | `journal`, `recover` | what is written down, and coming after a server that was killed |
 //! | `ops` | the operations' dispatch |
 //! | `parts` | operations of several servers, as far as they concern this one |
 
@@ -30,6 +31,7 @@ mod death;
 mod dirs;
 mod files;
 mod harvest;
+mod journal;
 mod locking;
 mod locks;
 mod memory;
@@ -38,6 +40,7 @@ mod ofds;
 mod ops;
 mod orphans;
 mod parts;
+mod recover;
 mod space;
 mod stats;
 mod writers;
@@ -46,6 +49,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
+use weir_core::journal::Item;
 use weir_core::names::Shard;
 use weir_core::node::channel;
 use weir_core::node::ofd::BATCH;
@@ -60,8 +64,10 @@ use stats::Stats;
 use writers::{OpenFile, Slots, Writer};
 
 pub(crate) use data::MAX_RUNS;
+pub use journal::{Journal, Visit};
 pub(crate) use locks::{Family, Owner, Wish, UNLOCK};
 pub use memory::{ClientMemory, OpenRegion};
+pub use recover::{Accounts, Found, RecoverError};
 
 /// What the logic asks of the kernel.
 pub trait Platform {
@@ -74,6 +80,10 @@ pub trait Platform {
     /// Whether any process still has open file description `index`, which was marked
     /// as shared.
     fn ofd_alive(&self, index: u32) -> bool;
+    /// Whether a process lives. One that cannot be asked after does.
+    fn lives(&self, _pid: u32) -> bool {
+        true
+    }
 }
 
 /// Storage that is lent to clients; `weir-store` implements it.
@@ -91,6 +101,10 @@ pub trait Space {
     fn is_file(&self, slab: u32) -> bool;
     /// Space by tier.
     fn usage(&self) -> Vec<TierStatus>;
+    /// What was there before is counted so from now on; until now nothing was counted.
+    fn resume(&mut self, _: &Accounts) -> Result<(), RecoverError> {
+        Ok(())
+    }
 }
 
 /// What a server is told of itself.
@@ -131,6 +145,7 @@ pub struct Node<'m, P: Platform> {
     gone: Vec<Ino>,
     /// Files whose index changed in the call at hand.
     changed: Vec<Ino>,
+    notes: journal::Notes,
     stats: Stats,
     /// When the call at hand was made, ns since 1970.
     now_ns: i64,
@@ -167,6 +182,7 @@ impl<'m, P: Platform> Node<'m, P> {
             stored: HashMap::new(),
             gone: Vec::new(),
             changed: Vec::new(),
+            notes: journal::Notes::default(),
             stats: Stats::default(),
             now_ns: identity.started_ns,
             stopping: false,
@@ -192,6 +208,7 @@ impl<'m, P: Platform> Node<'m, P> {
             .store(weir_core::node::region::MAGIC, Ordering::Release);
         self.stats.clients_ever += 1;
         self.clients.insert(id, Client::new(memory, pid));
+        self.note(&Item::Client { client: id, pid });
     }
 
     /// Does what a client asks for by its channel and its notes. True if there was
@@ -209,6 +226,7 @@ impl<'m, P: Platform> Node<'m, P> {
             self.serve(Caller::Client(id), &request, now_ns, &mut reply);
             self.put_reply(id, &mut reply);
         }
+        self.commit();
         (self.request, self.reply) = (request, reply);
         noted || asked
     }
@@ -238,6 +256,7 @@ impl<'m, P: Platform> Node<'m, P> {
 
     /// Gives a client its reply; nothing happens if it is gone.
     pub(crate) fn put_reply(&mut self, id: ClientId, reply: &mut Vec<u8>) {
+        self.commit();
         let Some(client) = self.clients.get_mut(id) else {
             return;
         };
@@ -305,6 +324,7 @@ impl<'m, P: Platform> Node<'m, P> {
             self.stats
                 .reject("request", || format!("{from:?}: {} bytes", request.len()));
         }
+        self.commit();
     }
 
     /// What is done when nobody asks for anything: notes that nobody rang for, and
@@ -313,6 +333,7 @@ impl<'m, P: Platform> Node<'m, P> {
         self.now_ns = now_ns;
         self.take_all_notes();
         self.sweep();
+        self.commit();
     }
 
     /// Whether a `Stop` was asked for.
@@ -335,6 +356,11 @@ impl<'m, P: Platform> Node<'m, P> {
     /// Whether a client's connection stands.
     pub fn is_connected(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| client.connected)
+    }
+
+    /// The numbers of all clients.
+    pub fn client_ids(&self) -> Vec<ClientId> {
+        self.clients.ids()
     }
 
     /// The process of a client.

@@ -66,6 +66,7 @@ impl<P: Platform> Node<'_, P> {
         self.locks.forget_file(ino);
         if self.files.get(ino).is_some_and(|index| !index.is_empty()) {
             self.change(ino, |index, freed, _| index.clear(freed));
+            self.note_cleared(ino);
             self.announce_changes();
         }
         if self.several {

@@ -1,5 +1,6 @@
 //! Segments, and making room.
 
+use weir_core::journal::Item;
 use weir_core::proto::{FsError, FsStat, Lent};
 use weir_core::types::{ClientId, SegmentId};
 
@@ -24,7 +25,8 @@ impl<P: Platform> Node<'_, P> {
         }
         let lent = lent.ok_or(FsError::NoSpace)?;
         if let Some(client) = self.clients.get_mut(id) {
-            client.lease(&lent);
+            let lease = client.lease(&lent);
+            self.note(&lease.item(id));
         }
         Ok(lent)
     }
@@ -45,6 +47,7 @@ impl<P: Platform> Node<'_, P> {
             .get_mut(id)
             .is_some_and(|client| client.end_lease(segment));
         if held {
+            self.note(&Item::Returned(segment));
             self.space.release(segment);
         }
         held

@@ -17,6 +17,8 @@ pub struct Writer {
     pub lent_at: u64,
     /// What the index has of its record.
     pub applied: Applied,
+    /// What of it was written down.
+    pub noted: Applied,
 }
 
 /// A lent block: a file that is open for writing.
@@ -63,6 +65,19 @@ impl<T> Slots<T> {
         }
         self.used.push(Some(value));
         u32::try_from(self.used.len() - 1).ok()
+    }
+
+    /// Uses a given slot, which is free.
+    pub fn put(&mut self, index: u32, value: T) {
+        let at = index as usize;
+        for free in self.used.len()..at {
+            self.free.extend(u32::try_from(free));
+        }
+        if self.used.len() <= at {
+            self.used.resize_with(at + 1, || None);
+        }
+        self.free.retain(|free| *free != index);
+        self.used[at] = Some(value);
     }
 
     /// Frees a slot.

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicU32;
 
 use nix::fcntl::{fcntl, FcntlArg};
-use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use rustix::io::Errno;
+use rustix::process::{getrlimit, setrlimit, test_kill_process, Pid, Resource, Rlimit};
 use rustix::thread::futex;
 use rustix::time::{clock_gettime, ClockId};
 use weir_core::node::ofd::lock_byte;
@@ -37,6 +38,11 @@ impl Platform for Kernel {
 
     fn wake(&self, word: &AtomicU32) {
         wake(word);
+    }
+
+    fn lives(&self, pid: u32) -> bool {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
     }
 
     fn ofd_alive(&self, index: u32) -> bool {

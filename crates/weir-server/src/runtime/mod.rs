@@ -13,6 +13,7 @@
 //! | --- | --- |
 //! | `regions` | making, mapping and removing shared memory |
 //! | `kernel` | what the logic asks of the kernel |
+//! | `recovery` | the journal, and coming after a server that was killed |
 //! | `storage` | `weir-store`'s tiers as the logic's space |
 //! | `mailbox` | the queues between the two threads |
 //! | `poller`, `connection` | the socket's thread |
@@ -23,6 +24,7 @@ mod connection;
 mod kernel;
 mod mailbox;
 mod poller;
+mod recovery;
 mod regions;
 mod service;
 mod several;
@@ -45,6 +47,7 @@ use crate::node::{Identity, Node};
 use crate::options::Options;
 use kernel::{now_ns, Kernel};
 use mailbox::mailboxes;
+use recovery::Remains;
 use regions::Instance;
 use service::Service;
 use several::Joined;
@@ -94,6 +97,30 @@ pub enum ServerError {
         /// Why.
         errno: Errno,
     },
+    /// Another server is there.
+    #[error("{dir}: a server is there already ({errno})")]
+    Taken {
+        /// Where.
+        dir: PathBuf,
+        /// Why its lock cannot be had.
+        errno: Errno,
+    },
+    /// What a killed server left is not whole.
+    #[error("{dir}: {why}; {}", recovery::advice(.dir))]
+    Remains {
+        /// Where.
+        dir: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The journal of a killed server cannot be used, or none can be written.
+    #[error("journal {path}: {why}; {}", recovery::advice(.path.parent().unwrap_or(.path)))]
+    Journal {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
     /// A setting that cannot be.
     #[error("{0}")]
     Setting(String),
@@ -129,39 +156,59 @@ pub fn serve_as(
         return Err(ServerError::Setting(why));
     }
     kernel::raise_descriptor_limit();
-    let instance = Instance::create(options)?;
-    let served = serve_in(&instance, options, several, ready);
-    instance.remove();
+    let (rank, servers) = part(several.as_ref())?;
+    let mut instance = Instance::create(options)?;
+    // Before anything is touched: what cannot be used stays as it is.
+    let remains = recovery::look(&options.shm_dir, rank, servers)?;
+    let took_up = remains.is_some();
+    let settled = instance.settle_in(took_up);
+    let served = settled.and_then(|()| serve_in(&instance, options, remains, several, ready));
+    // What was left by a killed server stays for another try.
+    if served.is_ok() || !took_up {
+        instance.remove();
+    }
     served
+}
+
+/// Which server this is, of how many.
+fn part(several: Option<&Several>) -> Result<(Rank, u16), ServerError> {
+    let Some(several) = several else {
+        return Ok((Rank(0), 1));
+    };
+    let servers = several.membership.addresses.len();
+    let servers = u16::try_from(servers)
+        .map_err(|_| ServerError::Setting(format!("{servers} servers are too many")))?;
+    Ok((several.membership.rank, servers))
 }
 
 fn serve_in(
     instance: &Instance,
     options: &Options,
+    remains: Option<Remains>,
     several: Option<Several>,
     ready: impl FnOnce(),
 ) -> Result<ServerStatus, ServerError> {
-    let (rank, servers) = match &several {
-        Some(several) => {
-            let servers = several.membership.addresses.len();
-            let servers = u16::try_from(servers)
-                .map_err(|_| ServerError::Setting(format!("{servers} servers are too many")))?;
-            (several.membership.rank, servers)
-        }
-        None => (Rank(0), 1),
-    };
-    let space = storage::open(instance, options)?;
+    let (rank, servers) = part(several.as_ref())?;
+    let space = storage::open(instance, options, remains.is_some())?;
     let board = Arc::clone(space.board());
     let open = instance.open_region()?;
-    let names = instance.names(rank)?;
     let identity = Identity {
         rank,
         servers,
         pid: std::process::id(),
         started_ns: now_ns(),
     };
-    let platform = Kernel::new(instance.shm_dir())?;
-    let node = Node::new(identity, open, names, space, platform, options.max_clients);
+    let mut node = if let Some(remains) = remains {
+        let tables = (open, options.max_clients);
+        recovery::take_up(instance, remains, identity, space, tables)?
+    } else {
+        let names = instance.names(rank)?;
+        let platform = Kernel::new(instance.shm_dir())?;
+        Node::new(identity, open, names, space, platform, options.max_clients)
+    };
+    if servers == 1 {
+        recovery::begin_journal(instance, &mut node, identity)?;
+    }
     let (service_box, poller_box) = mailboxes(open.hub).map_err(ServerError::Event)?;
     let listener = instance.listen()?;
     let poller = poller::start(listener, poller_box, options)?;

@@ -4,6 +4,7 @@
 //! SHM_DIR/open names        shared by all        SHM_DIR/ph      placeholder of descriptors
 //!         client-<id>       one a client         SHM_DIR/cwd/    working directories
 //!         slab-<n>          the memory tier      STORAGE/slab-<n>  the file tier
+//!         journal           all changes          SHM_DIR/open.old  while a killed server is come after
 //! RUN_DIR/server.sock       RUN_DIR/shm, prefix  links that say where that is
 //! ```
 
@@ -15,12 +16,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{chmod, Mode, CWD};
+use rustix::fs::{chmod, flock, open, FlockOperation, Mode, OFlags, CWD};
+use rustix::io::Errno;
 use rustix::net::{
     bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
 };
 use std::sync::atomic::AtomicU64;
-use weir_core::names::{layout, Owner, Section, Shard, Tables};
+use weir_core::names::{layout, NamesHeader, Owner, Section, Shard, Tables};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::channel::Channel;
@@ -31,7 +33,8 @@ use weir_core::node::region::{
 use weir_core::node::ring::{NoteSlot, RecordSlot};
 use weir_core::proto::{PREFIX_LINK, SHM_LINK};
 use weir_core::types::{ClientId, Rank};
-use weir_store::map::{create_sparse, Access, MapError, Mapping, Region};
+use weir_store::journal::{JOURNAL, JOURNAL_NEW};
+use weir_store::map::{create_sparse, open_shared, Access, MapError, Mapping, Region};
 
 use super::kernel::now_ns;
 use super::ServerError;
@@ -43,6 +46,8 @@ use crate::options::Options;
 pub const PLACEHOLDER: &str = "ph";
 const WORKING_DIRS: &str = "cwd";
 const OPEN: &str = "open";
+const OPEN_BEFORE: &str = "open.old";
+const NAMES: &str = "names";
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 /// Open file descriptions, files open for writing, and writers that a node may have;
@@ -62,7 +67,8 @@ pub struct Instance {
     prefix: String,
     /// Directories that were not there before.
     made: Vec<PathBuf>,
-    /// The `open` region, whose file also says that the place is taken.
+    /// Held for the server's life, so that nobody comes after one that lives.
+    lock: Option<OwnedFd>,
     claim: Option<Region>,
 }
 
@@ -111,6 +117,7 @@ impl Instance {
             max_files: options.max_files,
             prefix: options.prefix.clone(),
             made: Vec::new(),
+            lock: None,
             claim: None,
         };
         let made = instance.make_dirs();
@@ -129,6 +136,24 @@ impl Instance {
                 self.made.push(dir);
             }
         }
+        let taken = |errno: Errno| ServerError::Taken {
+            dir: self.shm_dir.clone(),
+            errno,
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = open(self.shm_dir.as_os_str().as_bytes(), flags, Mode::empty());
+        let dir = dir.map_err(taken)?;
+        flock(&dir, FlockOperation::NonBlockingLockExclusive).map_err(taken)?;
+        self.lock = Some(dir);
+        Ok(())
+    }
+
+    /// Makes the `open` region and what else is there once a server. What a killed one left
+    /// is set aside first, if it is to be taken up.
+    pub fn settle_in(&mut self, take_up: bool) -> Result<(), ServerError> {
+        if take_up {
+            self.set_aside()?;
+        }
         let bytes = open_layout(OFDS, BLOCKS, CELLS).bytes as u64;
         self.claim = Some(self.map_new(OPEN, bytes)?.leak());
         for name in [PLACEHOLDER, WORKING_DIRS] {
@@ -145,6 +170,111 @@ impl Instance {
         if self.shm_dir.is_absolute() {
             let _ = symlink(&self.shm_dir, self.run_dir.join(SHM_LINK));
             let _ = symlink(&self.prefix, self.run_dir.join(PREFIX_LINK));
+        }
+    }
+
+    /// Makes room for new regions; what is needed of the old ones stays.
+    fn set_aside(&self) -> Result<(), ServerError> {
+        let (now, before) = (self.shm_dir.join(OPEN), self.shm_dir.join(OPEN_BEFORE));
+        let removed = |path: &Path, done: std::io::Result<()>| match done {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(ServerError::path(path, &error))
+            }
+            _ => Ok(()),
+        };
+        if before.exists() {
+            // Of one that was killed while it came after another: nobody came to it.
+            removed(&now, std::fs::remove_file(&now))?;
+        } else {
+            std::fs::rename(&now, &before).map_err(|error| ServerError::path(&now, &error))?;
+        }
+        let socket = self.run_dir.join(SOCKET);
+        removed(&socket, std::fs::remove_file(&socket))?;
+        for name in [PLACEHOLDER, WORKING_DIRS] {
+            // Descriptors of before keep the old ones; locks on them must not meet new ones.
+            let path = self.shm_dir.join(name);
+            removed(&path, std::fs::remove_dir_all(&path))?;
+        }
+        Ok(())
+    }
+
+    /// The `open` region of the server before.
+    pub fn open_of_before(&self) -> Result<OpenRegion<'static>, ServerError> {
+        let layout = open_layout(OFDS, BLOCKS, CELLS);
+        let parts = self.leak_existing(OPEN_BEFORE, layout.bytes)?;
+        Ok(OpenRegion {
+            hub: &parts.slice(0, 1)?[0],
+            ofds: parts.slice::<Ofd>(layout.ofds, OFDS)?,
+            blocks: parts.slice::<FileBlock>(layout.blocks, BLOCKS)?,
+            cells: parts.slice::<Cell>(layout.cells, CELLS)?,
+        })
+    }
+
+    fn leak_existing(&self, name: &str, len: usize) -> Result<Parts, ServerError> {
+        let path = self.shm_dir.join(name);
+        Ok(Parts {
+            region: self.map_existing(name, len)?.leak(),
+            path,
+        })
+    }
+
+    fn map_existing(&self, name: &str, len: usize) -> Result<Mapping, ServerError> {
+        let path = self.shm_dir.join(name);
+        let failed = |error| ServerError::Map {
+            path: path.clone(),
+            error,
+        };
+        let bytes = path.as_os_str().as_bytes();
+        let file = open_shared(CWD, bytes, Access::ReadWrite).map_err(failed)?;
+        Mapping::new(&file, len, Access::ReadWrite).map_err(failed)
+    }
+
+    /// Lets nobody believe the tables of names of the server before, and takes them away.
+    pub fn condemn_names(&self) {
+        let max_files = self.max_files_of_before();
+        let condemned = max_files.and_then(|max_files| {
+            let layout = layout(max_files);
+            let len = usize::try_from(layout.file_bytes).ok()?;
+            let parts = self.leak_existing(NAMES, len).ok()?;
+            let tables = Tables::open(
+                &parts.section(layout.header).ok()?[0],
+                parts.section(layout.inodes).ok()?,
+                parts.section(layout.arena).ok()?,
+                parts.section(layout.buckets).ok()?,
+            );
+            tables.ok().map(|tables| tables.condemn())
+        });
+        if condemned.is_none() {
+            tracing::debug!("there are no tables of names of before");
+        }
+        let _ = std::fs::remove_file(self.shm_dir.join(NAMES));
+    }
+
+    fn max_files_of_before(&self) -> Option<u32> {
+        let head = self.map_existing(NAMES, size_of::<NamesHeader>()).ok()?;
+        let header: &NamesHeader = &head.slice(0, 1).ok()?[0];
+        Some(header.max_inodes())
+    }
+
+    /// A client's region of before.
+    pub fn client_region_of_before(&self, id: ClientId) -> Option<ClientRegion> {
+        let region = self.map_existing(&client_file(id), client_layout().bytes);
+        region.ok().map(ClientRegion)
+    }
+
+    /// Removes what only the server before needed; the regions of `keep` stay.
+    pub fn clear_what_was_before(&self, keep: &[ClientId]) {
+        let _ = std::fs::remove_file(self.shm_dir.join(OPEN_BEFORE));
+        let Ok(entries) = std::fs::read_dir(&self.shm_dir) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("client-"));
+            let id = number.and_then(|number| number.parse().ok()).map(ClientId);
+            if id.is_some_and(|id| !keep.contains(&id)) {
+                let _ = std::fs::remove_file(entry.path());
+            }
         }
     }
 
@@ -205,24 +335,29 @@ impl Instance {
         Ok(open)
     }
 
-    /// Makes the namespace, with nothing in it.
-    pub fn names(&self, rank: Rank) -> Result<Shard<'static>, ServerError> {
+    /// Makes tables of names, with nothing in them.
+    pub fn new_names(&self, rank: Rank) -> Result<Tables<'static>, ServerError> {
         let layout = layout(self.max_files);
-        let parts = self.leak_new("names", layout.file_bytes)?;
-        let broken = |error: &dyn std::fmt::Display| ServerError::Tables(error.to_string());
-        let tables = Tables::format(
+        let parts = self.leak_new(NAMES, layout.file_bytes)?;
+        Tables::format(
             &parts.section(layout.header)?[0],
             parts.section(layout.inodes)?,
             parts.section(layout.arena)?,
             parts.section(layout.buckets)?,
             rank,
         )
-        .map_err(|error| broken(&error))?;
+        .map_err(|error| ServerError::Tables(error.to_string()))
+    }
+
+    /// Makes the namespace, with only the root in it.
+    pub fn names(&self, rank: Rank) -> Result<Shard<'static>, ServerError> {
+        let tables = self.new_names(rank)?;
         let owner = Owner {
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
         };
-        Shard::new(tables, 0o755, owner, now_ns()).map_err(|error| broken(&error))
+        Shard::new(tables, 0o755, owner, now_ns())
+            .map_err(|error| ServerError::Tables(error.to_string()))
     }
 
     /// Makes a client's region.
@@ -283,7 +418,8 @@ impl Instance {
     fn remove_files(&self) {
         let _ = std::fs::remove_file(self.run_dir.join(SOCKET));
         self.remove_links();
-        remove_files(&self.shm_dir, &[OPEN, "names"], &["client-", "slab-"]);
+        let own = [OPEN, OPEN_BEFORE, NAMES, JOURNAL, JOURNAL_NEW];
+        remove_files(&self.shm_dir, &own, &["client-", "slab-"]);
         for dir in &self.storage {
             remove_files(dir, &[], &["slab-"]);
         }

@@ -73,15 +73,24 @@ impl<'a> Service<'a> {
             // `work` may find that it is to stop when nothing else is left: what asked for it
             // came in `sleep`.
             if self.work() || self.stop {
+                self.node.borrow_mut().renew_journal(&|_| ());
                 self.watch();
             } else {
                 let now_ns = now_ns();
-                self.node.borrow_mut().idle(now_ns);
+                self.idle(now_ns);
                 let due = self.joined.as_mut().and_then(|j| j.catch_up(now_ns));
                 self.sleep(due);
             }
         }
         self.node.borrow_mut().report()
+    }
+
+    fn idle(&mut self, now_ns: i64) {
+        let mut node = self.node.borrow_mut();
+        node.idle(now_ns);
+        for id in node.drop_dead_ghosts(now_ns) {
+            self.instance.remove_client(id);
+        }
     }
 
     /// Refuses whatever comes, and lets the poller end.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use weir_core::proto::{Lent, Tier, TierStatus};
 use weir_core::types::{ClientId, SegmentId};
-use weir_store::backing::DirBacking;
+use weir_store::backing::{count_slabs, DirBacking};
 use weir_store::board::WarmBoard;
 use weir_store::slab::{self, SlabId, SLAB_BYTES};
 use weir_store::tier::{StoreError, TierConfig, Tiers};
 
 use super::regions::Instance;
 use super::ServerError;
-use crate::node::Space;
+use crate::node::{Accounts, RecoverError, Space};
 use crate::options::Options;
 
 /// The node's storage.
@@ -20,10 +20,13 @@ use crate::options::Options;
 pub struct Storage {
     tiers: Tiers<DirBacking>,
     names: Vec<String>,
+    /// False until it is known what was there before.
+    counts: bool,
 }
 
-/// Opens the storage of an instance.
-pub fn open(instance: &Instance, options: &Options) -> Result<Storage, ServerError> {
+/// Opens the storage of an instance: new, or with the slabs that a server left which was
+/// killed.
+pub fn open(instance: &Instance, options: &Options, take_up: bool) -> Result<Storage, ServerError> {
     let dirs: Vec<&Path> = instance
         .storage_dirs()
         .iter()
@@ -50,9 +53,19 @@ pub fn open(instance: &Instance, options: &Options) -> Result<Storage, ServerErr
     let names = std::iter::once("memory".to_owned())
         .chain(dirs.iter().map(|dir| dir.display().to_string()))
         .collect();
+    let mut slabs = Vec::new();
+    if take_up {
+        for dir in std::iter::once(&instance.shm_dir()).chain(&dirs) {
+            slabs.push(count_slabs(dir).map_err(|why| ServerError::Remains {
+                dir: (*dir).to_owned(),
+                why,
+            })?);
+        }
+    }
     Ok(Storage {
-        tiers: Tiers::new(&config, backing),
+        tiers: Tiers::over(&config, backing, &slabs),
         names,
+        counts: !take_up,
     })
 }
 
@@ -67,7 +80,7 @@ impl Storage {
         slab: u32,
         change: impl FnOnce(&mut Tiers<DirBacking>, SlabId) -> Result<(), StoreError>,
     ) {
-        let Some(id) = SlabId::from_raw(slab) else {
+        let Some(id) = SlabId::from_raw(slab).filter(|_| self.counts) else {
             return;
         };
         if let Err(error) = change(&mut self.tiers, id) {
@@ -111,6 +124,9 @@ impl Space for Storage {
     }
 
     fn release(&mut self, segment: SegmentId) {
+        if !self.counts {
+            return;
+        }
         if let Err(error) = self.tiers.release(segment) {
             tracing::warn!(%error, "a segment cannot be taken back");
         }
@@ -118,6 +134,26 @@ impl Space for Storage {
 
     fn is_file(&self, slab: u32) -> bool {
         SlabId::from_raw(slab).is_some_and(|id| id.tier() == slab::Tier::File)
+    }
+
+    fn resume(&mut self, accounts: &Accounts) -> Result<(), RecoverError> {
+        for &(client, segment, len) in &accounts.held {
+            let held = self.tiers.hold(segment, len, client);
+            held.map_err(|_| RecoverError::Missing {
+                slab: SlabId::of(segment).raw(),
+                pos: slab::segment_pos(segment),
+                len,
+            })?;
+        }
+        for &(slab, pos, len) in &accounts.live {
+            let revived = SlabId::from_raw(slab).map(|id| self.tiers.revive(id, pos, len));
+            if !matches!(revived, Some(Ok(()))) {
+                return Err(RecoverError::Missing { slab, pos, len });
+            }
+        }
+        self.tiers.resume();
+        self.counts = true;
+        Ok(())
     }
 
     fn usage(&self) -> Vec<TierStatus> {

@@ -132,6 +132,15 @@ impl PlaceState {
         self.trouble = None;
     }
 
+    /// Takes up slabs that are there. They keep their bytes also where the budget has become
+    /// less than that.
+    pub(super) fn adopt(&mut self, count: u32) {
+        for _ in 0..count.min(MAX_SLABS) {
+            let units = self.growth_units().unwrap_or(SLAB_UNITS);
+            self.add(Slab::new(units));
+        }
+    }
+
     /// A slab could not be made. Where there is merely no room now, later attempts are
     /// made; anything else retires the place.
     pub(super) fn failed(&mut self, errno: Errno) {

@@ -1,0 +1,116 @@
+//! What is written down: one [`Item`] for each thing that changed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::extent::Run;
+use crate::names::FileType;
+use crate::types::{ClientId, Ino, SegmentId};
+
+/// An inode as the table has it, but for what the clients of this node write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct InodeImage {
+    /// Its number in this server's table.
+    pub ino: Ino,
+    /// The inode that it stands in for; its own number, if it stands in for none.
+    pub home: Ino,
+    /// `st_mode`.
+    pub mode: u32,
+    /// Links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Last access, ns since 1970.
+    pub atime_ns: i64,
+    /// Last change of the contents, ns since 1970.
+    pub mtime_ns: i64,
+    /// Last change of the attributes, ns since 1970.
+    pub ctime_ns: i64,
+    /// The directory of the entry that names it.
+    pub parent: Ino,
+}
+
+/// Something that is so from now on. The variants' order is the format: new ones go to the
+/// end.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Item<'a> {
+    /// The snapshot ends here.
+    Whole,
+    /// An inode is so.
+    Inode(InodeImage),
+    /// An inode's life is over; its slot's next one has the next generation.
+    InodeGone(Ino),
+    /// A symbolic link's target.
+    Target(Ino, &'a [u8]),
+    /// A directory has this entry.
+    Entry {
+        /// The directory, by its home's number.
+        dir: Ino,
+        /// The name.
+        name: &'a [u8],
+        /// What it names.
+        child: Ino,
+        /// The type of that.
+        kind: FileType,
+        /// Its place in the directory's order.
+        sequence: u64,
+    },
+    /// A directory has no such entry any more.
+    EntryGone {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: &'a [u8],
+    },
+    /// A file's index here has these runs laid over what it had.
+    Laid(Ino, Vec<Run>),
+    /// Nobody writes the file any more: what is in its index has no order.
+    Settled(Ino),
+    /// A file's index here is empty.
+    Cleared(Ino),
+    /// A client came.
+    Client {
+        /// Its number.
+        client: ClientId,
+        /// Its process.
+        pid: u32,
+    },
+    /// A client is gone, with all that it was lent.
+    ClientGone(ClientId),
+    /// A client may write into a segment.
+    Lent {
+        /// The client.
+        client: ClientId,
+        /// The segment.
+        segment: SegmentId,
+        /// Its slab.
+        slab: u32,
+        /// Where it begins there.
+        pos: u64,
+        /// Its length, bytes.
+        len: u64,
+    },
+    /// No client writes into a segment any more.
+    Returned(SegmentId),
+    /// A client writes to a file through a cell.
+    Attached {
+        /// The cell.
+        cell: u32,
+        /// The client.
+        client: ClientId,
+        /// The file, by its number in this server's table.
+        ino: Ino,
+        /// Its block.
+        block: u32,
+    },
+    /// A cell is nobody's any more.
+    Detached(u32),
+}
+
+/// Appends an item.
+pub fn encode(item: &Item<'_>, out: &mut Vec<u8>) {
+    crate::proto::encode(item, out);
+}

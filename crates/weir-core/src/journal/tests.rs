@@ -1,0 +1,321 @@
+//! Journals cut at any byte, changed in any bit, or made of garbage.
+
+use super::frame::{frame_bytes, frame_words};
+use super::{encode, replay, Head, Item, JournalError, State, HEAD_BYTES};
+use crate::extent::{Run, MAX_OFFSET};
+use crate::names::memory::Memory;
+use crate::names::{Owner, RenameMode, SetAttr, Shard};
+use crate::types::{ClientId, Ino, Rank, SegmentId};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+const RANK: Rank = Rank(2);
+const OWNER: Owner = Owner { uid: 1, gid: 2 };
+const MAX_INODES: u32 = 24;
+
+/// A journal as a file would hold it.
+struct Written {
+    bytes: Vec<u8>,
+    /// Where the last frame's payload ends; zeros up to 8 bytes follow.
+    whole: usize,
+    frames: u64,
+}
+
+impl Written {
+    fn new() -> Written {
+        let head = Head {
+            rank: RANK,
+            servers: 3,
+            instance: [9; 16],
+            made_ns: -1,
+        };
+        Written {
+            bytes: head.encode().to_vec(),
+            whole: 0,
+            frames: 0,
+        }
+    }
+
+    fn append(&mut self, payload: &[u8]) {
+        let words = frame_words(self.frames, payload).unwrap();
+        let end = self.bytes.len() + frame_bytes(payload.len());
+        for word in words {
+            self.bytes.extend(word.to_le_bytes());
+        }
+        self.bytes.extend(payload);
+        self.whole = self.bytes.len();
+        self.bytes.resize(end, 0);
+        self.frames += 1;
+    }
+
+    fn append_item(&mut self, item: &Item<'_>) {
+        let mut payload = Vec::new();
+        encode(item, &mut payload);
+        self.append(&payload);
+    }
+}
+
+/// All that there is in a namespace, in no order.
+fn dump(shard: &Shard<'_>) -> BTreeSet<Vec<u8>> {
+    let mut all = BTreeSet::new();
+    shard.for_each_item(&mut |item| {
+        let mut bytes = Vec::new();
+        encode(item, &mut bytes);
+        all.insert(bytes);
+    });
+    all
+}
+
+/// What a state comes to in tables of its own.
+fn restored(state: &State) -> BTreeSet<Vec<u8>> {
+    let memory = Memory::new(MAX_INODES);
+    let shard = Shard::restore(memory.format(RANK), state).unwrap();
+    // And it can go on.
+    dump(&shard)
+}
+
+/// Does something to a namespace, chosen by three numbers.
+fn act(shard: &mut Shard<'_>, known: &mut Vec<Ino>, (what, a, b): (u8, u8, u8), now: i64) {
+    let pick = |n: u8| known[usize::from(n) % known.len()];
+    let name = |n: u8| vec![b'a' + n % 5; 1 + usize::from(n % 3) * 20];
+    let (dir, other) = (pick(a), pick(b));
+    let made = match what % 12 {
+        0 | 1 => shard.create(dir, &name(b), 0o640, OWNER, now).ok(),
+        2 => shard.mkdir(dir, &name(b), 0o2750, OWNER, now).ok(),
+        3 => {
+            let target = vec![b'/'; 1 + usize::from(b) * 9];
+            shard.symlink(dir, &name(b), &target, OWNER, now).ok()
+        }
+        4 => shard.link(other, dir, &name(a), now).map(|()| other).ok(),
+        5 => shard.unlink(dir, &name(b), now).map(|gone| gone.ino).ok(),
+        6 => shard.rmdir(dir, &name(b), now).map(|gone| gone.ino).ok(),
+        7 | 8 => {
+            let modes = [RenameMode::Replace, RenameMode::Exchange];
+            let mode = modes[usize::from(what / 128)];
+            let (from, to) = ((dir, name(b)), (other, name(a)));
+            let renamed = shard.rename((from.0, &from.1), (to.0, &to.1), mode, now);
+            renamed.map(|done| done.moved).ok()
+        }
+        9 => shard.release(other).map(|()| other).ok(),
+        10 => {
+            let set = SetAttr {
+                mode: Some(u32::from(a)),
+                size: (b % 2 == 0).then_some(u64::from(b) << 30),
+                mtime_ns: Some(-now),
+                ..SetAttr::default()
+            };
+            shard.setattr(other, &set).map(|attr| attr.ino).ok()
+        }
+        _ => foreign(shard, (a, b), now),
+    };
+    known.extend(made.filter(|ino| !known.contains(ino)).as_slice());
+}
+
+/// The parts of operations of several servers.
+fn foreign(shard: &mut Shard<'_>, (a, b): (u8, u8), now: i64) -> Option<Ino> {
+    let theirs = Ino::new(Rank(7), 1, u32::from(a % 3) + 5);
+    let name = vec![b'f'; 1 + usize::from(b % 4)];
+    match b % 5 {
+        0 => shard.adopt_dir(theirs, 0o755, OWNER).map(|()| theirs).ok(),
+        1 => shard.disown_dir(theirs).map(|()| theirs).ok(),
+        2 => shard.withdraw(theirs, &name, now).map(|(ino, _)| ino).ok(),
+        3 => {
+            let kind = crate::names::FileType::File;
+            let child = Ino::new(Rank(5), 0, 3);
+            let put = shard.enter(theirs, &name, child, kind, now);
+            put.map(|()| theirs).ok()
+        }
+        _ => {
+            let root = shard.root();
+            let mut attr = shard.attr(root).unwrap();
+            attr.home = Ino::new(Rank(9), 0, 4);
+            let local = shard.adopt_file(&attr).ok()?;
+            if a % 2 == 0 {
+                shard.disown_file(local).unwrap();
+            }
+            None
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_prefix_of_a_journal_is_a_prefix_of_the_operations(
+        acts in prop::collection::vec(any::<(u8, u8, u8)>(), 1..120),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 12),
+        renew_at in 0..120_usize,
+    ) {
+        let memory = Memory::new(MAX_INODES);
+        let mut shard = Shard::new(memory.format(RANK), 0o755, OWNER, 0).unwrap();
+        shard.note_changes();
+        let mut known = vec![shard.root()];
+        let mut journal = Written::new();
+        let mut after = Vec::new();
+        let mut snapshot_ends = 0;
+        for (n, what) in acts.iter().enumerate() {
+            if n == 0 || n == renew_at {
+                // A snapshot, in several frames.
+                journal = Written::new();
+                after.clear();
+                let mut unused = Vec::new();
+                shard.take_changes(&mut unused);
+                shard.for_each_item(&mut |item| journal.append_item(item));
+                journal.append_item(&Item::Whole);
+                snapshot_ends = journal.whole;
+                after.push((snapshot_ends, dump(&shard)));
+            }
+            act(&mut shard, &mut known, *what, i64::try_from(n).unwrap());
+            let mut payload = Vec::new();
+            shard.take_changes(&mut payload);
+            if !payload.is_empty() {
+                journal.append(&payload);
+                after.push((journal.whole, dump(&shard)));
+            }
+        }
+        let cuts = cuts.iter().map(|cut| cut.index(journal.bytes.len() + 1));
+        for cut in cuts.chain([journal.bytes.len()]) {
+            let replayed = replay(&journal.bytes[..cut]);
+            if cut < snapshot_ends {
+                prop_assert!(replayed.is_err());
+                continue;
+            }
+            let want = after.iter().rev().find(|(whole, _)| *whole <= cut);
+            prop_assert_eq!(&restored(&replayed.unwrap().state), &want.unwrap().1);
+            // The file is longer than what was written, and zero there; so what was to be zero
+            // need not have been written.
+            let zeros = |end: usize| journal.bytes[cut.min(end)..end].iter().all(|b| *b == 0);
+            let want = after.iter().rev().find(|(whole, _)| zeros(*whole));
+            let mut file = journal.bytes[..cut].to_vec();
+            file.resize(cut.next_multiple_of(8) + 4096, 0);
+            let state = replay(&file).unwrap().state;
+            prop_assert_eq!(&restored(&state), &want.unwrap().1);
+        }
+    }
+
+    #[test]
+    fn a_changed_bit_is_found(
+        payloads in prop::collection::vec(0..40_u32, 1..30),
+        at in any::<prop::sample::Index>(),
+        bit in 0..8_u8,
+    ) {
+        let mut journal = Written::new();
+        journal.append_item(&Item::Whole);
+        let mut ends = vec![journal.bytes.len()];
+        for client in payloads {
+            journal.append_item(&Item::Client { client: ClientId(client), pid: client });
+            ends.push(journal.bytes.len());
+        }
+        let mut bytes = journal.bytes.clone();
+        bytes.resize(bytes.len() + 512, 0);
+        let at = at.index(journal.bytes.len());
+        bytes[at] ^= 1 << bit;
+        let last_begins = ends[ends.len() - 2];
+        let good = replay(&journal.bytes).unwrap().state;
+        match replay(&bytes) {
+            // In the padding, which nobody reads, or in what nobody is told from a torn end.
+            Ok(replayed) if replayed.torn.is_none() => {
+                prop_assert_eq!(replayed.state.clients, good.clients);
+            }
+            Ok(replayed) => {
+                prop_assert!(at >= last_begins);
+                prop_assert_eq!(replayed.torn.unwrap().at, last_begins);
+            }
+            Err(JournalError::Corrupt { .. }) => prop_assert!(at < last_begins),
+            Err(_) => prop_assert!(at < HEAD_BYTES),
+        }
+    }
+
+    #[test]
+    fn garbage_does_no_harm(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..600),
+        with_head in any::<bool>(),
+        payload in prop::collection::vec(any::<u8>(), 1..200),
+    ) {
+        if with_head {
+            let mut journal = Written::new();
+            journal.append_item(&Item::Whole);
+            // A good checksum over nonsense.
+            journal.append(&payload);
+            bytes.splice(0..0, journal.bytes);
+        }
+        if let Ok(replayed) = replay(&bytes) {
+            let memory = Memory::new(MAX_INODES);
+            let _ = Shard::restore(memory.format(RANK), &replayed.state);
+        }
+    }
+
+    #[test]
+    fn extents_come_out_as_they_went_in(
+        runs in prop::collection::vec((0..200_u64, 1..60_u64, 0..3_u8), 1..60),
+    ) {
+        let mut index = crate::extent::ExtentIndex::new();
+        let mut journal = Written::new();
+        journal.append_item(&Item::Whole);
+        let ino = Ino::new(RANK, 0, 5);
+        let (mut stamp, mut pos) = (1, 0);
+        for (offset, length, what) in runs {
+            stamp += 1;
+            let run = match what {
+                0 => Run::hole(offset, MAX_OFFSET, stamp).unwrap(),
+                _ => Run::extent(offset, length, stamp, RANK.0, 3, pos).unwrap(),
+            };
+            pos += length;
+            index.insert(run, &mut |_| ()).unwrap();
+            journal.append_item(&Item::Laid(ino, vec![run]));
+            if what == 2 && length % 7 == 0 {
+                index.settle();
+                journal.append_item(&Item::Settled(ino));
+                stamp = 1;
+            }
+        }
+        let list = |index: &crate::extent::ExtentIndex| {
+            let mut all = Vec::new();
+            index.query(0, 1000, &mut all);
+            all
+        };
+        let state = replay(&journal.bytes).unwrap().state;
+        prop_assert_eq!(list(&state.extents[&ino]), list(&index));
+    }
+}
+
+#[test]
+fn what_was_lent_ends_with_its_client() {
+    let mut journal = Written::new();
+    journal.append_item(&Item::Whole);
+    let client = ClientId(4);
+    journal.append_item(&Item::Client { client, pid: 77 });
+    for number in [1, 2] {
+        journal.append_item(&Item::Lent {
+            client,
+            segment: SegmentId(number),
+            slab: 0,
+            pos: u64::from(number) << 20,
+            len: 1 << 20,
+        });
+        journal.append_item(&Item::Attached {
+            cell: number,
+            client,
+            ino: Ino::new(RANK, 0, number),
+            block: number,
+        });
+    }
+    journal.append_item(&Item::Returned(SegmentId(1)));
+    journal.append_item(&Item::Detached(1));
+    let state = replay(&journal.bytes).unwrap().state;
+    assert_eq!(
+        state.segments.keys().copied().collect::<Vec<_>>(),
+        [SegmentId(2)]
+    );
+    assert_eq!(state.cells.keys().copied().collect::<Vec<_>>(), [2]);
+    journal.append_item(&Item::ClientGone(client));
+    let state = replay(&journal.bytes).unwrap().state;
+    assert!(state.clients.is_empty() && state.segments.is_empty() && state.cells.is_empty());
+    journal.append_item(&Item::Detached(2));
+    let error = replay(&journal.bytes).unwrap_err();
+    assert!(
+        error.to_string().contains("cell 2 is not attached"),
+        "{error}"
+    );
+}

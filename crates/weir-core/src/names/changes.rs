@@ -1,0 +1,156 @@
+//! What changed, for the journal: entries as they come and go, inodes that were touched.
+//!
+//! Entries are noted at once, for their memory may be used again within the same operation;
+//! an inode once, as it is when the changes are taken. Whoever takes them does so between
+//! operations, so that each operation is noted whole.
+
+use super::dentry::Dentry;
+use super::layout::InodeRecord;
+use super::shard::Shard;
+use super::{FileType, NAME_MAX, ROOT_INDEX};
+use crate::journal::{encode, InodeImage, Item};
+use crate::types::Ino;
+use std::collections::HashMap;
+
+/// Changes that nobody has taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    items: Vec<u8>,
+    touched: Vec<Ino>,
+}
+
+impl Shard<'_> {
+    /// Notes changes from now on.
+    pub fn note_changes(&mut self) {
+        self.changes = Some(Box::default());
+    }
+
+    /// Whether anything changed since the last [`Shard::take_changes`].
+    pub fn has_changes(&self) -> bool {
+        let changes = self.changes.as_ref();
+        changes.is_some_and(|c| !c.items.is_empty() || !c.touched.is_empty())
+    }
+
+    /// Appends what changed to `out`, as items.
+    pub fn take_changes(&mut self, out: &mut Vec<u8>) {
+        let Some(mut changes) = self.changes.take() else {
+            return;
+        };
+        out.append(&mut changes.items);
+        for ino in changes.touched.drain(..) {
+            // One that is gone again was noted as such.
+            if let Ok(record) = self.live(ino) {
+                encode(&Item::Inode(self.image(ino, record)), out);
+            }
+        }
+        self.changes = Some(changes);
+    }
+
+    /// The whole table, as items.
+    pub fn for_each_item(&self, visit: &mut dyn FnMut(&Item<'_>)) {
+        let foreign: HashMap<u32, Ino> = self.foreign.iter().map(|(dir, at)| (*at, *dir)).collect();
+        for index in ROOT_INDEX..=self.inodes.high() {
+            let record = &self.tables.inodes[index as usize];
+            let ino = self.ino_at(index);
+            match record.file_type() {
+                Some(kind) => {
+                    let home = foreign.get(&index).copied().unwrap_or(ino);
+                    visit(&Item::Inode(self.image(home, record)));
+                    if kind == FileType::Symlink {
+                        if let Ok(target) = self.symlink_target(ino) {
+                            visit(&Item::Target(ino, &target));
+                        }
+                    }
+                    if kind == FileType::Dir {
+                        for (_, at) in self.order(record).after(0) {
+                            show_entry(self.dentry(at), visit);
+                        }
+                    }
+                }
+                None => visit(&Item::InodeGone(self.last_life(index))),
+            }
+        }
+    }
+
+    /// The number that a free slot's inode had.
+    fn last_life(&self, index: u32) -> Ino {
+        let next = self.ino_at(index);
+        Ino::new(next.rank(), next.generation().wrapping_sub(1), index)
+    }
+
+    /// An inode's attributes or links changed.
+    pub(super) fn touch(&mut self, ino: Ino) {
+        if let Some(changes) = &mut self.changes {
+            if !changes.touched.contains(&ino) {
+                changes.touched.push(ino);
+            }
+        }
+    }
+
+    /// An entry came, or names something else.
+    pub(super) fn note_entry(&mut self, at: u32) {
+        let entry = self.dentry(at);
+        if let Some(changes) = &mut self.changes {
+            show_entry(entry, &mut |item| encode(item, &mut changes.items));
+        }
+    }
+
+    /// An entry is about to go.
+    pub(super) fn note_entry_gone(&mut self, at: u32) {
+        let entry = self.dentry(at);
+        if let Some(changes) = &mut self.changes {
+            let mut name = [0; NAME_MAX];
+            if let Some(len) = entry.name(&mut name) {
+                let (dir, name) = (entry.parent(), &name[..len]);
+                encode(&Item::EntryGone { dir, name }, &mut changes.items);
+            }
+        }
+    }
+
+    /// An inode's life, or that of a stand-in, is over.
+    pub(super) fn note_gone(&mut self, ino: Ino) {
+        self.note(&Item::InodeGone(ino));
+    }
+
+    pub(super) fn note(&mut self, item: &Item<'_>) {
+        if let Some(changes) = &mut self.changes {
+            encode(item, &mut changes.items);
+        }
+    }
+
+    /// The inode that is known as `ino`, by its record.
+    fn image(&self, ino: Ino, record: &InodeRecord) -> InodeImage {
+        let own = if self.is_own(ino) {
+            ino
+        } else {
+            self.ino_at(self.foreign.get(&ino).copied().unwrap_or(0))
+        };
+        let attr = record.words(own);
+        InodeImage {
+            ino: own,
+            home: if own == ino { attr.home } else { ino },
+            mode: attr.mode,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            size: attr.size,
+            atime_ns: attr.atime_ns,
+            mtime_ns: attr.mtime_ns,
+            ctime_ns: attr.ctime_ns,
+            parent: attr.parent,
+        }
+    }
+}
+
+fn show_entry(entry: Dentry<'_>, visit: &mut dyn FnMut(&Item<'_>)) {
+    let mut name = [0; NAME_MAX];
+    if let (Some(len), Some(kind)) = (entry.name(&mut name), entry.kind()) {
+        visit(&Item::Entry {
+            dir: entry.parent(),
+            name: &name[..len],
+            child: entry.child(),
+            kind,
+            sequence: entry.sequence(),
+        });
+    }
+}

@@ -1,0 +1,165 @@
+//! Making a namespace anew from what a journal says of it.
+//!
+//! The numbers of inodes, their order in directories and the lives of free slots are as they
+//! were, so that what others remember of them (peers, scans of directories) still holds.
+
+use super::hash::Key;
+use super::inodes::NewInode;
+use super::shard::Shard;
+use super::{FileType, NamesError, Tables, ROOT_INDEX};
+use crate::journal::{Entry, InodeImage, State};
+use crate::types::Ino;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Why a namespace cannot be made anew.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// It has an inode in a slot that these tables do not have.
+    #[error("inode {ino:?} does not fit tables of {max_inodes} inodes")]
+    TooMany {
+        /// The inode.
+        ino: Ino,
+        /// What the tables were made for.
+        max_inodes: u32,
+    },
+    /// An inode that cannot be: of another server, of no type, or a second one in its slot.
+    #[error("inode {0:?} cannot be")]
+    Inode(Ino),
+    /// There is no root directory.
+    #[error("there is no root directory")]
+    NoRoot,
+    /// An entry that cannot be.
+    #[error("entry {name:?} of {dir:?}: {error}")]
+    Entry {
+        /// Its directory.
+        dir: Ino,
+        /// Its name.
+        name: Vec<u8>,
+        /// What is wrong.
+        error: NamesError,
+    },
+    /// There is no room for a symbolic link's target.
+    #[error("the target of {0:?} is missing, or too long")]
+    Target(Ino),
+}
+
+impl<'a> Shard<'a> {
+    /// Takes freshly formatted tables and makes in them what `state` says.
+    pub fn restore(tables: Tables<'a>, state: &State) -> Result<Self, RestoreError> {
+        let mut shard = Shard::empty(tables);
+        let mut images: Vec<&InodeImage> = state.inodes.values().collect();
+        images.sort_unstable_by_key(|image| image.ino.index());
+        let mut last = 0;
+        for image in images {
+            if image.ino.index() <= last {
+                return Err(RestoreError::Inode(image.ino));
+            }
+            last = image.ino.index();
+            shard.restore_inode(image, state)?;
+        }
+        if shard.live(shard.root()).is_err() {
+            return Err(RestoreError::NoRoot);
+        }
+        let lives = |index: u32| state.ended.get(&index).copied();
+        shard.inodes.restore(&tables, lives);
+        let mut entries: Vec<(&(Ino, Vec<u8>), &Entry)> = state.entries.iter().collect();
+        entries.sort_unstable_by_key(|((dir, _), entry)| (*dir, entry.sequence));
+        for ((dir, name), entry) in entries {
+            shard
+                .restore_entry(*dir, name, entry)
+                .map_err(|error| RestoreError::Entry {
+                    dir: *dir,
+                    name: name.clone(),
+                    error,
+                })?;
+        }
+        shard.tell();
+        Ok(shard)
+    }
+
+    fn restore_inode(&mut self, image: &InodeImage, state: &State) -> Result<(), RestoreError> {
+        let ino = image.ino;
+        let bad = RestoreError::Inode(ino);
+        let kind = FileType::of_mode(image.mode).ok_or(bad.clone())?;
+        if !self.is_own(ino) {
+            return Err(bad);
+        }
+        let max_inodes = u32::try_from(self.tables.inodes.len() - 1).unwrap_or(u32::MAX);
+        let room = (ROOT_INDEX..=max_inodes).contains(&ino.index());
+        if !room {
+            return Err(RestoreError::TooMany { ino, max_inodes });
+        }
+        let stands_in = image.home != ino;
+        let aux = match kind {
+            FileType::Dir => self.orders.add(),
+            FileType::Symlink => {
+                let target = state.targets.get(&ino).ok_or(RestoreError::Target(ino))?;
+                let stored = self.store_target(target);
+                stored.map_err(|_| RestoreError::Target(ino))?
+            }
+            FileType::File if stands_in => super::attr::STALE,
+            FileType::File => 0,
+        };
+        let new = NewInode {
+            kind,
+            mode: image.mode,
+            uid: image.uid,
+            gid: image.gid,
+            nlink: image.nlink,
+            size: image.size,
+            aux,
+            now_ns: image.ctime_ns,
+        };
+        self.inodes.put(&self.tables, ino, &new);
+        let record = &self.tables.inodes[ino.index() as usize];
+        record.atime.store(image.atime_ns, Relaxed);
+        record.mtime.store(image.mtime_ns, Relaxed);
+        let parent = match kind {
+            FileType::File if stands_in => image.home,
+            _ => image.parent,
+        };
+        record.parent.store(parent.0, Relaxed);
+        if stands_in && kind == FileType::Dir {
+            self.foreign.insert(image.home, ino.index());
+        }
+        self.count_in(kind);
+        Ok(())
+    }
+
+    fn restore_entry(&mut self, dir: Ino, name: &[u8], entry: &Entry) -> Result<(), NamesError> {
+        if self.is_own(entry.child) && self.live(entry.child).is_err() {
+            // It was being removed: of a directory that several servers hold, the inode goes
+            // first.
+            return Ok(());
+        }
+        let (record, key): (_, Key<'_>) = self.place(dir, name)?;
+        self.order_mut(record).skip_to(entry.sequence)?;
+        let at = self.prepare_entry(record, &key, entry.child, entry.kind)?;
+        self.publish_entry(at);
+        if let Ok(child) = self.live(entry.child) {
+            let of_here = Ino(child.parent.load(Relaxed)) == dir;
+            if self.is_own(entry.child) && of_here && child.entry.load(Relaxed) == 0 {
+                child.entry.store(at, Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tables<'_> {
+    /// Lets readers of these tables, which are no longer kept up to date, find nothing that
+    /// they could believe: they ask their server then, which is another one.
+    pub fn condemn(&self) {
+        let make_odd = |seq: &std::sync::atomic::AtomicU64| {
+            seq.fetch_or(1, std::sync::atomic::Ordering::SeqCst);
+        };
+        self.header.stripes.iter().for_each(make_odd);
+        make_odd(&self.header.moves.0);
+        let high = self.header.tally.0.inode_high.load(Relaxed);
+        let high = usize::try_from(high).unwrap_or(usize::MAX);
+        // One more than was told: the writer may have been killed before it told that.
+        for record in self.inodes.iter().take(high.saturating_add(2)) {
+            make_odd(&record.seq);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Coming after a server that was killed, in its directories.
+//!
+//! Nothing that it left is removed or changed before the journal that says the same, and what
+//! clients wrote since, has taken the old one's place: who is killed in here is itself come
+//! after.
+//!
+//! 1. The journal is read.
+//! 2. The region `open` is set aside as `open.old`, unless it is that already. Clients of
+//!    before are stopped: in it that is said, their claims end, and the tables of names that
+//!    they have mapped are made to be believed no more. So a write or close that returns after
+//!    this fails, and what returned before is in the cells.
+//! 3. A node is made of the journal, and takes in what is in cells and rings.
+//! 4. The journal is begun anew; `open.old` goes.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{fence, Ordering};
+use std::sync::Arc;
+
+use weir_core::journal::{replay, Head, Replayed, State};
+use weir_core::names::Shard;
+use weir_core::types::{ClientId, Rank};
+use weir_store::journal::{JournalFile, JOURNAL};
+
+use super::kernel::{now_ns, Kernel};
+use super::regions::Instance;
+use super::storage::Storage;
+use super::{regions, ServerError};
+use crate::node::{Identity, Journal, Node, OpenRegion, Visit};
+
+/// The file of the node's journal.
+struct File(JournalFile);
+
+impl Journal for File {
+    fn append(&mut self, items: &[u8]) {
+        if let Err(error) = self.0.append(items) {
+            // Once: afterwards there is no journal.
+            if error != weir_store::journal::JournalFileError::GivenUp {
+                tracing::error!(%error, "the journal is given up: a server that is killed now cannot be started again");
+            }
+        }
+    }
+
+    fn is_long(&self) -> bool {
+        self.0.is_long()
+    }
+
+    fn renew(&mut self, snapshot: &dyn Fn(Visit<'_>)) {
+        let begun = std::time::Instant::now();
+        let before = self.0.len_bytes();
+        match self.0.renew(&mut |out| snapshot(&mut |item| out.add(item))) {
+            Ok(()) => tracing::info!(
+                from_bytes = before,
+                to_bytes = self.0.len_bytes(),
+                took_us = begun.elapsed().as_micros(),
+                "the journal was begun anew"
+            ),
+            Err(error) => tracing::warn!(%error, "the journal cannot be begun anew"),
+        }
+    }
+}
+
+/// What a server left that was killed.
+pub struct Remains {
+    replayed: Replayed,
+    path: PathBuf,
+}
+
+/// Reads what was left in `shm_dir`; `None` if nothing was.
+pub fn look(shm_dir: &Path, rank: Rank, servers: u16) -> Result<Option<Remains>, ServerError> {
+    let path = shm_dir.join(JOURNAL);
+    let unusable = |why: String| ServerError::Journal {
+        path: path.clone(),
+        why,
+    };
+    let bytes = weir_store::journal::read(shm_dir).map_err(|error| unusable(error.to_string()))?;
+    let Some(bytes) = bytes else {
+        return Ok(None);
+    };
+    let replayed = replay(&bytes).map_err(|error| unusable(error.to_string()))?;
+    let head = &replayed.head;
+    if (head.rank, head.servers) != (rank, servers) {
+        return Err(unusable(format!(
+            "it is of server {} of {}, not of server {} of {servers}",
+            head.rank.0, head.servers, rank.0
+        )));
+    }
+    if let Some(torn) = replayed.torn {
+        tracing::warn!(
+            at = torn.at,
+            bytes = torn.bytes,
+            "the journal's last record was being written: dropped"
+        );
+    }
+    Ok(Some(Remains { replayed, path }))
+}
+
+/// Makes the node that comes after the one that was killed.
+pub fn take_up(
+    instance: &Instance,
+    remains: Remains,
+    identity: Identity,
+    space: Storage,
+    (open, max_clients): (OpenRegion<'static>, usize),
+) -> Result<Node<'static, Kernel>, ServerError> {
+    let begun = std::time::Instant::now();
+    let Remains { replayed, path } = remains;
+    let mut state = replayed.state;
+    let before = instance.open_of_before()?;
+    stop_clients(&before, &state);
+    instance.condemn_names();
+    let unusable = |why: String| ServerError::Journal {
+        path: path.clone(),
+        why,
+    };
+    let names = Shard::restore(instance.new_names(identity.rank)?, &state)
+        .map_err(|error| unusable(error.to_string()))?;
+    let platform = Kernel::new(instance.shm_dir())?;
+    let mut node = Node::new(identity, before, names, space, platform, max_clients);
+    let region = |id: ClientId| instance.client_region_of_before(id).map(Arc::new);
+    let found = node
+        .take_up(&mut state, region, now_ns())
+        .map_err(|error| unusable(error.to_string()))?;
+    node.reopen(open)
+        .map_err(|error| unusable(error.to_string()))?;
+    tracing::info!(
+        records = replayed.frames,
+        inodes = found.inodes,
+        clients = found.clients,
+        alive = found.alive,
+        took_us = begun.elapsed().as_micros(),
+        "took up what a killed server left"
+    );
+    Ok(node)
+}
+
+/// Tells the clients of before that their server is gone, so that none of them goes on.
+fn stop_clients(before: &OpenRegion<'_>, state: &State) {
+    before.hub.stopped.store(1, Ordering::SeqCst);
+    for attached in state.cells.values() {
+        if let Some(block) = before.blocks.get(attached.block as usize) {
+            block.end_claims();
+        }
+    }
+    // A client shows what it wrote and then looks whether it is stopped; here it is the other
+    // way round, so that one of the two sees the other.
+    fence(Ordering::SeqCst);
+}
+
+/// Begins a node's journal, with what it knows now.
+pub fn begin_journal(
+    instance: &Instance,
+    node: &mut Node<'static, Kernel>,
+    identity: Identity,
+) -> Result<(), ServerError> {
+    let head = Head {
+        rank: identity.rank,
+        servers: identity.servers,
+        instance: [0; 16],
+        made_ns: now_ns(),
+    };
+    let file = JournalFile::create(instance.shm_dir(), head, &mut |out| {
+        node.for_each_item(&mut |item| out.add(item));
+    });
+    let file = file.map_err(|error| ServerError::Journal {
+        path: instance.shm_dir().join(JOURNAL),
+        why: error.to_string(),
+    })?;
+    node.keep_journal(Box::new(File(file)));
+    let keep: Vec<ClientId> = node.client_ids();
+    instance.clear_what_was_before(&keep);
+    Ok(())
+}
+
+/// The text that says what can be done about remains that cannot be used.
+pub fn advice(shm_dir: &Path) -> String {
+    let path = regions::text(&shm_dir.join(JOURNAL)).unwrap_or_default();
+    format!("nothing was changed; to give up what the killed server held, remove {path} and start again")
+}

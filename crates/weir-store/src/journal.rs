@@ -1,0 +1,431 @@
+//! The file of a server's journal, on tmpfs: it outlives the server's process, not its node.
+//!
+//! Appending is a copy into mapped memory, which is made present a step ahead: a store into a
+//! page that the file system has no room for would kill the process. A frame's first word is
+//! stored last, so that whoever is killed meanwhile leaves a frame or none.
+//!
+//! When the journal has grown to several times the size of its snapshot, it is *renewed*: a
+//! new file gets a snapshot of the state as it is, and takes the old one's name.
+//!
+//! Invariant: once an append failed the journal is no longer whole, so its file is removed,
+//! and nothing is appended any more. A server that is then killed does not come back with
+//! half of what it knew.
+//!
+//! Left out: what is in frames (`weir_core::journal`).
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{fallocate, ftruncate, FallocateFlags, CWD};
+use rustix::io::Errno;
+use weir_core::journal::frame::{frame_bytes, frame_words, FRAME_HEAD_BYTES};
+use weir_core::journal::{Head, HEAD_BYTES};
+
+use crate::map::{create_sparse, file_bytes, open_shared, Access, MapError, Mapping};
+
+/// The journal's name in its directory.
+pub const JOURNAL: &str = "journal";
+/// That of one that is being made.
+pub const JOURNAL_NEW: &str = "journal.new";
+/// Memory is made present by so much at a time.
+const STEP_BYTES: usize = 1 << 20;
+/// The file's size, which is sparse, doubles from here.
+const FIRST_BYTES: usize = 4 << 20;
+/// A journal is not renewed before it has grown by so much.
+const LEAST_GROWTH_BYTES: usize = 8 << 20;
+/// And not before what was appended is so many times its snapshot.
+const GROWTH: usize = 2;
+/// Items of a snapshot are put in frames of about so much.
+const SNAPSHOT_FRAME_BYTES: usize = 256 << 10;
+
+/// Why a journal cannot be written.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum JournalFileError {
+    /// The file cannot be made, mapped or enlarged.
+    #[error("{path}: {error}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: MapError,
+    },
+    /// Its file system is full, or the file cannot be renamed.
+    #[error("{path}: {errno}")]
+    System {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        errno: Errno,
+    },
+    /// A change is too large for a frame.
+    #[error("a change of {bytes} bytes is too large")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// An append failed before.
+    #[error("it was given up before")]
+    GivenUp,
+}
+
+/// A journal that is being written.
+#[derive(Debug)]
+pub struct JournalFile {
+    dir: PathBuf,
+    head: Head,
+    /// `None` once it was given up.
+    file: Option<Open>,
+}
+
+/// A file that is written.
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    file: OwnedFd,
+    mapping: Mapping,
+    /// Up to here memory is present.
+    present: usize,
+    /// Where the next frame begins.
+    end: usize,
+    sequence: u64,
+    /// Where the snapshot ends.
+    snapshot_end: usize,
+}
+
+impl JournalFile {
+    /// Makes the journal of the server `head` in `dir`, in place of any that is there, with
+    /// what `snapshot` gives out as items.
+    pub fn create(
+        dir: &Path,
+        head: Head,
+        snapshot: &mut dyn FnMut(&mut Snapshot<'_>),
+    ) -> Result<JournalFile, JournalFileError> {
+        let mut journal = JournalFile {
+            dir: dir.to_owned(),
+            head,
+            file: None,
+        };
+        journal.write_anew(snapshot)?;
+        Ok(journal)
+    }
+
+    /// Appends a frame. An error is the last: see the head of this file.
+    pub fn append(&mut self, payload: &[u8]) -> Result<(), JournalFileError> {
+        let file = self.file.as_mut().ok_or(JournalFileError::GivenUp)?;
+        let done = file.append(payload);
+        if done.is_err() {
+            self.give_up();
+        }
+        done
+    }
+
+    /// Whether it has grown so much that it should be renewed.
+    pub fn is_long(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| {
+            let grown = file.end - file.snapshot_end;
+            grown > LEAST_GROWTH_BYTES.max(GROWTH * file.snapshot_end)
+        })
+    }
+
+    /// Begins anew with the state as it is. If that fails, the journal goes on as it was.
+    pub fn renew(
+        &mut self,
+        snapshot: &mut dyn FnMut(&mut Snapshot<'_>),
+    ) -> Result<(), JournalFileError> {
+        if self.file.is_none() {
+            return Err(JournalFileError::GivenUp);
+        }
+        let done = self.write_anew(snapshot);
+        if let (Err(_), Some(file)) = (&done, &mut self.file) {
+            // Tried again when it has grown by as much once more.
+            file.snapshot_end = file.end;
+        }
+        done
+    }
+
+    /// Bytes of it.
+    pub fn len_bytes(&self) -> usize {
+        self.file.as_ref().map_or(0, |file| file.end)
+    }
+
+    fn give_up(&mut self) {
+        if let Some(file) = self.file.take() {
+            // If it cannot be removed it is at least not whole: a good frame follows no bad one.
+            let _ = rustix::fs::unlink(file.path.as_os_str().as_bytes());
+        }
+    }
+
+    fn write_anew(
+        &mut self,
+        snapshot: &mut dyn FnMut(&mut Snapshot<'_>),
+    ) -> Result<(), JournalFileError> {
+        let path = self.dir.join(JOURNAL_NEW);
+        let c_path = |path: &Path| CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
+        let _ = rustix::fs::unlink(c_path(&path));
+        let mut file = Open::create(path, &self.head)?;
+        let mut out = Snapshot {
+            file: &mut file,
+            items: Vec::new(),
+            done: Ok(()),
+        };
+        snapshot(&mut out);
+        out.finish()?;
+        file.snapshot_end = file.end;
+        let to = self.dir.join(JOURNAL);
+        rustix::fs::rename(c_path(&file.path), c_path(&to)).map_err(|errno| {
+            JournalFileError::System {
+                path: to.clone(),
+                errno,
+            }
+        })?;
+        file.path = to;
+        self.file = Some(file);
+        Ok(())
+    }
+}
+
+/// Takes the items of a snapshot.
+pub struct Snapshot<'a> {
+    file: &'a mut Open,
+    items: Vec<u8>,
+    done: Result<(), JournalFileError>,
+}
+
+impl Snapshot<'_> {
+    /// Adds an item. Errors are told at the end.
+    pub fn add(&mut self, item: &weir_core::journal::Item<'_>) {
+        weir_core::journal::encode(item, &mut self.items);
+        if self.items.len() >= SNAPSHOT_FRAME_BYTES {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.done.is_ok() && !self.items.is_empty() {
+            self.done = self.file.append(&self.items);
+        }
+        self.items.clear();
+    }
+
+    fn finish(mut self) -> Result<(), JournalFileError> {
+        self.add(&weir_core::journal::Item::Whole);
+        self.flush();
+        self.done
+    }
+}
+
+impl Open {
+    fn create(path: PathBuf, head: &Head) -> Result<Open, JournalFileError> {
+        let failed = |error| JournalFileError::File {
+            path: path.clone(),
+            error,
+        };
+        let bytes = path.as_os_str().as_bytes();
+        let file = create_sparse(CWD, bytes, FIRST_BYTES as u64).map_err(failed)?;
+        let mapping = Mapping::new(&file, FIRST_BYTES, Access::ReadWrite).map_err(failed)?;
+        let mut open = Open {
+            path,
+            file,
+            mapping,
+            present: 0,
+            end: 0,
+            sequence: 0,
+            snapshot_end: 0,
+        };
+        open.make_present(HEAD_BYTES)?;
+        open.put(0, &head.encode())?;
+        open.end = HEAD_BYTES;
+        Ok(open)
+    }
+
+    fn append(&mut self, payload: &[u8]) -> Result<(), JournalFileError> {
+        let bytes = payload.len();
+        let words = frame_words(self.sequence, payload);
+        let [first, second] = words.ok_or(JournalFileError::TooLarge { bytes })?;
+        let end = self.end + frame_bytes(bytes);
+        if end > self.present {
+            self.make_present(end)?;
+        }
+        self.put(self.end + FRAME_HEAD_BYTES, payload)?;
+        let head = self.words(self.end, 2)?;
+        head[1].store(second.to_le(), Ordering::Relaxed);
+        head[0].store(first.to_le(), Ordering::Release);
+        self.end = end;
+        self.sequence += 1;
+        Ok(())
+    }
+
+    fn words(&self, at: usize, count: usize) -> Result<&[AtomicU64], JournalFileError> {
+        self.mapping
+            .slice(at, count)
+            .map_err(|error| JournalFileError::File {
+                path: self.path.clone(),
+                error,
+            })
+    }
+
+    fn put(&self, at: usize, bytes: &[u8]) -> Result<(), JournalFileError> {
+        let words = self.words(at, bytes.len().div_ceil(8))?;
+        let whole = bytes.chunks_exact(8);
+        let rest = whole.remainder();
+        for (word, part) in words.iter().zip(whole) {
+            let part: [u8; 8] = part.try_into().unwrap_or_default();
+            word.store(u64::from_ne_bytes(part), Ordering::Relaxed);
+        }
+        if let (Some(word), false) = (words.last(), rest.is_empty()) {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            word.store(u64::from_ne_bytes(last), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that there is memory up to `end`, and some more.
+    fn make_present(&mut self, end: usize) -> Result<(), JournalFileError> {
+        let end = end.next_multiple_of(STEP_BYTES);
+        let system = |errno| JournalFileError::System {
+            path: self.path.clone(),
+            errno,
+        };
+        if end > self.mapping.len() {
+            let len = end.next_power_of_two();
+            ftruncate(&self.file, len as u64).map_err(system)?;
+            let mapping = Mapping::new(&self.file, len, Access::ReadWrite);
+            self.mapping = mapping.map_err(|error| JournalFileError::File {
+                path: self.path.clone(),
+                error,
+            })?;
+        }
+        let (from, len) = (self.present as u64, (end - self.present) as u64);
+        rustix::io::retry_on_intr(|| fallocate(&self.file, FallocateFlags::empty(), from, len))
+            .map_err(system)?;
+        // Where pages cannot be mapped ahead, each is when it is first written.
+        let _ = crate::warm::populate(&self.mapping, &self.file, &(self.present..end));
+        self.present = end;
+        Ok(())
+    }
+}
+
+/// The bytes of the journal in `dir`; `None` if there is none.
+pub fn read(dir: &Path) -> Result<Option<Vec<u8>>, JournalFileError> {
+    let path = dir.join(JOURNAL);
+    let failed = |error| JournalFileError::File {
+        path: path.clone(),
+        error,
+    };
+    let file = match open_shared(CWD, path.as_os_str().as_bytes(), Access::ReadOnly) {
+        Err(error) if error.errno() == Errno::NOENT => return Ok(None),
+        file => file.map_err(failed)?,
+    };
+    let len = file_bytes(&file).map_err(failed)?;
+    let len = usize::try_from(len).map_err(|_| JournalFileError::System {
+        path: path.clone(),
+        errno: Errno::FBIG,
+    })?;
+    let mut bytes = vec![0; len];
+    let mut done = 0;
+    while done < len {
+        let read = rustix::io::pread(&file, &mut bytes[done..], done as u64);
+        match read {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(JournalFileError::System { path, errno }),
+        }
+    }
+    bytes.truncate(done);
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testdir::TestDir;
+    use weir_core::journal::{encode, frames, replay, Item};
+    use weir_core::types::{ClientId, Rank};
+
+    const HEAD: Head = Head {
+        rank: Rank(3),
+        servers: 4,
+        instance: [7; 16],
+        made_ns: 5,
+    };
+
+    fn client(number: u32) -> Item<'static> {
+        Item::Client {
+            client: ClientId(number),
+            pid: 1,
+        }
+    }
+
+    fn payload(number: u32) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(&client(number), &mut out);
+        out
+    }
+
+    #[test]
+    fn what_was_appended_is_read_again_across_growth_and_renewal() {
+        let dir = TestDir::new("journal");
+        assert_eq!(read(dir.path()).unwrap(), None);
+        let mut journal = JournalFile::create(dir.path(), HEAD, &mut |out| {
+            out.add(&client(0));
+        })
+        .unwrap();
+        // Past the first mapping.
+        let big = vec![payload(1); 200_000].concat();
+        while journal.len_bytes() < FIRST_BYTES {
+            journal.append(&big).unwrap();
+        }
+        journal.append(&payload(2)).unwrap();
+        let bytes = read(dir.path()).unwrap().unwrap();
+        let replayed = replay(&bytes).unwrap();
+        assert_eq!((replayed.head, replayed.torn), (HEAD, None));
+        assert_eq!(replayed.state.clients.len(), 3);
+        while !journal.is_long() {
+            journal.append(&big).unwrap();
+        }
+        journal.renew(&mut |out| out.add(&client(9))).unwrap();
+        assert!(!journal.is_long());
+        journal.append(&payload(8)).unwrap();
+        let replayed = replay(&read(dir.path()).unwrap().unwrap()).unwrap();
+        let clients: Vec<u32> = replayed.state.clients.keys().map(|c| c.0).collect();
+        assert_eq!(clients, [8, 9]);
+    }
+
+    #[test]
+    fn one_that_cannot_grow_is_given_up_and_removed() {
+        let dir = TestDir::new("journal-full");
+        let mut journal = JournalFile::create(dir.path(), HEAD, &mut |_| ()).unwrap();
+        // What cannot be enlarged: the file was opened for reading.
+        let path = dir.path().join(JOURNAL);
+        let reading = open_shared(CWD, path.as_os_str().as_bytes(), Access::ReadOnly).unwrap();
+        journal.file.as_mut().unwrap().file = reading;
+        let big = vec![payload(1); 200_000].concat();
+        let failed = loop {
+            if let Err(error) = journal.append(&big) {
+                break error;
+            }
+        };
+        assert!(
+            matches!(failed, JournalFileError::System { .. }),
+            "{failed}"
+        );
+        assert_eq!(journal.append(&big), Err(JournalFileError::GivenUp));
+        assert_eq!(read(dir.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn the_head_is_the_first_thing_in_the_file() {
+        let dir = TestDir::new("journal-head");
+        let _journal = JournalFile::create(dir.path(), HEAD, &mut |_| ()).unwrap();
+        let bytes = read(dir.path()).unwrap().unwrap();
+        assert_eq!(Head::decode(&bytes), Ok(HEAD));
+        let mut reader = frames(&bytes);
+        assert!(reader.next().unwrap().is_some());
+        assert!(reader.next().unwrap().is_none());
+    }
+}

@@ -1,0 +1,170 @@
+//! Servers that are killed under programs that write, and started again: all that had returned
+//! to the programs is there.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use weir_tests::build::{program_in, Compiler};
+use weir_tests::launch::weir_binary;
+use weir_tests::source_root;
+
+/// What `survive` exits with when its file system was lost under it.
+const LOST: i32 = 3;
+/// Lines that each writer has in its log before a server is killed.
+const ENOUGH: usize = 60;
+
+struct Room {
+    dir: tempfile::TempDir,
+    memory: tempfile::TempDir,
+    survive: PathBuf,
+}
+
+impl Room {
+    fn new() -> Room {
+        let dir = source_root().join("tests/recovery");
+        Room {
+            dir: tempfile::tempdir().unwrap(),
+            memory: tempfile::tempdir_in("/dev/shm").unwrap(),
+            survive: program_in(&dir, "survive.c", Compiler::C).unwrap(),
+        }
+    }
+
+    fn weir(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(weir_binary().unwrap());
+        command
+            .args(arguments)
+            .env("TMPDIR", self.dir.path())
+            .env_remove("XDG_RUNTIME_DIR")
+            .env("WEIR_LAUNCH_DIRECTORY", self.dir.path())
+            .env("WEIR_MEMORY_DIRECTORY", self.memory.path())
+            .env("WEIR_MEMORY_BUDGET", "192M")
+            .env("WEIR_FILE_BUDGET", "1G")
+            .env("WEIR_MEMORY_WARM", "64M")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn said(&self, arguments: &[&str]) -> String {
+        let output = self.weir(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn log(&self, seed: usize) -> PathBuf {
+        self.dir.path().join(format!("log-{seed}"))
+    }
+
+    fn lines(&self, seed: usize) -> usize {
+        std::fs::read_to_string(self.log(seed)).map_or(0, |log| log.lines().count())
+    }
+
+    fn survive(&self, rank: u16, seed: usize, what: &[&str]) -> Command {
+        let mut command = self.weir(&["run", "-i", "x", "--rank", &rank.to_string(), "--"]);
+        command.arg(&self.survive).arg("/weir").arg(self.log(seed));
+        command.args(what);
+        command
+    }
+
+    fn writer(&self, rank: u16, seed: usize) -> Child {
+        let seed_text = seed.to_string();
+        let mut command = self.survive(rank, seed, &["write", &seed_text]);
+        command.stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    /// Checks from `rank` what the writer of `seed` had done.
+    fn check(&self, rank: u16, seed: usize) {
+        let output = self.survive(rank, seed, &["check"]).output().unwrap();
+        let out = String::from_utf8_lossy(&output.stdout);
+        let failed: Vec<&str> = out
+            .lines()
+            .filter(|line| !line.starts_with("ok "))
+            .collect();
+        assert!(output.status.success(), "{}", failed.join("\n"));
+        assert!(out.contains(" passed, 0 failed"), "{out}");
+    }
+
+    fn server_pid(&self, rank: usize) -> i32 {
+        let out = self.said(&["status", "x", "--json"]);
+        // Of several servers, each has its object in a list.
+        let each = out
+            .split_once("\"each\"")
+            .map_or(&out[..], |(_, each)| each);
+        let pid = each.split("\"pid\":").nth(rank + 1).unwrap();
+        let digits: String = pid
+            .trim()
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .collect();
+        digits.parse().unwrap()
+    }
+}
+
+fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "still waiting: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Writers of a server that was killed end by themselves: their calls fail.
+fn end(mut writer: Child) {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = writer.try_wait().unwrap() {
+            assert_eq!(status.code(), Some(LOST), "{status}");
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "a writer hangs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Ends the instance also when the test fails.
+struct Instance<'r>(&'r Room);
+
+impl Drop for Instance<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.weir(&["stop", "x"]).output();
+    }
+}
+
+fn has_nothing_left(dir: &Path) -> bool {
+    let mut parents = std::fs::read_dir(dir).unwrap().flatten();
+    !parents.any(|parent| parent.path().join("x").exists())
+}
+
+#[test]
+fn one_server_killed_again_and_again() {
+    let room = Room::new();
+    let _instance = Instance(&room);
+    let rounds = 3;
+    for round in 0..rounds {
+        room.said(&["start", "x"]);
+        for seed in 0..round * 3 {
+            room.check(0, seed);
+        }
+        let seeds = round * 3..round * 3 + 3;
+        let writers: Vec<Child> = seeds.clone().map(|seed| room.writer(0, seed)).collect();
+        for seed in seeds {
+            until("writers write", || room.lines(seed) >= ENOUGH);
+        }
+        kill(room.server_pid(0));
+        writers.into_iter().for_each(end);
+    }
+    room.said(&["start", "x"]);
+    for seed in 0..rounds * 3 {
+        room.check(0, seed);
+    }
+    room.said(&["stop", "x"]);
+    assert!(has_nothing_left(room.memory.path()));
+}
