@@ -81,6 +81,8 @@ struct Peer {
     retry_at: Option<Duration>,
     /// It was given up and not reached since: from now on one failure is enough.
     lost: bool,
+    /// A connection with it broke: is it still there? Who is not has left things behind.
+    suspect: bool,
 }
 
 impl Peer {
@@ -179,7 +181,8 @@ impl Links {
     pub fn connected(&mut self, to: Rank, incarnation: u64) {
         let peer = self.peers.entry(to).or_default();
         let before = peer.incarnation.replace(incarnation);
-        (peer.unreachable_since, peer.retry_at, peer.lost) = (None, None, false);
+        (peer.unreachable_since, peer.retry_at) = (None, None);
+        (peer.lost, peer.suspect) = (false, false);
         peer.line = Line::Up;
         if before.is_some_and(|before| before != incarnation) {
             // What it had been sent, its former life may have done.
@@ -218,19 +221,30 @@ impl Links {
     /// The connection that was dialled has ended, or could not be made.
     pub fn broken(&mut self, now: Duration, to: Rank) {
         let peer = self.peers.entry(to).or_default();
-        peer.line = Line::Down;
+        peer.suspect |= std::mem::take(&mut peer.line) == Line::Up;
         if peer.lost {
             (peer.unreachable_since, peer.retry_at) = (None, None);
             let ended = std::mem::take(&mut peer.calls).into_keys();
             let ended = ended.map(|id| Event::Done(id, Err(Lost::Unreachable)));
             return self.events.extend(ended);
         }
-        if peer.calls.is_empty() {
-            // Nobody needs it: whether it is there is found out when somebody does.
-            (peer.unreachable_since, peer.retry_at) = (None, None);
-        } else {
+        if peer.suspect || !peer.calls.is_empty() {
             peer.unreachable_since.get_or_insert(now);
             peer.retry_at = Some(now + RETRY);
+        } else {
+            // Nobody needs it: whether it is there is found out when somebody does.
+            (peer.unreachable_since, peer.retry_at) = (None, None);
+        }
+    }
+
+    /// The connection by which a server asks has ended. If it is gone for good, the locks it
+    /// has here must not outlive it, though nobody here may ever ask it anything.
+    pub fn asker_left(&mut self, now: Duration, from: Rank) {
+        let peer = self.peers.entry(from).or_default();
+        if peer.line == Line::Down && !peer.lost && peer.retry_at.is_none() {
+            peer.suspect = true;
+            peer.unreachable_since.get_or_insert(now);
+            self.dial(from);
         }
     }
 
@@ -321,7 +335,8 @@ impl Links {
         let mut lost: Vec<(CallId, Lost)> = Vec::new();
         if peer.line == Line::Down && peer.unreachable_since.is_some_and(gone) {
             lost.extend(peer.calls.keys().map(|id| (*id, Lost::Unreachable)));
-            (peer.unreachable_since, peer.retry_at, peer.lost) = (None, None, true);
+            (peer.unreachable_since, peer.retry_at) = (None, None);
+            (peer.lost, peer.suspect) = (true, false);
             self.events.push_back(Event::PeerLost(rank));
         } else {
             let late = peer.calls.iter().filter(|(_, call)| call.deadline <= now);
@@ -331,7 +346,7 @@ impl Links {
             peer.calls.remove(&id);
             self.events.push_back(Event::Done(id, Err(why)));
         }
-        if peer.calls.is_empty() && peer.line == Line::Down {
+        if peer.calls.is_empty() && peer.line == Line::Down && !peer.suspect {
             (peer.unreachable_since, peer.retry_at) = (None, None);
         }
         if peer.retry_at.is_some_and(|at| at <= now) {
@@ -427,23 +442,46 @@ mod tests {
     }
 
     /// Once a connection that broke while nobody needed it began the time after which the
-    /// server is given up, so that the next call gave up at the first failure.
+    /// server is given up, so that a call long after gave up at the first failure.
     #[test]
-    fn a_break_while_nothing_is_asked_begins_no_time() {
+    fn a_server_whose_connection_breaks_is_looked_for_at_once() {
         let mut links = links();
         links.ask(ms(0), THERE, CallId(1), body(1));
         links.connected(THERE, 1);
         links.replied(THERE, CallId(1), body(1));
         links.broken(ms(100), THERE);
-        assert_eq!(links.due(), None);
-        events(&mut links);
-        links.ask(ms(60_000), THERE, CallId(2), body(2));
-        links.broken(ms(60_000), THERE);
-        links.look(ms(60_001));
-        assert_eq!(events(&mut links), []);
-        links.look(ms(60_030));
+        (orders(&mut links), events(&mut links));
+        links.look(links.due().unwrap());
+        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
         links.connected(THERE, 1);
-        assert_eq!(orders(&mut links).pop(), Some(request(2, 2)));
+        assert_eq!((links.due(), events(&mut links)), (None, Vec::new()));
+        links.broken(ms(60_000), THERE);
+        links.look(ms(61_499));
+        links.broken(ms(61_499), THERE);
+        assert_eq!(events(&mut links), []);
+        links.look(ms(61_500));
+        assert_eq!(events(&mut links), [Event::PeerLost(THERE)]);
+        assert_eq!(links.due(), None);
+    }
+
+    /// A server that died had locks here, and nobody here asked it anything: they stayed.
+    #[test]
+    fn who_asked_and_is_gone_is_found_out() {
+        let mut links = links();
+        links.admit(THERE, 1);
+        links.asker_left(ms(10), THERE);
+        links.asker_left(ms(10), THERE);
+        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        links.broken(ms(20), THERE);
+        while let Some(due) = links.due() {
+            links.look(due);
+            if !orders(&mut links).is_empty() {
+                links.broken(due, THERE);
+            }
+        }
+        assert_eq!(events(&mut links), [Event::PeerLost(THERE)]);
+        links.asker_left(ms(5000), THERE);
+        assert_eq!(orders(&mut links), [], "it is known");
     }
 
     #[test]

@@ -261,6 +261,7 @@ impl Io {
             Stage::Asked(from, _) => {
                 if self.asked_by.get(&from) == Some(&key) {
                     self.asked_by.remove(&from);
+                    self.links.asker_left(self.begun.elapsed(), from);
                 }
             }
         }

@@ -316,6 +316,7 @@ impl State {
             }
         } else if server.asked_by.get(&other) == Some(&id) {
             server.asked_by.remove(&other);
+            server.links.asker_left(now, other);
         }
     }
 }
