@@ -15,6 +15,7 @@
 
 pub mod data;
 pub mod errno;
+mod fetch;
 pub mod internal;
 pub mod kernel;
 pub mod lock;

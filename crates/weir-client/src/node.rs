@@ -14,11 +14,12 @@ use rustix::io::Errno;
 use weir_core::names::{self, InodeRecord, NamesHeader, NamesView, Tables};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
+use weir_core::node::landing::{POOL, POOL_BYTES};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{open_layout, Hub, MAGIC};
 use weir_core::types::Rank;
 use weir_store::map::{file_bytes, open_shared, Access, MapError, Mapping, Region};
-use weir_store::slabmap::SlabMap;
+use weir_store::slabmap::{SlabMap, Window};
 
 use crate::kernel::Fd;
 
@@ -31,6 +32,7 @@ pub struct Node {
     cells: &'static [Cell],
     names: NamesView<'static>,
     slabs: OnceLock<SlabMap>,
+    pool: OnceLock<Window>,
 }
 
 /// Slabs that a place may have, as far as a client reaches: 1 TiB.
@@ -65,6 +67,7 @@ impl Node {
             cells: open.slice(layout.cells, counts.2).map_err(broken)?,
             names: map_names(shm_dir)?,
             slabs: OnceLock::new(),
+            pool: OnceLock::new(),
         })
     }
 
@@ -119,6 +122,18 @@ impl Node {
             let memory = Path::new(OsStr::from_bytes(&self.shm_dir));
             SlabMap::new(memory, MAX_SLABS, &storage)
         })
+    }
+
+    /// The pool in which bytes of other nodes arrive; for reading only.
+    pub fn pool(&self) -> Result<Window, Errno> {
+        if let Some(pool) = self.pool.get() {
+            return Ok(*pool);
+        }
+        let path = [self.shm_dir.as_slice(), b"/", POOL.as_bytes()].concat();
+        let file = open_shared(CWD, path, Access::ReadOnly).map_err(|e| e.errno())?;
+        let mapping = Mapping::new(&file, POOL_BYTES, Access::ReadOnly).map_err(|e| e.errno())?;
+        // Of two threads that are first at once one has mapped it in vain: address space only.
+        Ok(*self.pool.get_or_init(|| mapping.leak_window()))
     }
 
     /// The descriptors that the slabs keep open.

@@ -8,9 +8,9 @@
 //! another CPU, then sleeps; it looks from time to time whether the server still
 //! lives, so a dead server gives ESHUTDOWN within [`LOOK_MS`], never a hang.
 //!
-//! Locks are taken in this order: `window_lock`, `push_lock`, `note_lock`, `call_lock`.
+//! Locks are taken in this order: `push_lock`, `note_lock`, `call_lock`.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags};
@@ -21,14 +21,13 @@ use weir_core::names::NamesView;
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::channel::{Channel, IDLE, REPLY, REQUEST};
+use weir_core::node::landing::{LandingSlot, LANDINGS};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{
     client_layout, ClientHeader, Counter, Hub, MAGIC, NOTE_SLOTS, RECORD_SLOTS, REFUSAL_NAMES,
-    WINDOW_BYTES,
 };
 use weir_core::node::ring::{Note, NoteRing, Record, RecordRing};
-use weir_core::proto::peer::LogRange;
-use weir_core::proto::{self, Fetch, Operation, Publish, Role, Welcome};
+use weir_core::proto::{self, Operation, Publish, Role, Welcome};
 use weir_core::types::ClientId;
 use weir_store::map::{Access, MapError, Region};
 use weir_store::slabmap::SlabMap;
@@ -54,9 +53,8 @@ pub struct Session {
     records: RecordRing<'static>,
     notes: NoteRing<'static>,
     channel: &'static Channel,
-    /// Bytes of other nodes come here.
-    window: &'static [AtomicU64],
-    window_lock: SlowLock,
+    /// What is on its way from other nodes.
+    landings: &'static [LandingSlot],
     call_lock: SlowLock,
     note_lock: SlowLock,
     push_lock: SlowLock,
@@ -119,8 +117,7 @@ impl Session {
                 slots: region.slice(layout.notes, NOTE_SLOTS)?,
             },
             channel: region.record(layout.channel)?,
-            window: region.slice(layout.window, WINDOW_BYTES / 8)?,
-            window_lock: SlowLock::new(),
+            landings: region.slice(layout.landings, LANDINGS)?,
             call_lock: SlowLock::new(),
             note_lock: SlowLock::new(),
             push_lock: SlowLock::new(),
@@ -212,6 +209,11 @@ impl Session {
         &self.channel.event
     }
 
+    /// The slots of what is on its way from other nodes.
+    pub fn landings(&self) -> &'static [LandingSlot] {
+        self.landings
+    }
+
     /// Whether the server is gone.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
@@ -229,18 +231,6 @@ impl Session {
         let at = REFUSAL_NAMES.iter().position(|known| *known == name);
         let at = at.unwrap_or(REFUSAL_NAMES.len() - 1);
         self.header.refused[at].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Brings bytes of other servers' logs and shows them; see [`crate::data::Host`].
-    pub fn fetch(
-        &self,
-        ranges: Vec<LogRange>,
-        show: &mut dyn FnMut(&[AtomicU64]),
-    ) -> Result<(), Errno> {
-        let _held = self.window_lock.hold();
-        self.call(Fetch { ranges })?;
-        show(self.window);
-        Ok(())
     }
 
     /// Has the server do `op`. ESHUTDOWN: the server is gone; EDEADLK: called from

@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | [`node`] | the logic, without sockets, threads and clocks |
 //! | [`cluster`] | the logic of several servers together |
+//! | [`arrival`] | where bytes of other nodes arrive for a client |
 //! | [`options`] | what a server is started with |
 //! | [`runtime`] | one server's threads, socket and shared memory |
 //! | [`control`] | asking a running server, for tools |
 #![forbid(unsafe_code)]
 
+pub mod arrival;
 pub mod cluster;
 pub mod control;
 mod frame;

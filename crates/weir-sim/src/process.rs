@@ -4,7 +4,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use weir_client::errno::errno;
 use weir_core::names::{Attr, FileType, ViewError};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell as WriterCell;
+use weir_core::node::landing::LandingSlot;
 use weir_core::node::ofd::{Ofd, BATCH};
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
@@ -22,7 +22,7 @@ use weir_core::proto::peer::LogRange;
 use weir_core::proto::{self, Attached, Child, Lent, Located, Operation};
 use weir_core::types::{ClientId, Ino};
 use weir_server::node::ClientMemory;
-use weir_store::slabmap::SlabMap;
+use weir_store::slabmap::{SlabMap, Window};
 
 use crate::fiber::Waiter;
 use crate::site::{Memory, Site};
@@ -291,6 +291,16 @@ impl<'f> Process<'f> {
     }
 }
 
+impl Process<'_> {
+    /// Waits until all bytes of a read are there.
+    fn arrive(&self, slot: &LandingSlot, len: u64) -> Result<(), Errno> {
+        while u64::from(slot.arrived().map_err(|_| Errno::IO)?) < len {
+            self.wait(self.site.pause());
+        }
+        Ok(())
+    }
+}
+
 impl Host for Process<'_> {
     fn cells(&self) -> &'static [WriterCell] {
         self.site.open.cells
@@ -348,11 +358,30 @@ impl Host for Process<'_> {
 
     fn fetch(
         &self,
-        ranges: Vec<LogRange>,
-        show: &mut dyn FnMut(&[AtomicU64]),
+        reads: &[Vec<LogRange>],
+        show: &mut dyn FnMut(usize, usize, Window),
     ) -> Result<(), Errno> {
-        self.call(proto::Fetch { ranges })?;
-        show(self.memory.shown());
+        let mut first = 0;
+        while first < reads.len() {
+            let asked = reads[first..].to_vec();
+            let landings = self.call(proto::Fetch { reads: asked })?;
+            let mut outcome = Ok(());
+            for (number, landing) in (first..).zip(&landings) {
+                let slot = &self.memory.arriving()[usize::from(landing.slot)];
+                let len: u64 = reads[number].iter().map(|range| range.len).sum();
+                if outcome.is_ok() {
+                    outcome = self.arrive(slot, len);
+                }
+                if outcome.is_ok() {
+                    let len = usize::try_from(len).map_err(|_| Errno::IO)?;
+                    let place = self.site.pool().part(landing.at as usize, len);
+                    show(number, 0, place.ok_or(Errno::IO)?);
+                }
+                slot.release();
+            }
+            outcome?;
+            first += landings.len().max(1);
+        }
         Ok(())
     }
 

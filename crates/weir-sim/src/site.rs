@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,24 +15,28 @@ use weir_core::names::{
     layout, InodeRecord, NamesHeader, NamesView, Owner, Section, Shard, Tables,
 };
 use weir_core::node::channel::Channel;
-use weir_core::node::region::{
-    client_layout, open_layout, ClientHeader, NOTE_SLOTS, RECORD_SLOTS, WINDOW_BYTES,
-};
+use weir_core::node::landing::{LandingSlot, LANDINGS, POOL, POOL_BYTES};
+use weir_core::node::region::{client_layout, open_layout, ClientHeader, NOTE_SLOTS, RECORD_SLOTS};
 use weir_core::node::ring::{NoteSlot, RecordSlot};
-use weir_core::proto::Caller;
+use weir_core::proto::{Caller, Landing};
 use weir_core::types::{ClientId, Rank};
+use weir_fabric::bulk;
 use weir_fabric::sim::{End, Network};
 use weir_fabric::{CallId, Event, Fabric, Message};
+use weir_server::arrival::Arrival;
 use weir_server::cluster::{Answer, Cluster, Lost, Net};
 use weir_server::node::{ClientMemory, Identity, Node, OpenRegion, Platform};
 use weir_store::map::{create_sparse, Access, Mapping, Region};
 use weir_store::shm::ShmRecord;
+use weir_store::slabmap::Window;
 
 use crate::executor::{Executor, Group};
 use crate::storage::{Log, Storage};
 
 /// How often a server publishes what was not, and looks for what nobody uses any more.
 const TICK: Duration = Duration::from_secs(1);
+/// How often a program that waits for bytes of other nodes looks for them.
+const PAUSE: Duration = Duration::from_micros(100);
 /// Tables of a node.
 const FILES: u32 = 1000;
 const BLOCKS: usize = 64;
@@ -49,9 +53,9 @@ impl Memory {
         self.0.slice(offset, count).expect("a part of the region")
     }
 
-    /// The window, for as long as the program likes.
-    pub fn shown(&self) -> &'static [AtomicU64] {
-        self.part(client_layout().window, WINDOW_BYTES / 8)
+    /// What is on its way from other nodes, for as long as the program likes.
+    pub fn arriving(&self) -> &'static [LandingSlot] {
+        self.part(client_layout().landings, LANDINGS)
     }
 }
 
@@ -72,14 +76,17 @@ impl ClientMemory for Memory {
         &self.part(client_layout().channel, 1)[0]
     }
 
-    fn window(&self) -> &[AtomicU64] {
-        self.shown()
+    fn landings(&self) -> &[LandingSlot] {
+        self.arriving()
     }
 }
 
 /// Nobody sleeps on a word, and no description outlives its process.
 #[derive(Clone, Debug)]
-pub struct Kernel;
+pub struct Kernel {
+    /// Where bytes of other nodes arrive.
+    pool: Window,
+}
 
 impl Platform for Kernel {
     type Memory = Memory;
@@ -89,6 +96,17 @@ impl Platform for Kernel {
 
     fn ofd_alive(&self, _: u32) -> bool {
         false
+    }
+
+    fn landing(
+        &self,
+        client: &Arc<Memory>,
+        landing: Landing,
+        len: u32,
+        over: &Arc<AtomicBool>,
+    ) -> Option<Box<dyn bulk::Landing>> {
+        let arrival = Arrival::new(client, self.pool, landing, len as usize, over, |_| ())?;
+        Some(Box::new(arrival))
     }
 }
 
@@ -135,6 +153,7 @@ pub struct Site {
     end: Rc<End>,
     waiting: Waiting,
     lost: Cell<u64>,
+    pool: Window,
     /// Gone with the site.
     dir: tempfile::TempDir,
 }
@@ -146,10 +165,13 @@ impl std::fmt::Debug for Site {
 }
 
 fn map(dir: &std::path::Path, name: &str, bytes: usize) -> Region {
+    map_file(dir, name, bytes).leak()
+}
+
+fn map_file(dir: &std::path::Path, name: &str, bytes: usize) -> Mapping {
     let at = std::fs::File::open(dir).expect("the node's directory");
     let file = create_sparse(&at, name, bytes as u64).expect("a region");
-    let mapping = Mapping::new(&file, bytes, Access::ReadWrite).expect("to map a region");
-    mapping.leak()
+    Mapping::new(&file, bytes, Access::ReadWrite).expect("to map a region")
 }
 
 /// The namespace's tables, for the server and for its clients.
@@ -199,7 +221,15 @@ impl Site {
             pid: 1,
             started_ns: 1,
         };
-        let node = Node::new(identity, open, shard, storage.clone(), Kernel, CLIENTS);
+        let pool = map_file(dir.path(), POOL, POOL_BYTES).leak_window();
+        let node = Node::new(
+            identity,
+            open,
+            shard,
+            storage.clone(),
+            Kernel { pool },
+            CLIENTS,
+        );
         let node = Rc::new(RefCell::new(node));
         let end = Rc::new(network.start(rank, 1));
         let waiting = Waiting::default();
@@ -229,6 +259,7 @@ impl Site {
             end,
             waiting,
             lost: Cell::new(0),
+            pool,
             dir,
         });
         site.tick_for_ever();
@@ -246,6 +277,7 @@ impl Site {
                 site.node.borrow_mut().idle(now_ns);
                 site.cluster.tick(now_ns);
                 site.cluster.catch_up();
+                site.cluster.look_for_room();
             }
         });
     }
@@ -314,6 +346,16 @@ impl Site {
         });
         drop(self);
         reply.await.ok()
+    }
+
+    /// The pool in which bytes of other nodes arrive.
+    pub fn pool(&self) -> Window {
+        self.pool
+    }
+
+    /// Passes some time, in which bytes may come.
+    pub async fn pause(&self) {
+        self.executor.sleep(PAUSE).await;
     }
 
     /// Takes a client process in.

@@ -13,6 +13,7 @@
 //! | [`slab`], [`tier`], [`backing`] | the server's accounts of space, and the files | no |
 //! | [`board`], [`pool`] | the threads that keep memory warm | no |
 //! | [`journal`] | the file that a server is started again from | no |
+//! | [`socket`] | mapped memory to and from sockets | yes |
 //! | [`slabmap`] | slabs as a process reads and writes them | yes (with `window`, `syscall`) |
 //!
 //! The client side runs inside foreign processes: no thread is started there, nothing
@@ -28,6 +29,7 @@ mod records;
 pub mod shm;
 pub mod slab;
 pub mod slabmap;
+pub mod socket;
 mod syscall;
 #[cfg(test)]
 mod testdir;

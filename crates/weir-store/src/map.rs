@@ -25,6 +25,7 @@ use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
 use rustix::path::Arg;
 
 use crate::shm::ShmRecord;
+use crate::window::Window;
 
 /// The size of a huge page, in bytes: what a mapping must be aligned to for the kernel to
 /// map its file's huge pages as such.
@@ -153,6 +154,15 @@ impl Mapping {
         let region = self.region();
         core::mem::forget(self);
         region
+    }
+
+    /// Keeps the memory mapped until the process ends, for copies into it and out of it. If
+    /// it is not mapped for writing, a write kills the process.
+    pub fn leak_window(self) -> Window {
+        let region = self.leak();
+        // SAFETY: it stays mapped; a mapping that is given away by value has lent no
+        // reference, and the region, which could, is not handed out.
+        unsafe { Window::new(region.base.as_ptr(), region.len) }
     }
 
     /// The `count` records from byte `offset` on; as [`Region::slice`], while this lives.

@@ -66,6 +66,18 @@ impl Window {
         self.len
     }
 
+    /// Where it begins, for calls of the kernel.
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The `len` bytes from `at` on, if they lie within.
+    pub fn part(&self, at: usize, len: usize) -> Option<Window> {
+        let within = at <= self.len && len <= self.len - at;
+        // SAFETY: the part lies within the window, of which the same holds.
+        within.then(|| unsafe { Window::new(self.base.add(at), len) })
+    }
+
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0

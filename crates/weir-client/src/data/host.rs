@@ -1,6 +1,6 @@
 //! What the data path needs of its process: shared tables, slabs and requests.
 
-use core::sync::atomic::{fence, AtomicU64, Ordering};
+use core::sync::atomic::{fence, Ordering};
 
 use rustix::io::Errno;
 use weir_core::node::block::FileBlock;
@@ -10,7 +10,7 @@ use weir_core::node::ring::{Note, Record};
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Attached, Lent, Located};
 use weir_core::types::Ino;
-use weir_store::slabmap::SlabMap;
+use weir_store::slabmap::{SlabMap, Window};
 
 use super::log::Log;
 
@@ -43,10 +43,14 @@ pub trait Host {
     fn locate(&self, ino: Ino, offset: u64, length: u64) -> Result<Located, Errno>;
     /// This node's server.
     fn rank(&self) -> u16;
-    /// Brings bytes of other servers' logs, and shows them, one range behind the other,
-    /// as words of shared memory.
-    fn fetch(&self, ranges: Vec<LogRange>, show: &mut dyn FnMut(&[AtomicU64]))
-        -> Result<(), Errno>;
+    /// Brings bytes of other servers' logs by reads, each of one server and of at most
+    /// [`weir_core::proto::FETCH_BYTES`] in [`weir_core::proto::FETCH_PIECES`]. They are shown
+    /// as they come: of which read, from which of its bytes on, and what has come.
+    fn fetch(
+        &self,
+        reads: &[Vec<LogRange>],
+        show: &mut dyn FnMut(usize, usize, Window),
+    ) -> Result<(), Errno>;
     /// Whether the node's server was killed and another one has come after it, which takes
     /// nothing of this process any more. What was shown in a cell before this said no is
     /// taken.

@@ -6,6 +6,7 @@
 //! into its [`log`]. What the data path needs of the rest of the client is the trait
 //! [`Host`], so that it is tested against a server that is a few vectors.
 
+mod far;
 pub mod host;
 pub mod log;
 pub mod read;
@@ -18,4 +19,5 @@ mod tests;
 
 pub use host::{FileState, Host};
 pub use log::Log;
+pub use read::Target;
 pub use vnode::Vnode;

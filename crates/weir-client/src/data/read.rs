@@ -7,14 +7,13 @@
 //! only after its extents were freed, which bumps it; so if it is the same after the
 //! copy, the bytes were the file's, and if not, they are read again.
 
-use core::sync::atomic::Ordering;
-
 use rustix::io::Errno;
 use weir_core::extent::{ExtentIndex, Piece, PieceSource};
-use weir_core::node::region::{Counter, WINDOW_BYTES};
+use weir_core::node::region::Counter;
 use weir_core::proto::peer::LogRange;
 use weir_store::slab::SlabId;
 
+use super::far::Far;
 use super::host::{at_once, FileState, Host};
 use super::vnode::Vnode;
 
@@ -56,6 +55,15 @@ struct Moment {
     activity: u64,
 }
 
+/// One of the reads of a batch.
+#[derive(Debug)]
+pub struct Target<'a> {
+    /// Where in the file.
+    pub offset: u64,
+    /// What is to be filled; cut to what the file has.
+    pub bytes: &'a mut [u8],
+}
+
 impl Vnode {
     /// Reads at an offset; returns how many bytes, fewer only at the end of the file.
     pub fn read_at<H: Host>(
@@ -64,21 +72,51 @@ impl Vnode {
         offset: u64,
         bytes: &mut [u8],
     ) -> Result<usize, Errno> {
-        let mut now = self.moment(host)?;
-        if offset >= now.size || bytes.is_empty() {
-            return Ok(0);
+        let now = self.moment(host)?;
+        let mut target = [Target { offset, bytes }];
+        self.read_targets(host, now, &mut target)?;
+        Ok(target[0].bytes.len())
+    }
+
+    /// Reads several ranges: one look-up of the file's state for all, and what lies on other
+    /// nodes is asked of each of them at once. Each target's bytes are cut to what was read.
+    pub fn read_all<H: Host>(&self, host: &H, targets: &mut [Target<'_>]) -> Result<(), Errno> {
+        let now = self.moment(host)?;
+        self.read_targets(host, now, targets)
+    }
+
+    fn read_targets<H: Host>(
+        &self,
+        host: &H,
+        mut now: Moment,
+        targets: &mut [Target<'_>],
+    ) -> Result<(), Errno> {
+        let mut length = 0;
+        let mut own = true;
+        for target in targets.iter_mut() {
+            let left = now.size.saturating_sub(target.offset);
+            let left = usize::try_from(left).unwrap_or(usize::MAX);
+            if left < target.bytes.len() {
+                target.bytes = &mut std::mem::take(&mut target.bytes)[..left];
+            }
+            if target.bytes.is_empty() {
+                continue;
+            }
+            length += target.bytes.len() as u64;
+            match self.read_own(host, target.offset, target.bytes) {
+                Some(done) if own => done?,
+                _ => own = false,
+            }
         }
-        let length = usize::try_from(now.size - offset).map_or(bytes.len(), |n| n.min(bytes.len()));
-        let bytes = &mut bytes[..length];
-        if let Some(done) = self.read_own(host, offset, bytes) {
-            done?;
-        } else {
-            while !self.try_read(host, &mut now, offset, bytes)? {
+        if !own {
+            while !self.try_read(host, &mut now, targets)? {
                 now = self.moment(host)?;
             }
         }
-        host.count(Counter::BytesRead, length as u64);
-        Ok(length)
+        if length > 0 {
+            host.count(Counter::BytesRead, length);
+        }
+        Ok(())
     }
 
     fn moment<H: Host>(&self, host: &H) -> Result<Moment, Errno> {
@@ -97,54 +135,76 @@ impl Vnode {
         })
     }
 
-    /// One attempt; false if the bytes may have been replaced meanwhile.
+    /// One attempt; false if bytes may have been replaced meanwhile.
     fn try_read<H: Host>(
         &self,
         host: &H,
         now: &mut Moment,
-        offset: u64,
-        bytes: &mut [u8],
+        targets: &mut [Target<'_>],
     ) -> Result<bool, Errno> {
-        let end = offset + bytes.len() as u64;
-        let mut at = offset;
-        while at < end {
-            let mut found = Found::new(at);
-            let generation = self.find(host, now, &mut found, end)?;
-            let upto = found.upto(end);
-            let slice = |from: u64, to: u64| index(from - offset)..index(to - offset);
-            let mut far: Vec<(LogRange, u64)> = Vec::new();
-            for piece in found.pieces() {
-                bytes[slice(at, piece.offset)].fill(0);
-                at = (piece.offset + piece.length).min(upto);
-                let target = &mut bytes[slice(piece.offset, at)];
-                match piece.source {
-                    PieceSource::Log { rank, slab, pos } if rank != host.rank() => {
-                        let len = target.len() as u64;
-                        far.push((
-                            LogRange {
+        let mut far = Far::default();
+        // What the pieces in `far` were looked up in.
+        let mut looked = None;
+        for number in 0..targets.len() {
+            let offset = targets[number].offset;
+            let end = offset + targets[number].bytes.len() as u64;
+            let mut at = offset;
+            while at < end {
+                let mut found = Found::new(at);
+                let generation = self.find(host, now, &mut found, end)?;
+                if far.is_full() || looked.is_some_and(|looked| looked != generation) {
+                    far.bring(host, targets)?;
+                    if looked.is_some_and(|looked| self.is_past(host, looked)) {
+                        return Ok(false);
+                    }
+                    looked = None;
+                }
+                let upto = found.upto(end);
+                let bytes = &mut *targets[number].bytes;
+                let slice = |from: u64, to: u64| index(from - offset)..index(to - offset);
+                let mut near = false;
+                for piece in found.pieces() {
+                    bytes[slice(at, piece.offset)].fill(0);
+                    at = (piece.offset + piece.length).min(upto);
+                    let target = slice(piece.offset, at);
+                    match piece.source {
+                        PieceSource::Log { rank, slab, pos } if rank != host.rank() => {
+                            let len = at - piece.offset;
+                            let range = LogRange {
                                 rank,
                                 slab,
                                 pos,
                                 len,
-                            },
-                            piece.offset,
-                        ));
+                            };
+                            far.add(range, number, target.start);
+                            looked = Some(generation);
+                        }
+                        PieceSource::Log { slab, pos, .. } => {
+                            let slab = SlabId::from_raw(slab).ok_or(Errno::IO)?;
+                            host.slabs().read_at(slab, pos, &mut bytes[target])?;
+                            near = true;
+                        }
+                        PieceSource::Hole => bytes[target].fill(0),
                     }
-                    PieceSource::Log { slab, pos, .. } => {
-                        let slab = SlabId::from_raw(slab).ok_or(Errno::IO)?;
-                        host.slabs().read_at(slab, pos, target)?;
-                    }
-                    PieceSource::Hole => target.fill(0),
+                }
+                bytes[slice(at, upto)].fill(0);
+                at = upto;
+                if (near || far.is_empty()) && host.file(self.ino())?.generation != generation {
+                    return Ok(false);
                 }
             }
-            bytes[slice(at, upto)].fill(0);
-            at = upto;
-            fetch_all(host, &far, offset, bytes)?;
-            if host.file(self.ino())?.generation != generation {
-                return Ok(false);
-            }
         }
-        Ok(true)
+        if far.is_empty() {
+            return Ok(true);
+        }
+        far.bring(host, targets)?;
+        Ok(!looked.is_some_and(|looked| self.is_past(host, looked)))
+    }
+
+    /// Whether what was looked up no longer holds.
+    fn is_past<H: Host>(&self, host: &H, generation: u64) -> bool {
+        host.file(self.ino())
+            .map_or(true, |state| state.generation != generation)
     }
 
     /// Looks up pieces from `found.from` to `end`, in what is known or else at the
@@ -178,50 +238,6 @@ impl Vnode {
             .for_each_piece_in(found.from, known, &mut |piece| found.add(piece));
         Ok(map.generation)
     }
-}
-
-/// Brings pieces of other nodes into their places of a file's bytes from `origin` on, a
-/// window at a time.
-fn fetch_all<H: Host>(
-    host: &H,
-    mut far: &[(LogRange, u64)],
-    origin: u64,
-    bytes: &mut [u8],
-) -> Result<(), Errno> {
-    // Of the first piece so much is there already.
-    let mut done = 0;
-    while !far.is_empty() {
-        let (mut ranges, mut places) = (Vec::new(), Vec::new());
-        let mut room = WINDOW_BYTES as u64;
-        while let Some(((range, at), rest)) = far.split_first() {
-            // Each range begins at a word of the window.
-            let len = (range.len - done).min(room);
-            let pos = range.pos + done;
-            ranges.push(LogRange { pos, len, ..*range });
-            places.push(index(at + done - origin)..index(at + done + len - origin));
-            room = room.saturating_sub(len.next_multiple_of(8));
-            if done + len < range.len {
-                done += len;
-                break;
-            }
-            (far, done) = (rest, 0);
-            if room == 0 {
-                break;
-            }
-        }
-        host.fetch(ranges, &mut |window| {
-            let mut from = 0;
-            for place in &places {
-                let target = &mut bytes[place.clone()];
-                for (part, word) in target.chunks_mut(8).zip(&window[from..]) {
-                    let word = word.load(Ordering::Relaxed).to_ne_bytes();
-                    part.copy_from_slice(&word[..part.len()]);
-                }
-                from += place.len().div_ceil(8);
-            }
-        })?;
-    }
-    Ok(())
 }
 
 /// Pieces that a look-up found, without allocating.

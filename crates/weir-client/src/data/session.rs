@@ -1,6 +1,6 @@
 //! The real process around the data path: its session.
 
-use core::sync::atomic::{fence, AtomicU64, Ordering};
+use core::sync::atomic::{fence, Ordering};
 
 use rustix::io::Errno;
 use weir_core::names::ViewError;
@@ -11,7 +11,7 @@ use weir_core::node::ring::{Note, Record};
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Attach, Attached, Flush, Lease, Lent, Locate, Located, Ping, Segment};
 use weir_core::types::Ino;
-use weir_store::slabmap::SlabMap;
+use weir_store::slabmap::{SlabMap, Window};
 
 use super::{FileState, Host, Log};
 use crate::session::Session;
@@ -81,10 +81,10 @@ impl Host for Session {
 
     fn fetch(
         &self,
-        ranges: Vec<LogRange>,
-        each: &mut dyn FnMut(&[AtomicU64]),
+        reads: &[Vec<LogRange>],
+        show: &mut dyn FnMut(usize, usize, Window),
     ) -> Result<(), Errno> {
-        Session::fetch(self, ranges, each)
+        Session::fetch(self, reads, show)
     }
 
     fn is_left_behind(&self) -> bool {

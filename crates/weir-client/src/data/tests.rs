@@ -1,6 +1,6 @@
 //! The data path against a server that is a few vectors, and a model that is bytes.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Attached, Lent, Located, Tier};
 use weir_core::types::{Ino, SegmentId};
 use weir_store::map::create_sparse;
-use weir_store::slabmap::SlabMap;
+use weir_store::slabmap::{SlabMap, Window};
 
 use super::{FileState, Host, Log, Vnode};
 
@@ -165,7 +165,11 @@ impl Host for Process {
     fn rank(&self) -> u16 {
         0
     }
-    fn fetch(&self, _: Vec<LogRange>, _: &mut dyn FnMut(&[AtomicU64])) -> Result<(), Errno> {
+    fn fetch(
+        &self,
+        _: &[Vec<LogRange>],
+        _: &mut dyn FnMut(usize, usize, Window),
+    ) -> Result<(), Errno> {
         panic!("all bytes are of this node")
     }
     fn is_left_behind(&self) -> bool {

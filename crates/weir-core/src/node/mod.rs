@@ -20,6 +20,7 @@ pub mod channel;
 pub mod claim;
 #[cfg(test)]
 pub(crate) mod format;
+pub mod landing;
 pub mod ofd;
 pub mod region;
 pub mod ring;

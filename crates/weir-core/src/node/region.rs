@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open:         Hub | Ofd x ofds | FileBlock x blocks | Cell x cells
-//! client-<id>:  ClientHeader | RecordSlot x RECORD_SLOTS | NoteSlot x NOTE_SLOTS | Channel | window
+//! client-<id>:  ClientHeader | RecordSlot x RECORD_SLOTS | NoteSlot x NOTE_SLOTS | Channel | LandingSlot x LANDINGS
 //! ```
 //!
 //! Every part begins at a multiple of 4096. The files are sparse: what is not used
@@ -14,17 +14,16 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::block::FileBlock;
 use super::cell::Cell;
 use super::channel::Channel;
+use super::landing::{LandingSlot, LANDINGS};
 use super::ofd::Ofd;
 use super::ring::{NoteSlot, RecordSlot, RingEnds};
 
 /// Marks a region of ours, and this version of its layout.
-pub const MAGIC: u64 = 0x5745_4952_0000_0001;
+pub const MAGIC: u64 = 0x5745_4952_0000_0002;
 /// Slots of a client's ring of records.
 pub const RECORD_SLOTS: usize = 2048;
 /// Slots of a client's ring of notes.
 pub const NOTE_SLOTS: usize = 1024;
-/// Bytes of the window of a client's region, through which bytes of other nodes come.
-pub const WINDOW_BYTES: usize = 4 << 20;
 /// Clients that a server can have at a time.
 pub const MAX_CLIENTS: usize = 4096;
 
@@ -151,8 +150,8 @@ pub struct ClientLayout {
     pub notes: usize,
     /// Of the channel.
     pub channel: usize,
-    /// Of the window.
-    pub window: usize,
+    /// Of the slots of arriving bytes.
+    pub landings: usize,
     /// Bytes in all.
     pub bytes: usize,
 }
@@ -175,13 +174,13 @@ pub const fn client_layout() -> ClientLayout {
     let records = page(size_of::<ClientHeader>());
     let notes = page(records + RECORD_SLOTS * size_of::<RecordSlot>());
     let channel = page(notes + NOTE_SLOTS * size_of::<NoteSlot>());
-    let window = page(channel + size_of::<Channel>());
+    let landings = page(channel + size_of::<Channel>());
     ClientLayout {
         records,
         notes,
         channel,
-        window,
-        bytes: window + WINDOW_BYTES,
+        landings,
+        bytes: page(landings + LANDINGS * size_of::<LandingSlot>()),
     }
 }
 

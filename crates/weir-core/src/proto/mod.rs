@@ -459,12 +459,14 @@ operations! {
         ino: Ino,
     } -> ();
 
-    /// Brings bytes of other servers' logs into the caller's window
-    /// ([`crate::node::region::WINDOW_BYTES`]), one range behind the other.
+    /// Has bytes of other servers' logs come: into the pool of the node, each read to a
+    /// place of its own, and said in a slot of the caller
+    /// ([`crate::node::landing::LandingSlot`]). As many of the reads as there is room for,
+    /// from the first one on, and at least that.
     fetch: Fetch {
-        /// Which.
-        ranges: Vec<peer::LogRange>,
-    } -> ();
+        /// Each of one server, of at most [`FETCH_BYTES`].
+        reads: Vec<Vec<peer::LogRange>>,
+    } -> Vec<Landing>;
 
     /// Makes what this node wrote to a file visible to the others, and durable as
     /// [`Sync`] does.
@@ -485,6 +487,20 @@ operations! {
 
     /// Ends the instance: the reply is sent, then the server stops.
     stop: Stop {} -> ServerStatus;
+}
+
+/// The most bytes of one read of a [`Fetch`].
+pub const FETCH_BYTES: u64 = 1 << 20;
+/// The most pieces of all reads of a [`Fetch`]: as many as fit a request.
+pub const FETCH_PIECES: usize = 400;
+
+/// Where a read's bytes arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Landing {
+    /// The caller's slot that says how many are there.
+    pub slot: u16,
+    /// Where in the pool they begin.
+    pub at: u32,
 }
 
 /// What a name names.

@@ -5,7 +5,7 @@ use serde::Serialize;
 use weir_core::proto::peer::{self, What};
 use weir_core::proto::{self, Attach, Attached, Caller, Created, Entry, FsError, Request};
 use weir_core::proto::{encode, ServerStatus};
-use weir_core::types::{ClientId, Ino, Rank};
+use weir_core::types::{Ino, Rank};
 
 use super::{Cluster, ROOT};
 use crate::node::{Node, Platform};
@@ -167,18 +167,6 @@ impl<P: Platform> Cluster<P> {
         let (dir, name) = (self.global(op.dir), op.name);
         let home = self.home_of(dir, &name);
         self.call(home, peer::Find { dir, name }).await
-    }
-
-    async fn fetch_for(&self, from: Caller, op: proto::Fetch) -> Result<(), FsError> {
-        let Caller::Client(id) = from else {
-            return Err(FsError::NotPermitted);
-        };
-        let bytes = self.fetch(op.ranges).await?;
-        self.put_window(id, &bytes)
-    }
-
-    fn put_window(&self, id: ClientId, bytes: &[u8]) -> Result<(), FsError> {
-        self.node(|node| node.put_window(id, bytes))
     }
 
     async fn lookup(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {

@@ -1,4 +1,4 @@
-//! Where the bytes of a file are, and fetching those of other nodes.
+//! Where the bytes of a file are; bytes of this node's log for others, by call.
 //!
 //! What the slices' homes said is kept for as long as the file's lease lasts: asked once a
 //! node, all homes at once. Over it are laid what this node is publishing and what it did
@@ -11,7 +11,7 @@ use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
 use weir_core::placement::{slice_of, SLICE_BYTES};
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::{FsError, Located};
-use weir_core::types::{Ino, Rank};
+use weir_core::types::Ino;
 
 use super::Cluster;
 use crate::node::{Platform, MAX_RUNS};
@@ -19,9 +19,7 @@ use crate::node::{Platform, MAX_RUNS};
 /// How many slices are asked for at a time, at least.
 const AHEAD: u64 = 1024;
 /// The most bytes that one look-up of bytes may ask for.
-pub const MAX_FETCH_BYTES: u64 = 16 << 20;
-/// Bytes asked of one server in one message.
-const FETCH_STEP: u64 = 1 << 20;
+const MAX_FETCH_BYTES: u64 = 16 << 20;
 
 /// What is known of a file's published extents.
 #[derive(Debug, Default)]
@@ -204,54 +202,6 @@ impl<P: Platform> Cluster<P> {
         Ok((hole && offset < size).then_some(size))
     }
 
-    /// Bytes of logs of other servers, one range behind the other, each from a whole word
-    /// of 8 bytes on.
-    pub(super) async fn fetch(&self, ranges: Vec<LogRange>) -> Result<Vec<u8>, FsError> {
-        let total: u64 = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
-        if total > MAX_FETCH_BYTES {
-            return Err(FsError::TooBig);
-        }
-        let lengths: Vec<u64> = ranges.iter().map(|range| range.len).collect();
-        let mut parts = Vec::new();
-        for range in ranges {
-            let mut done = 0;
-            while done < range.len {
-                let len = FETCH_STEP.min(range.len - done);
-                let pos = range.pos + done;
-                parts.push(LogRange { pos, len, ..range });
-                done += len;
-            }
-        }
-        // Little pieces of one server go in one message.
-        let mut messages: Vec<(Rank, Vec<LogRange>, u64)> = Vec::new();
-        for part in parts {
-            match messages.last_mut() {
-                Some((rank, ranges, bytes))
-                    if rank.0 == part.rank && *bytes + part.len <= FETCH_STEP =>
-                {
-                    *bytes += part.len;
-                    ranges.push(part);
-                }
-                _ => messages.push((Rank(part.rank), vec![part], part.len)),
-            }
-        }
-        let asked = messages
-            .into_iter()
-            .map(|(rank, ranges, bytes)| async move {
-                let ((), bulk) = self.call_for_bytes(rank, peer::Fetch { ranges }).await?;
-                if bulk.len() as u64 == bytes {
-                    Ok(bulk)
-                } else {
-                    Err(FsError::Io)
-                }
-            });
-        let mut out = Vec::with_capacity(usize::try_from(total).unwrap_or(0));
-        for answer in join_all(asked).await {
-            out.extend_from_slice(&answer?);
-        }
-        Ok(spread(&out, &lengths))
-    }
-
     /// Bytes of this server's log.
     pub(super) fn read_log(&self, ranges: &[LogRange], out: &mut Vec<u8>) -> Result<(), FsError> {
         let total: u64 = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
@@ -266,21 +216,4 @@ impl<P: Platform> Cluster<P> {
         }
         Ok(())
     }
-}
-
-/// Lets each range begin at a whole word.
-fn spread(bytes: &[u8], lengths: &[u64]) -> Vec<u8> {
-    if lengths.iter().all(|len| len.is_multiple_of(8)) {
-        return bytes.to_vec();
-    }
-    let mut out = Vec::with_capacity(bytes.len() + 8 * lengths.len());
-    let mut rest = bytes;
-    for len in lengths {
-        let len = usize::try_from(*len).unwrap_or(usize::MAX).min(rest.len());
-        let (range, behind) = rest.split_at(len);
-        out.extend_from_slice(range);
-        out.resize(out.len().next_multiple_of(8), 0);
-        rest = behind;
-    }
-    out
 }

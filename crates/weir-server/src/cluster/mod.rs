@@ -17,18 +17,21 @@
 //! | `keyed` | locks that tasks wait for |
 //! | `names`, `rename`, `dirs` | entries, links, directories of several servers |
 //! | `files` | stand-ins, who holds and leases a file, sizes |
-//! | `publish`, `locate` | extents: making them known, finding them, fetching bytes |
+//! | `publish`, `locate` | extents: making them known, finding them |
+//! | `fetch`, `pool` | bytes of other nodes, and where they arrive |
 //! | `locks` | locks of files, at their homes |
 //! | `handler`, `client` | what peers and what clients ask |
 
 mod client;
 mod dirs;
+mod fetch;
 mod files;
 mod handler;
 mod keyed;
 mod locate;
 mod locks;
 mod names;
+mod pool;
 mod publish;
 mod rename;
 
@@ -40,9 +43,10 @@ use std::rc::Rc;
 use futures_util::future::LocalBoxFuture;
 use weir_core::names::Owner;
 use weir_core::placement;
-use weir_core::proto::peer::{self, PeerOperation};
+use weir_core::proto::peer::{self, LogRange, PeerOperation};
 use weir_core::proto::{Caller, FsError};
 use weir_core::types::{Ino, Rank};
+use weir_fabric::bulk::Landing;
 
 use crate::node::{Node, Platform};
 use keyed::{Keyed, Token};
@@ -65,6 +69,17 @@ pub struct Lost(pub Rank);
 pub trait Net {
     /// Asks `to`, and waits for the answer.
     fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>>;
+
+    /// Reads bytes of another server's log past its logic, if this way to it allows that; else
+    /// gives the landing back, and the bytes are asked for by a call.
+    fn read(
+        &self,
+        _to: Rank,
+        _ranges: &[LogRange],
+        landing: Box<dyn Landing>,
+    ) -> Option<Box<dyn Landing>> {
+        Some(landing)
+    }
 }
 
 /// Reads bytes of the server's own log, for others.
@@ -110,6 +125,7 @@ struct Inner<P: Platform + 'static> {
     files: RefCell<files::Files>,
     shards: RefCell<publish::Shards>,
     maps: RefCell<BTreeMap<Ino, locate::Map>>,
+    fetches: RefCell<fetch::Fetches<P::Memory>>,
     locks: RefCell<locks::LocksElsewhere>,
     asked: RefCell<HashMap<&'static str, u64>>,
 }
@@ -143,6 +159,7 @@ impl<P: Platform> Cluster<P> {
                 files: RefCell::default(),
                 shards: RefCell::default(),
                 maps: RefCell::default(),
+                fetches: RefCell::default(),
                 locks: RefCell::default(),
                 asked: RefCell::default(),
             }),

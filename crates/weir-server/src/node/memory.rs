@@ -4,11 +4,10 @@
 //! Nothing read from here is believed before it was checked; who holds which block,
 //! cell or segment is known from the server's private tables alone.
 
-use std::sync::atomic::AtomicU64;
-
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::channel::Channel;
+use weir_core::node::landing::LandingSlot;
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{ClientHeader, Hub};
 use weir_core::node::ring::{NoteRing, NoteSlot, RecordRing, RecordSlot};
@@ -36,8 +35,10 @@ pub trait ClientMemory {
     fn note_slots(&self) -> &[NoteSlot];
     /// Its request channel.
     fn channel(&self) -> &Channel;
-    /// The window for bytes of other nodes, as words.
-    fn window(&self) -> &[AtomicU64];
+    /// Its slots for bytes of other nodes.
+    fn landings(&self) -> &[LandingSlot] {
+        &[]
+    }
 
     /// Its ring of records.
     fn records(&self) -> RecordRing<'_> {

@@ -46,7 +46,7 @@ mod stats;
 mod writers;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use weir_core::journal::Item;
@@ -55,6 +55,7 @@ use weir_core::node::channel;
 use weir_core::node::ofd::BATCH;
 use weir_core::proto::{self, Caller, FsError, Lent, TierStatus};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
+use weir_fabric::bulk;
 
 use clients::{Client, Clients};
 use files::FileTable;
@@ -83,6 +84,18 @@ pub trait Platform {
     /// Whether a process lives. One that cannot be asked after does.
     fn lives(&self, _pid: u32) -> bool {
         true
+    }
+
+    /// Where `len` bytes of another node arrive for a client, if this one can receive such;
+    /// `over` is set when nothing arrives any more. See [`crate::arrival::Arrival`].
+    fn landing(
+        &self,
+        _client: &Arc<Self::Memory>,
+        _landing: proto::Landing,
+        _len: u32,
+        _over: &Arc<AtomicBool>,
+    ) -> Option<Box<dyn bulk::Landing>> {
+        None
     }
 }
 
@@ -280,19 +293,9 @@ impl<'m, P: Platform> Node<'m, P> {
         }
     }
 
-    /// Writes bytes of other nodes into a client's window.
-    pub(crate) fn put_window(&mut self, id: ClientId, bytes: &[u8]) -> Result<(), FsError> {
-        let client = self.clients.get(id).ok_or(FsError::NotPermitted)?;
-        let window = client.memory.window();
-        if bytes.len() > window.len() * 8 {
-            return Err(FsError::TooBig);
-        }
-        for (word, part) in window.iter().zip(bytes.chunks(8)) {
-            let mut value = [0; 8];
-            value[..part.len()].copy_from_slice(part);
-            word.store(u64::from_ne_bytes(value), Ordering::Relaxed);
-        }
-        Ok(())
+    /// The kernel, or what stands for it.
+    pub(crate) fn platform(&self) -> &P {
+        &self.platform
     }
 
     /// Does a decoded request that concerns this node alone.

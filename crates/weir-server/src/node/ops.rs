@@ -4,10 +4,10 @@ use weir_core::extent::ExtentIndex;
 use weir_core::names::Attr;
 use weir_core::proto::{
     Allocate, Attach, Attached, Caller, Child, Create, Created, Entry, Fetch, Find, Flock, Flush,
-    FsError, FsStat, GetAttr, HeldLock, Hold, Lease, Lent, Link, Locate, Located, Lookup, Mkdir,
-    OfdBatch, Operations, PathOf, Ping, Publish, Readdir, Readlink, RecordLock, Rename, Rmdir,
-    Seek, Segment, ServerStatus, SetAttr, Statfs, Status, Stop, Symlink, Sync, TestLock, Truncate,
-    Unlink,
+    FsError, FsStat, GetAttr, HeldLock, Hold, Landing, Lease, Lent, Link, Locate, Located, Lookup,
+    Mkdir, OfdBatch, Operations, PathOf, Ping, Publish, Readdir, Readlink, RecordLock, Rename,
+    Rmdir, Seek, Segment, ServerStatus, SetAttr, Statfs, Status, Stop, Symlink, Sync, TestLock,
+    Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -140,7 +140,7 @@ impl<P: Platform> Operations for Node<'_, P> {
         self.attr_of(op.ino).map(drop)
     }
 
-    fn fetch(&mut self, _: Caller, _: Fetch) -> Result<(), FsError> {
+    fn fetch(&mut self, _: Caller, _: Fetch) -> Result<Vec<Landing>, FsError> {
         Err(FsError::Invalid) // there are no others
     }
 

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::Arc;
 
 use nix::fcntl::{fcntl, FcntlArg};
 use rustix::io::Errno;
@@ -10,10 +11,14 @@ use rustix::process::{getrlimit, setrlimit, test_kill_process, Pid, Resource, Rl
 use rustix::thread::futex;
 use rustix::time::{clock_gettime, ClockId};
 use weir_core::node::ofd::lock_byte;
+use weir_core::proto::Landing;
+use weir_fabric::bulk;
+use weir_store::slabmap::Window;
 
 use super::regions::{ClientRegion, PLACEHOLDER};
 use super::storage::Storage;
 use super::ServerError;
+use crate::arrival::Arrival;
 use crate::node::Platform;
 
 /// The kernel of this node.
@@ -21,14 +26,16 @@ use crate::node::Platform;
 pub struct Kernel {
     /// The directory that all virtual descriptors are.
     placeholder: File,
+    /// Where bytes of other nodes arrive.
+    pool: Window,
 }
 
 impl Kernel {
     /// Opens the placeholder of `shm_dir`.
-    pub fn new(shm_dir: &Path) -> Result<Kernel, ServerError> {
+    pub fn new(shm_dir: &Path, pool: Window) -> Result<Kernel, ServerError> {
         let path = shm_dir.join(PLACEHOLDER);
         let placeholder = File::open(&path).map_err(|error| ServerError::path(&path, &error))?;
-        Ok(Kernel { placeholder })
+        Ok(Kernel { placeholder, pool })
     }
 }
 
@@ -43,6 +50,17 @@ impl Platform for Kernel {
     fn lives(&self, pid: u32) -> bool {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+    }
+
+    fn landing(
+        &self,
+        client: &Arc<ClientRegion>,
+        landing: Landing,
+        len: u32,
+        over: &Arc<AtomicBool>,
+    ) -> Option<Box<dyn bulk::Landing>> {
+        let arrival = Arrival::new(client, self.pool, landing, len as usize, over, wake)?;
+        Some(Box::new(arrival))
     }
 
     fn ofd_alive(&self, index: u32) -> bool {

@@ -28,6 +28,7 @@ mod recovery;
 mod regions;
 mod service;
 mod several;
+mod shelf;
 mod storage;
 
 use std::cell::RefCell;
@@ -203,7 +204,7 @@ fn serve_in(
         recovery::take_up(instance, remains, identity, space, tables)?
     } else {
         let names = instance.names(rank)?;
-        let platform = Kernel::new(instance.shm_dir())?;
+        let platform = Kernel::new(instance.shm_dir(), instance.pool()?)?;
         Node::new(identity, open, names, space, platform, options.max_clients)
     };
     if servers == 1 {

@@ -114,7 +114,7 @@ pub fn take_up(
     };
     let names = Shard::restore(instance.new_names(identity.rank)?, &state)
         .map_err(|error| unusable(error.to_string()))?;
-    let platform = Kernel::new(instance.shm_dir())?;
+    let platform = Kernel::new(instance.shm_dir(), instance.pool()?)?;
     let mut node = Node::new(identity, before, names, space, platform, max_clients);
     let region = |id: ClientId| instance.client_region_of_before(id).map(Arc::new);
     let found = node

@@ -3,6 +3,7 @@
 //! ```text
 //! SHM_DIR/open names        shared by all        SHM_DIR/ph      placeholder of descriptors
 //!         client-<id>       one a client         SHM_DIR/cwd/    working directories
+//!         pool              bytes of other nodes
 //!         slab-<n>          the memory tier      STORAGE/slab-<n>  the file tier
 //!         journal           all changes          SHM_DIR/open.old  while a killed server is come after
 //! RUN_DIR/server.sock       RUN_DIR/shm, prefix  links that say where that is
@@ -21,20 +22,21 @@ use rustix::io::Errno;
 use rustix::net::{
     bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
 };
-use std::sync::atomic::AtomicU64;
 use weir_core::names::{layout, NamesHeader, Owner, Section, Shard, Tables};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::channel::Channel;
+use weir_core::node::landing::{LandingSlot, LANDINGS, POOL, POOL_BYTES};
 use weir_core::node::ofd::{Ofd, BATCH};
 use weir_core::node::region::{
-    client_layout, open_layout, ClientHeader, Hub, MAGIC, NOTE_SLOTS, RECORD_SLOTS, WINDOW_BYTES,
+    client_layout, open_layout, ClientHeader, Hub, MAGIC, NOTE_SLOTS, RECORD_SLOTS,
 };
 use weir_core::node::ring::{NoteSlot, RecordSlot};
 use weir_core::proto::{PREFIX_LINK, SHM_LINK};
 use weir_core::types::{ClientId, Rank};
 use weir_store::journal::{JOURNAL, JOURNAL_NEW};
 use weir_store::map::{create_sparse, open_shared, Access, MapError, Mapping, Region};
+use weir_store::slabmap::Window;
 
 use super::kernel::now_ns;
 use super::ServerError;
@@ -102,8 +104,8 @@ impl ClientMemory for ClientRegion {
         &self.part(client_layout().channel, 1)[0]
     }
 
-    fn window(&self) -> &[AtomicU64] {
-        self.part(client_layout().window, WINDOW_BYTES / 8)
+    fn landings(&self) -> &[LandingSlot] {
+        self.part(client_layout().landings, LANDINGS)
     }
 }
 
@@ -360,6 +362,16 @@ impl Instance {
             .map_err(|error| ServerError::Tables(error.to_string()))
     }
 
+    /// Makes the pool for bytes of other nodes, or takes over the one of the server before,
+    /// which processes have mapped.
+    pub fn pool(&self) -> Result<Window, ServerError> {
+        let mapping = match self.map_existing(POOL, POOL_BYTES) {
+            Ok(mapping) => mapping,
+            Err(_) => self.map_new(POOL, POOL_BYTES as u64)?,
+        };
+        Ok(mapping.leak_window())
+    }
+
     /// Makes a client's region.
     pub fn client_region(&self, id: ClientId) -> Result<ClientRegion, ServerError> {
         let bytes = client_layout().bytes as u64;
@@ -418,7 +430,7 @@ impl Instance {
     fn remove_files(&self) {
         let _ = std::fs::remove_file(self.run_dir.join(SOCKET));
         self.remove_links();
-        let own = [OPEN, OPEN_BEFORE, NAMES, JOURNAL, JOURNAL_NEW];
+        let own = [OPEN, OPEN_BEFORE, NAMES, JOURNAL, JOURNAL_NEW, POOL];
         remove_files(&self.shm_dir, &own, &["client-", "slab-"]);
         for dir in &self.storage {
             remove_files(dir, &[], &["slab-"]);

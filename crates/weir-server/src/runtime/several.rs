@@ -13,8 +13,10 @@ use futures_executor::{LocalPool, LocalSpawner};
 use futures_util::future::LocalBoxFuture;
 use futures_util::task::LocalSpawnExt;
 use weir_core::node::region::Hub;
+use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Caller, FsError};
 use weir_core::types::{ClientId, Rank};
+use weir_fabric::bulk::{Asker, Landing, Piece};
 use weir_fabric::{CallId, Event, Fabric, Membership, Message, Tcp, Timing};
 use weir_store::slab::SlabId;
 use weir_store::slabmap::SlabMap;
@@ -22,12 +24,16 @@ use weir_store::slabmap::SlabMap;
 use super::kernel::{now_ns, wake, Kernel};
 use super::mailbox::Serial;
 use super::regions::Instance;
+use super::shelf::OwnSlabs;
 use super::ServerError;
 use crate::cluster::{Answer, Cluster, LogBytes, Lost, Net};
 use crate::node::Node;
 
 /// How often what was written and not published is published, in ns.
 const INTERVAL_NS: i64 = 1_000_000_000;
+/// How often room is looked for in the pool while somebody waits for it, in ns: clients give
+/// back places without a message.
+const ROOM_NS: i64 = 500_000;
 /// Slabs that a place may have, as far as others can ask for.
 const MAX_SLABS: u32 = 16 << 10;
 
@@ -46,10 +52,29 @@ type Outbox = Rc<RefCell<Vec<(Serial, Vec<u8>)>>>;
 /// The other servers, for the logic.
 struct Others {
     fabric: Rc<dyn Fabric>,
+    reads: Asker,
     waiting: Waiting,
 }
 
 impl Net for Others {
+    fn read(
+        &self,
+        to: Rank,
+        ranges: &[LogRange],
+        landing: Box<dyn Landing>,
+    ) -> Option<Box<dyn Landing>> {
+        let piece = |range: &LogRange| {
+            let len = u32::try_from(range.len).ok()?;
+            let (slab, pos) = (range.slab, range.pos);
+            Some(Piece { slab, len, pos })
+        };
+        let Some(pieces) = ranges.iter().map(piece).collect::<Option<Vec<_>>>() else {
+            return Some(landing);
+        };
+        self.reads.read(to, &pieces, landing);
+        None
+    }
+
     fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
         let message = Message {
             body: request,
@@ -63,7 +88,7 @@ impl Net for Others {
 }
 
 /// The server's own slabs, mapped.
-struct OwnLog(SlabMap);
+struct OwnLog(Arc<SlabMap>);
 
 impl LogBytes for OwnLog {
     fn read(&self, slab: u32, pos: u64, len: u64, out: &mut Vec<u8>) -> Result<(), FsError> {
@@ -113,20 +138,24 @@ impl Joined {
             listener,
             membership,
         } = several;
-        let fabric = Tcp::start(listener, membership, Timing::default(), rouse)
-            .map_err(ServerError::Thread)?;
-        let fabric: Rc<dyn Fabric> = Rc::new(fabric);
-        let waiting = Waiting::default();
-        let net = Others {
-            fabric: Rc::clone(&fabric),
-            waiting: Rc::clone(&waiting),
-        };
         let storage: Vec<(&Path, u32)> = instance
             .storage_dirs()
             .iter()
             .map(|dir| (dir.as_path(), MAX_SLABS))
             .collect();
-        let log = OwnLog(SlabMap::new(instance.shm_dir(), MAX_SLABS, &storage));
+        let slabs = Arc::new(SlabMap::new(instance.shm_dir(), MAX_SLABS, &storage));
+        let log = OwnLog(Arc::clone(&slabs));
+        let shelf = Arc::new(OwnSlabs(slabs));
+        let fabric = Tcp::with_shelf(listener, membership, Timing::default(), shelf, rouse)
+            .map_err(ServerError::Thread)?;
+        let reads = fabric.reads().clone();
+        let fabric: Rc<dyn Fabric> = Rc::new(fabric);
+        let waiting = Waiting::default();
+        let net = Others {
+            fabric: Rc::clone(&fabric),
+            reads,
+            waiting: Rc::clone(&waiting),
+        };
         let pool = LocalPool::new();
         let spawner = pool.spawner();
         let cluster = Cluster::new(
@@ -260,7 +289,13 @@ impl Joined {
             self.cluster.catch_up();
             self.pool.run_until_stalled();
         }
-        let due = self.caught_up_ns + INTERVAL_NS - now_ns;
-        self.cluster.has_work_to_come().then_some(due.max(1))
+        if self.cluster.look_for_room() {
+            self.pool.run_until_stalled();
+        }
+        let due = (self.caught_up_ns + INTERVAL_NS - now_ns).max(1);
+        if self.cluster.awaits_room() {
+            return Some(due.min(ROOM_NS));
+        }
+        self.cluster.has_work_to_come().then_some(due)
     }
 }

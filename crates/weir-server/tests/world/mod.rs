@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
@@ -14,9 +14,8 @@ use weir_core::names::{layout, InodeRecord, NamesHeader, Owner, Shard, Tables};
 use weir_core::node::cell::State;
 use weir_core::node::channel::Channel;
 use weir_core::node::claim::{acquire, Claim, Outcome};
-use weir_core::node::region::{
-    client_layout, open_layout, ClientHeader, NOTE_SLOTS, RECORD_SLOTS, WINDOW_BYTES,
-};
+use weir_core::node::landing::{LandingSlot, LANDINGS};
+use weir_core::node::region::{client_layout, open_layout, ClientHeader, NOTE_SLOTS, RECORD_SLOTS};
 use weir_core::node::ring::{Note, NoteSlot, Record, RecordSlot};
 use weir_core::proto::{self, Attached, Caller, FsError, Lent, Operation, Tier, TierStatus};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
@@ -188,8 +187,8 @@ impl ClientMemory for Memory {
         &self.part(client_layout().channel, 1)[0]
     }
 
-    fn window(&self) -> &[AtomicU64] {
-        self.part(client_layout().window, WINDOW_BYTES / 8)
+    fn landings(&self) -> &[LandingSlot] {
+        self.part(client_layout().landings, LANDINGS)
     }
 }
 

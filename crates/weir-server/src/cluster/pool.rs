@@ -1,0 +1,89 @@
+//! Which places of the pool are taken. Places are whole units; the lowest that fits is given, so
+//! that a node with little to do touches little memory, and what it touches stays in caches.
+
+/// What is given at least, in bytes.
+const UNIT: usize = 64 << 10;
+
+/// The pool's units.
+#[derive(Debug)]
+pub struct Pool {
+    /// True: taken.
+    units: Vec<bool>,
+    used: usize,
+}
+
+impl Pool {
+    /// A pool of so many bytes, all free.
+    pub fn new(bytes: usize) -> Pool {
+        Pool {
+            units: vec![false; bytes / UNIT],
+            used: 0,
+        }
+    }
+
+    /// Takes a place for so many bytes, at least one; where it begins.
+    pub fn take(&mut self, bytes: u32) -> Option<u32> {
+        let count = units(bytes);
+        let mut free = 0;
+        let last = self.units.iter().position(|taken| {
+            free = if *taken { 0 } else { free + 1 };
+            free == count
+        })?;
+        let first = last + 1 - count;
+        self.units[first..=last].fill(true);
+        self.used += count;
+        u32::try_from(first * UNIT).ok()
+    }
+
+    /// Gives back a place that was taken for so many bytes.
+    pub fn give_back(&mut self, at: u32, bytes: u32) {
+        let first = at as usize / UNIT;
+        let place = &mut self.units[first..first + units(bytes)];
+        assert!(place.iter().all(|taken| *taken), "given back twice");
+        place.fill(false);
+        self.used -= place.len();
+    }
+
+    /// Bytes that are taken.
+    pub fn used_bytes(&self) -> usize {
+        self.used * UNIT
+    }
+}
+
+fn units(bytes: u32) -> usize {
+    (bytes as usize).div_ceil(UNIT).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn places_never_overlap_and_come_back(
+            steps in proptest::collection::vec((any::<bool>(), 1..600_000_u32, any::<prop::sample::Index>()), 1..300)
+        ) {
+            let mut pool = Pool::new(2 << 20);
+            let mut taken: Vec<(u32, u32)> = Vec::new();
+            for (take, bytes, which) in steps {
+                if take {
+                    if let Some(at) = pool.take(bytes) {
+                        prop_assert!(at as usize + bytes as usize <= 2 << 20);
+                        let apart = |(a, n): &(u32, u32)| at + bytes <= *a || a + n <= at;
+                        prop_assert!(taken.iter().all(apart));
+                        taken.push((at, bytes));
+                    }
+                } else if !taken.is_empty() {
+                    let (at, bytes) = taken.swap_remove(which.index(taken.len()));
+                    pool.give_back(at, bytes);
+                }
+            }
+            for (at, bytes) in taken {
+                pool.give_back(at, bytes);
+            }
+            prop_assert_eq!(pool.used_bytes(), 0);
+            prop_assert_eq!(pool.take(2 << 20), Some(0));
+        }
+    }
+}
