@@ -138,6 +138,12 @@ pub enum Command {
     /// Any directory can be a target, so that weir, tmpfs and a disk are measured by the same
     /// code in the same run. To measure weir: weir run -- weir bench /weir /dev/shm
     Bench(Box<weir_bench::BenchArgs>),
+    /// Predict what an instance of many nodes would do, from a model and measured costs.
+    ///
+    /// The model is driven by the placement, the records and the encodings of weir itself, and
+    /// has a queue for each server, so that hot ones show. Its costs are those of one machine;
+    /// --measure takes them on this one. docs/SPECIFICATION.md compares it with real servers.
+    SimulateScale(crate::scale::ScaleArgs),
     /// The server's process; started by run and start.
     #[command(hide = true)]
     Server,

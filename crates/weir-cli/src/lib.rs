@@ -18,6 +18,7 @@ mod place;
 mod report;
 mod roster;
 mod run;
+mod scale;
 mod serve;
 mod show;
 mod supervise;
@@ -75,6 +76,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => doctor::run(args, &settings()?, &env)?,
         Command::Config(args) => print_config(args, &settings()?),
         Command::Bench(args) => return Ok(weir_bench::run(args)?.into()),
+        Command::SimulateScale(args) => scale::run(args)?,
         Command::Server => serve::run()?,
         Command::Agent { join } => launch::agent::run(join.as_deref())?,
         Command::Man { directory } => manual::write(directory)?,

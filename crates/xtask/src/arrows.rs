@@ -34,6 +34,7 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
             "weir-client",
         ]),
     ),
+    ("weir-scale", Some(&["weir-core"])),
     ("xtask", Some(&["weir-cluster"])),
 ];
 

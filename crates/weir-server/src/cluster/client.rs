@@ -193,6 +193,9 @@ impl<P: Platform> Cluster<P> {
     pub(super) fn status_here(&self) -> ServerStatus {
         let mut status = self.node(Node::report);
         status.runs += self.published_runs() as u64;
+        let asked = self.asked().into_iter();
+        let of_peers = asked.map(|(name, count)| (format!("peer {name}"), count));
+        status.requests.extend(of_peers);
         status
     }
 
