@@ -3,30 +3,30 @@
 //! libc does these calls in threads of its own, from inside libc. On our files a read or
 //! write is a copy in memory, so it is done at once, and the control block says that it
 //! is complete: `aio_error`, `aio_return` and `aio_suspend` of libc then give the right
-//! answers by themselves. A list keeps its order; its reads share what one look-up of
-//! the file's extents brought.
+//! answers by themselves. A list keeps its order; reads of one file that follow each other in
+//! it are done as one.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicIsize, Ordering};
 
-use crate::{calls, is_ours, raw};
+use crate::{aio_reads, calls, is_ours, raw};
 
 /// `struct aiocb` of 64-bit glibc, with the names of its private fields.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ControlBlock {
-    fd: c_int,
-    opcode: c_int,
+    pub(crate) fd: c_int,
+    pub(crate) opcode: c_int,
     priority: c_int,
-    buffer: *mut c_void,
-    length: usize,
+    pub(crate) buffer: *mut c_void,
+    pub(crate) length: usize,
     event: Event,
     next: *mut c_void,
     absolute_priority: c_int,
     policy: c_int,
-    error: AtomicI32,
-    result: AtomicIsize,
-    offset: i64,
+    pub(crate) error: AtomicI32,
+    pub(crate) result: AtomicIsize,
+    pub(crate) offset: i64,
     reserved: [u8; 32],
 }
 
@@ -273,10 +273,26 @@ unsafe fn list(
         }
         let mut fine = true;
         let mut others = Vec::new();
-        for &block in all.iter().filter(|b| !b.is_null()) {
+        let mut rest = all;
+        while let Some((&block, behind)) = rest.split_first() {
+            rest = behind;
+            if block.is_null() {
+                continue;
+            }
             if !is_our_block(block) {
                 others.push(block);
                 continue;
+            }
+            let reads = aio_reads::as_one(&all[all.len() - behind.len() - 1..]);
+            if reads > 1 {
+                let together = &all[all.len() - behind.len() - 1..][..reads];
+                if aio_reads::perform((*block).fd, together) {
+                    for block in together {
+                        notify(&(**block).event);
+                    }
+                    rest = &behind[reads - 1..];
+                    continue;
+                }
             }
             fine &= match (*block).opcode {
                 libc::LIO_READ => perform(block, Action::Read),

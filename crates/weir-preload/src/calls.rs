@@ -38,7 +38,7 @@ unsafe fn bytes<'a>(buffer: *const c_void, n: usize) -> &'a [u8] {
 ///
 /// `n` bytes at `buffer` are writable while the result is used.
 #[inline]
-unsafe fn room<'a>(buffer: *mut c_void, n: usize) -> &'a mut [u8] {
+pub unsafe fn room<'a>(buffer: *mut c_void, n: usize) -> &'a mut [u8] {
     if n == 0 {
         return &mut [];
     }

@@ -26,6 +26,7 @@
 )]
 
 pub mod aio;
+mod aio_reads;
 pub mod calls;
 pub mod dir;
 pub mod launch;

@@ -258,6 +258,14 @@ const CHECKS: &[Check] = &[
         )
     },
     Check {
+        weir_options: Some(FOUR),
+        ..check(
+            "several::large_scattered_and_listed_reads_of_what_others_hold",
+            What::Shell("shell/batches.sh", &[("c/batches.c", Compiler::C)]),
+            C,
+        )
+    },
+    Check {
         arguments: &["512"],
         weir_options: Some(SPILLING),
         ..c("space::memory_budget_exceeded_unnoticed", "c/spill.c")

@@ -1,8 +1,8 @@
 //! Reading and writing of several pieces of memory with one call.
 //!
 //! A vectored write takes its place in the file once, for all its pieces; appended, the
-//! pieces go through one buffer, so that they stay together. The data path remembers
-//! where a file's bytes are, so that the pieces of a read cost one look-up.
+//! pieces go through one buffer, so that they stay together. The pieces of a read are handed to
+//! the data path together: one look-up, and what lies on other nodes is asked for at once.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -12,6 +12,7 @@ use super::fds::appends;
 use super::io::Open;
 use super::table::Handle;
 use super::{Outcome, Process};
+use crate::data::Target;
 use crate::kernel::Fd;
 
 /// More pieces are refused (IOV_MAX).
@@ -97,6 +98,15 @@ impl Process {
         Some(done)
     }
 
+    /// Reads several ranges of a file, wherever in it they are; see [`Vnode::read_all`].
+    ///
+    /// [`Vnode::read_all`]: crate::data::Vnode::read_all
+    pub fn read_all(&'static self, fd: Fd, targets: &mut [Target<'_>]) -> Outcome<()> {
+        let handle = self.handle(fd)?;
+        let open = self.for_reading(handle);
+        Some(open.and_then(|open| open.file.vnode.read_all(open.session, targets)))
+    }
+
     fn read_pieces(
         &'static self,
         handle: &'static Handle,
@@ -104,20 +114,21 @@ impl Process {
         offset: Option<u64>,
     ) -> Result<usize, Errno> {
         let open = self.for_reading(handle)?;
-        total(slices.iter().map(|slice| slice.len()))?;
+        let length = total(slices.iter().map(|slice| slice.len()))?;
         let mut read = |open: Open, at: u64| {
-            let mut got = 0;
-            for slice in slices.iter_mut() {
-                let n = match open.read_at(at + got as u64, slice) {
-                    Err(error) if got == 0 => return Err(error),
-                    n => n.unwrap_or(0),
-                };
-                got += n;
-                if n < slice.len() {
-                    break;
-                }
-            }
-            Ok(got)
+            at.checked_add(length as u64).ok_or(Errno::INVAL)?;
+            let mut next = at;
+            let target = |slice| {
+                let offset = next;
+                let bytes: &mut [u8] = slice;
+                next += bytes.len() as u64;
+                Target { offset, bytes }
+            };
+            let slices = slices.iter_mut().map(|slice| &mut **slice);
+            let mut targets: Vec<Target<'_>> = slices.map(target).collect();
+            open.file.vnode.read_all(open.session, &mut targets)?;
+            // Fewer only at the end of the file, and nothing behind it.
+            Ok(targets.iter().map(|target| target.bytes.len()).sum())
         };
         match offset {
             Some(at) => read(open, at),

@@ -1,0 +1,64 @@
+//! The reads of a list that follow each other on one file, done as one: what lies on other
+//! nodes is asked of each of them at once, not piece by piece.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use weir_client::data::Target;
+
+use crate::aio::ControlBlock;
+use crate::calls::room;
+use crate::process;
+
+/// How many of the blocks, from the first on, are reads of the same file; 0 if the first is
+/// none.
+///
+/// # Safety
+///
+/// Each block is null or a control block of the application's.
+pub unsafe fn as_one(blocks: &[*mut ControlBlock]) -> usize {
+    // SAFETY: as the caller vouches.
+    let read_of = |block: &*mut ControlBlock| unsafe {
+        let block = block.as_ref()?;
+        let plain = block.opcode == libc::LIO_READ && block.offset >= 0;
+        plain.then_some(block.fd)
+    };
+    let Some(fd) = blocks.first().and_then(read_of) else {
+        return 0;
+    };
+    let same = |block: &&*mut ControlBlock| read_of(block) == Some(fd);
+    blocks.iter().take_while(same).count()
+}
+
+/// Does the reads of `blocks`, all of `fd`, and writes down how they went; false if nothing was
+/// done: one that goes wrong is to be found by doing them one by one.
+///
+/// # Safety
+///
+/// Each is a control block whose buffer may be written.
+pub unsafe fn perform(fd: c_int, blocks: &[*mut ControlBlock]) -> bool {
+    let Some(process) = process() else {
+        return false;
+    };
+    // SAFETY: as the caller vouches; [`as_one`] saw that no offset is negative.
+    let target = |block: &*mut ControlBlock| unsafe {
+        let block = &**block;
+        Target {
+            offset: block.offset.unsigned_abs(),
+            bytes: room(block.buffer, block.length),
+        }
+    };
+    let mut targets: Vec<Target<'_>> = blocks.iter().map(target).collect();
+    if !matches!(process.read_all(fd, &mut targets), Some(Ok(()))) {
+        return false;
+    }
+    for (block, target) in blocks.iter().zip(&targets) {
+        // SAFETY: as above.
+        let block = unsafe { &**block };
+        block
+            .result
+            .store(target.bytes.len().cast_signed(), Ordering::Relaxed);
+        block.error.store(0, Ordering::Release);
+    }
+    true
+}
