@@ -450,7 +450,8 @@ mod tests {
         links.connected(THERE, 1);
         links.replied(THERE, CallId(1), body(1));
         links.broken(ms(100), THERE);
-        (orders(&mut links), events(&mut links));
+        orders(&mut links);
+        events(&mut links);
         links.look(links.due().unwrap());
         assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
         links.connected(THERE, 1);

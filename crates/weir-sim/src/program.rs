@@ -228,19 +228,19 @@ impl Actor<'_> {
             kind: FileType::File,
             exclusive,
         };
-        let kind = Cell::new(FileType::File);
+        let kind = Cell::new(Some(FileType::File));
         self.named(
             &make,
             || {
                 let made = self.process.create(dir, &[name], exclusive)?;
                 if made.1.is_none() {
-                    // What was there may be a directory.
+                    // What was there may be a directory; if its home is lost, who knows.
                     let attr = self.process.attr(made.0);
-                    kind.set(attr.map_or(FileType::File, |attr| attr.file_type()));
+                    kind.set(attr.ok().map(|attr| attr.file_type()));
                 }
                 Ok(made)
             },
-            |made| Some((made.0, kind.get())),
+            |made| Some((made.0, kind.get()?)),
         )
     }
 

@@ -203,11 +203,15 @@ impl<P: Platform> Cluster<P> {
         }
         self.tell_dead_owners();
         self.let_go();
+        self.erase_gone();
     }
 
     /// Whether [`Cluster::catch_up`] may come to have something to do by itself.
     pub fn has_work_to_come(&self) -> bool {
-        self.has_stand_ins() || self.has_locks_elsewhere() || self.node(|node| node.has_writers())
+        self.has_stand_ins()
+            || self.has_locks_elsewhere()
+            || self.node(|node| node.has_gone())
+            || self.node(|node| node.has_writers())
     }
 
     /// A server is gone for good or has started anew: its locks, holds and leases end.

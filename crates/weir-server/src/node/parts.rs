@@ -161,6 +161,11 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
+    /// Whether [`Node::take_gone`] has something.
+    pub(crate) fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
+    }
+
     /// Files of this server that came to their end since the last call.
     pub(crate) fn take_gone(&mut self) -> Vec<Ino> {
         std::mem::take(&mut self.gone)
