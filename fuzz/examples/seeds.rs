@@ -319,6 +319,8 @@ fn peer_requests() -> Vec<Vec<u8>> {
         peer::request(peer::Put {
             ino,
             runs: vec![run(0, 5), run(1 << 30, 1)],
+            publish: 9,
+            part: 1,
         }),
         peer::request(peer::Published {
             ino,

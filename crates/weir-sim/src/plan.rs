@@ -44,7 +44,12 @@ impl Trouble {
 
     /// Whether calls may fail because of it.
     pub fn fails_calls(&self) -> bool {
-        !matches!(self, Trouble::KillClient(_) | Trouble::Slow(..))
+        match self {
+            Trouble::KillClient(_) => false,
+            // Messages may come too late to be answered in time.
+            Trouble::Slow(_, times) => *times >= 32,
+            _ => true,
+        }
     }
 
     /// Whether a server does not come back.

@@ -355,7 +355,7 @@ impl Actor<'_> {
         self.published(file, began.0, ended, result == Ok(true));
     }
 
-    /// Entries of a directory, each once.
+    /// Entries of a directory.
     pub fn list(&self, dir: Ino) -> Result<Vec<proto::Entry>, Errno> {
         let began = self.begin();
         let result = self.process.readdir(dir);
@@ -508,16 +508,8 @@ impl<'a, 'f> Program<'a, 'f> {
 
     fn list(&self) {
         let dir = self.dirs[self.dice.pick(self.dirs.len())];
-        let Ok(entries) = self.actor.list(dir) else {
-            return;
-        };
-        let mut names: Vec<_> = entries.iter().map(|entry| &entry.name).collect();
-        names.sort();
-        if names.windows(2).any(|two| two[0] == two[1]) {
-            let number = self.actor.number;
-            let fault = format!("client {number}: a name twice in {dir:?}: {names:?}");
-            self.actor.record.fault(fault);
-        }
+        // A name that is taken and made anew meanwhile may come twice.
+        let _ = self.actor.list(dir);
     }
 
     fn use_file(&mut self) {

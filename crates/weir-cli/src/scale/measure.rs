@@ -215,6 +215,8 @@ fn say() -> Option<f64> {
     let op = peer::Put {
         ino: Ino(2),
         runs: runs(),
+        publish: 1,
+        part: 0,
     };
     let count = op.runs.len();
     let begun = Instant::now();

@@ -280,8 +280,13 @@ peer_operations! {
     put: Put {
         /// The file.
         ino: Ino,
-        /// The runs, in the order in which they are to be laid.
+        /// The runs, of which no two overlap.
         runs: Vec<Run>,
+        /// Which publish of the asker's this is: one after the other, each until all servers
+        /// have it. What comes again of the same is not laid again.
+        publish: u64,
+        /// Which part of it.
+        part: u32,
     } -> Vec<LogRange>;
 
     /// Says that all that was [`Put`] is to be seen: raises the size, sets the time,

@@ -194,6 +194,10 @@ impl<P: Platform> Cluster<P> {
     /// nobody here has open.
     pub fn catch_up(&self) {
         for ino in self.dirty() {
+            if self.inner.publishing_here.is_held(&ino) {
+                // Where a server does not answer, tries must not queue up before a client's.
+                continue;
+            }
             let this = self.clone();
             self.spawn(async move {
                 if let Err(error) = this.flush(ino).await {

@@ -31,10 +31,31 @@ pub struct Shards {
     next_stamp: u64,
     /// What this node is publishing, by file: taken from the file's index and not yet
     /// known to be everywhere.
-    in_flight: BTreeMap<Ino, Vec<Run>>,
+    in_flight: BTreeMap<Ino, Vec<Batch>>,
+    next_publish: u64,
+    /// The last publish of each other server, by file.
+    last: BTreeMap<(Ino, Rank), Last>,
     /// Slabs of storage directories that hold published bytes of a file and were not
     /// synced since.
     unsynced: HashMap<Ino, BTreeSet<u32>>,
+}
+
+/// What was taken from a file's index at one time. It goes out as one, and before the next, so
+/// that a server can tell what it has: if one does not answer, all are asked again.
+#[derive(Clone, Debug)]
+struct Batch {
+    publish: u64,
+    runs: Vec<Run>,
+    /// Bytes that are free by it, once all servers have it.
+    freed: Option<Vec<LogRange>>,
+}
+
+/// A publish that came, and what was said to each part of it. To lay a part a second time would
+/// lay it over what came in between, and refer to bytes that were freed by that.
+#[derive(Debug, Default)]
+struct Last {
+    publish: u64,
+    parts: BTreeMap<u32, Vec<LogRange>>,
 }
 
 impl Shards {
@@ -70,7 +91,8 @@ impl<P: Platform> Cluster<P> {
     /// What is on its way to the slices' homes, for readers here.
     pub(super) fn in_flight(&self, ino: Ino) -> Vec<Run> {
         let shards = self.inner.shards.borrow();
-        shards.in_flight.get(&ino).cloned().unwrap_or_default()
+        let batches = shards.in_flight.get(&ino).into_iter().flatten();
+        batches.flat_map(|batch| batch.runs.clone()).collect()
     }
 
     /// Publishes what this node wrote to a file. What could not be sent stays to be sent.
@@ -80,22 +102,33 @@ impl<P: Platform> Cluster<P> {
         };
         let _alone = self.inner.publishing_here.hold(ino, self.token()).await;
         let pending = self.node(|node| node.take_pending(local))?;
-        let runs = {
+        let batches = {
             let mut shards = self.inner.shards.borrow_mut();
             let slabs = self.node(|node| node.file_slabs_of(&pending.runs));
             if !slabs.is_empty() {
                 shards.unsynced.entry(ino).or_default().extend(slabs);
             }
-            let mut runs = shards.in_flight.remove(&ino).unwrap_or_default();
-            runs.extend(pending.runs);
-            if runs.is_empty() {
-                return Ok(());
+            if !pending.runs.is_empty() {
+                // A server that was started again does not begin anew.
+                let now = u64::try_from(self.now_ns()).unwrap_or(0);
+                shards.next_publish = now.max(shards.next_publish + 1);
+                let batch = Batch {
+                    publish: shards.next_publish,
+                    runs: pending.runs,
+                    freed: None,
+                };
+                shards.in_flight.entry(ino).or_default().push(batch);
             }
-            shards.in_flight.insert(ino, runs.clone());
-            runs
+            match shards.in_flight.get(&ino) {
+                Some(batches) => batches.clone(),
+                None => return Ok(()),
+            }
         };
-        let freed = self.put_everywhere(ino, &runs).await?;
-        let laid: u64 = runs.iter().map(Run::log_bytes).sum();
+        let (mut freed, mut laid) = (Vec::new(), 0);
+        for batch in batches {
+            laid += batch.runs.iter().map(Run::log_bytes).sum::<u64>();
+            freed.extend(self.put_batch(ino, batch).await?);
+        }
         let published = peer::Published {
             ino,
             size: pending.size,
@@ -111,7 +144,26 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    async fn put_everywhere(&self, ino: Ino, runs: &[Run]) -> Result<Vec<LogRange>, FsError> {
+    /// Sees to it that all servers have a batch; what is free by it.
+    async fn put_batch(&self, ino: Ino, batch: Batch) -> Result<Vec<LogRange>, FsError> {
+        if let Some(freed) = batch.freed {
+            return Ok(freed);
+        }
+        let freed = self.put_everywhere(ino, &batch.runs, batch.publish).await?;
+        let mut shards = self.inner.shards.borrow_mut();
+        let batches = shards.in_flight.get_mut(&ino).into_iter().flatten();
+        for sent in batches.filter(|sent| sent.publish == batch.publish) {
+            sent.freed = Some(freed.clone());
+        }
+        Ok(freed)
+    }
+
+    async fn put_everywhere(
+        &self,
+        ino: Ino,
+        runs: &[Run],
+        publish: u64,
+    ) -> Result<Vec<LogRange>, FsError> {
         let mut by_rank: BTreeMap<Rank, Vec<Run>> = BTreeMap::new();
         for run in runs {
             for rank in slices::homes_of_run(ino, run, self.inner.servers) {
@@ -120,9 +172,14 @@ impl<P: Platform> Cluster<P> {
         }
         let mut messages = Vec::new();
         for (rank, runs) in &by_rank {
-            for part in runs.chunks(RUNS) {
-                let runs = part.to_vec();
-                messages.push(self.call(*rank, peer::Put { ino, runs }));
+            for (part, runs) in (0..).zip(runs.chunks(RUNS)) {
+                let put = peer::Put {
+                    ino,
+                    runs: runs.to_vec(),
+                    publish,
+                    part,
+                };
+                messages.push(self.call(*rank, put));
             }
         }
         let mut freed = Vec::new();
@@ -152,6 +209,17 @@ impl<P: Platform> Cluster<P> {
             }
         }
         let mut shards = self.inner.shards.borrow_mut();
+        let shards = &mut *shards;
+        let last = shards.last.entry((op.ino, from)).or_default();
+        if last.publish != op.publish {
+            *last = Last {
+                publish: op.publish,
+                parts: BTreeMap::new(),
+            };
+        }
+        if let Some(freed) = last.parts.get(&op.part) {
+            return Ok(freed.clone());
+        }
         shards.next_stamp += 1;
         let stamp = shards.next_stamp;
         let mut freed = Vec::new();
@@ -164,6 +232,12 @@ impl<P: Platform> Cluster<P> {
         index.drop_holes();
         if index.is_empty() {
             shards.indexes.remove(&op.ino);
+        }
+        // What does not leave this server cannot be lost on the way.
+        if from == self.rank() {
+            shards.last.remove(&(op.ino, from));
+        } else {
+            last.parts.insert(op.part, freed.clone());
         }
         Ok(freed)
     }
@@ -184,6 +258,15 @@ impl<P: Platform> Cluster<P> {
         index.drop_holes();
         if index.is_empty() {
             shards.indexes.remove(&op.ino);
+            if op.from == 0 {
+                // Nobody remembers for ever what files there were.
+                let first = (op.ino, Rank(0));
+                let its = shards.last.range(first..=(op.ino, Rank(u16::MAX)));
+                let its: Vec<(Ino, Rank)> = its.map(|(key, _)| *key).collect();
+                for key in its {
+                    shards.last.remove(&key);
+                }
+            }
         }
         freed
     }
