@@ -134,6 +134,10 @@ pub struct Read {
     pub span: Span,
 }
 
+/// A change that has begun.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun(Ino, usize);
+
 /// What happened to all files.
 #[derive(Clone, Debug, Default)]
 pub struct Bytes {
@@ -142,35 +146,34 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Blocks `[first, first + count)` were written, if the span has an end.
-    pub fn wrote(
+    /// Blocks `[first, end)` are being changed: how that ends is not known yet, and may never be.
+    pub fn begin(
         &mut self,
         ino: Ino,
-        rank: Rank,
-        span: Span,
-        (first, count): (u64, u64),
-        tag: u64,
-    ) {
-        let change = Change {
+        (rank, began): (Rank, u64),
+        (first, end): (u64, u64),
+        what: Block,
+    ) -> Begun {
+        let changes = &mut self.files.entry(ino).or_default().changes;
+        changes.push(Change {
             rank,
-            span,
+            span: Span {
+                began,
+                ended: u64::MAX,
+            },
             first,
-            end: first + count,
-            what: Block::Tag(tag),
-        };
-        self.files.entry(ino).or_default().changes.push(change);
+            end,
+            what,
+        });
+        Begun(ino, changes.len() - 1)
     }
 
-    /// The file was cut to so many blocks.
-    pub fn cut(&mut self, ino: Ino, rank: Rank, span: Span, blocks: u64) {
-        let change = Change {
-            rank,
-            span,
-            first: blocks,
-            end: u64::MAX,
-            what: Block::Empty,
-        };
-        self.files.entry(ino).or_default().changes.push(change);
+    /// That is over: these blocks were changed.
+    pub fn end(&mut self, begun: Begun, ended: u64, (first, end): (u64, u64)) {
+        let file = self.files.entry(begun.0).or_default();
+        let change = &mut file.changes[begun.1];
+        change.span.ended = ended;
+        (change.first, change.end) = (first, end);
     }
 
     /// A node published what it had written.
@@ -230,12 +233,23 @@ mod tests {
         }
     }
 
+    fn wrote(bytes: &mut Bytes, span: Span, blocks: (u64, u64), tag: u64) {
+        let begun = bytes.begin(FILE, (Rank(0), span.began), blocks, Block::Tag(tag));
+        bytes.end(begun, span.ended, blocks);
+    }
+
+    fn cut(bytes: &mut Bytes, span: Span, blocks: u64) {
+        let all = (blocks, u64::MAX);
+        let begun = bytes.begin(FILE, (Rank(1), span.began), all, Block::Empty);
+        bytes.end(begun, span.ended, all);
+    }
+
     /// Node 0 writes 1 over [0, 4) and publishes, then 2 over [0, 2).
     fn story() -> Bytes {
         let mut bytes = Bytes::default();
-        bytes.wrote(FILE, Rank(0), span(0, 1), (0, 4), 1);
+        wrote(&mut bytes, span(0, 1), (0, 4), 1);
         bytes.published(FILE, Rank(0), span(2, 3));
-        bytes.wrote(FILE, Rank(0), span(4, 5), (0, 2), 2);
+        wrote(&mut bytes, span(4, 5), (0, 2), 2);
         bytes
     }
 
@@ -267,14 +281,14 @@ mod tests {
     #[test]
     fn what_was_cut_is_empty_until_it_is_written_again() {
         let mut bytes = story();
-        bytes.cut(FILE, Rank(1), span(6, 7), 3);
+        cut(&mut bytes, span(6, 7), 3);
         bytes.read(FILE, read(2, 8, 9), 2, vec![Block::Tag(1), Block::Empty]);
         assert_eq!(bytes.faults(), [""; 0]);
         bytes.read(FILE, read(2, 8, 9), 3, vec![Block::Tag(1)]);
         assert_eq!(bytes.faults().len(), 1);
         // A cut whose end nobody knows may come at any time.
         let mut bytes = story();
-        bytes.cut(FILE, Rank(1), span(6, u64::MAX), 0);
+        cut(&mut bytes, span(6, u64::MAX), 0);
         bytes.read(FILE, read(0, 0, 60), 0, vec![Block::Empty, Block::Tag(2)]);
         assert_eq!(bytes.faults(), [""; 0]);
     }

@@ -259,6 +259,17 @@ impl Actor<'_> {
         let began = self.begin();
         let tag = began.0;
         let bytes = Block::bytes(tag).repeat(usize::try_from(count).expect("few"));
+        let most = if append {
+            (0, u64::MAX)
+        } else {
+            (first, first + count)
+        };
+        let by = (self.rank, began.0);
+        // Noted before it ends: who is killed over it may have done some of it.
+        let noted = &self.record.bytes;
+        let begun = noted
+            .borrow_mut()
+            .begin(file.home, by, most, Block::Tag(tag));
         let (result, first) = if append {
             let done = self.process.append(file, &bytes);
             let at = done.as_ref().map_or(0, |(at, _)| at / BLOCK);
@@ -268,20 +279,9 @@ impl Actor<'_> {
         };
         let what = ("write", file.home, first, count, tag);
         let ended = self.end(began, &what, &result, false);
-        let span = Span {
-            began: began.0,
-            ended,
-        };
-        let mut note = self.record.bytes.borrow_mut();
         if let Ok(done) = result {
-            let done = done as u64 / BLOCK;
-            note.wrote(file.home, self.rank, span, (first, done), tag);
-        } else {
-            let never = Span {
-                ended: u64::MAX,
-                ..span
-            };
-            note.wrote(file.home, self.rank, never, (0, u64::MAX), tag);
+            let done = (first, first + done as u64 / BLOCK);
+            noted.borrow_mut().end(begun, ended, done);
         }
     }
 
@@ -337,14 +337,15 @@ impl Actor<'_> {
 
     fn truncate(&self, file: File, blocks: u64) {
         let began = self.begin();
+        let all = (blocks, u64::MAX);
+        let by = (self.rank, began.0);
+        let noted = &self.record.bytes;
+        let begun = noted.borrow_mut().begin(file.home, by, all, Block::Empty);
         let result = self.process.truncate(file, blocks * BLOCK);
         let ended = self.end(began, &("truncate", file.home, blocks), &result, false);
-        let span = Span {
-            began: began.0,
-            ended: if result.is_ok() { ended } else { u64::MAX },
-        };
-        let mut note = self.record.bytes.borrow_mut();
-        note.cut(file.home, self.rank, span, blocks);
+        if result.is_ok() {
+            noted.borrow_mut().end(begun, ended, all);
+        }
     }
 
     /// Closes a file.
