@@ -7,9 +7,9 @@ use std::path::Path;
 
 use weir_cli::launch::message::{Down, Failed, Own, Seat, Up};
 use weir_core::extent::{Run, Source};
-use weir_core::names::FileType;
+use weir_core::names::{FileType, Lamination, Policy};
 use weir_core::proto::peer::{self, LockOwner, LockWish, LogRange, What};
-use weir_core::proto::{self, Child, Hello, Operation, Role, Welcome};
+use weir_core::proto::{self, Cause, Child, Hello, Operation, Role, Welcome};
 use weir_core::roster::{InstanceId, Member, Roster};
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_fabric::frame::{Greeting, Head, Kind, GREETING_BYTES, VERSION};
@@ -119,6 +119,11 @@ fn client() {
             gid: None,
             atime_ns: Some(1),
             mtime_ns: None,
+            policy: Some(Policy::default()),
+        }),
+        asked(proto::Laminate {
+            ino,
+            cause: Cause::Request,
         }),
         asked(proto::Truncate { ino, size: 1 << 40 }),
         asked(proto::Allocate {
@@ -239,6 +244,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
         gid: None,
         atime_ns: None,
         mtime_ns: Some(7),
+        policy: None,
     };
     let range = LogRange {
         rank: 0,
@@ -265,6 +271,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
         uid: 0,
         gid: 0,
         exclusive: true,
+        path: Some(b"/d/a".to_vec()),
     };
     vec![
         peer::request(make(b"a", What::File)),
@@ -314,7 +321,20 @@ fn peer_requests() -> Vec<Vec<u8>> {
         peer::request(peer::Whereabouts { ino }),
         peer::request(peer::GetAttr { ino }),
         peer::request(peer::SetAttr { set }),
-        peer::request(peer::Hold { ino }),
+        peer::request(peer::Hold { ino, write: true }),
+        peer::request(peer::Pull { ino }),
+        peer::request(peer::Seal { ino }),
+        peer::request(peer::Laminate {
+            ino,
+            cause: Cause::Close,
+        }),
+        peer::request(peer::Mark {
+            ino,
+            policy: Policy::default(),
+            lamination: Lamination::Due,
+            unnamed: true,
+        }),
+        peer::request(peer::Forget { ino }),
         peer::request(peer::Lease { ino }),
         peer::request(peer::Put {
             ino,

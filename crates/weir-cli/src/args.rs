@@ -129,6 +129,10 @@ pub enum Command {
     Status(StatusArgs),
     /// List a directory of the file system.
     Ls(LsArgs),
+    /// Make files read-only for good, so that every node may keep where their bytes are.
+    ///
+    /// A file that somebody has open for writing is laminated once it is closed.
+    Laminate(LaminateArgs),
     /// Say what is wrong with this machine, and what to do about it.
     Doctor(FormatArgs),
     /// Print the settings in force and where each came from.
@@ -242,6 +246,20 @@ pub struct LsArgs {
     /// Names that begin with a dot too.
     #[arg(long, short = 'a')]
     pub all: bool,
+}
+
+/// Of `weir laminate`.
+#[derive(Args, Debug)]
+pub struct LaminateArgs {
+    /// Files, with or without the mount prefix before them.
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<String>,
+    /// Wait so long for those who have them open for writing.
+    #[arg(long, value_name = "SECONDS")]
+    pub wait: Option<u64>,
+    /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
+    #[arg(long, short = 'i', value_name = "NAME")]
+    pub instance: Option<String>,
 }
 
 /// Of subcommands that print for people or programs.

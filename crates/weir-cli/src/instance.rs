@@ -4,9 +4,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use weir_config::{Budgets, Config, Machine};
+use weir_core::names::{LaminateOn, Policy, Visibility};
 use weir_core::proto::{Stop, Welcome};
 use weir_core::types::Rank;
 use weir_server::control::Control;
+use weir_server::rules::{Rule, Sharing};
 use weir_server::{Options, Several, StorageDir};
 
 use crate::place::Claim;
@@ -37,8 +39,50 @@ fn options(claim: &Claim, config: &Config, share: u32) -> Options {
         max_clients: config.server.max_clients as usize,
         spin_us: config.server.spin_us,
         prefix: config.mount.prefix.as_path().display().to_string(),
+        sharing: sharing(config),
+        audit: config.audit.enabled,
         // The lifeline does that, also for a server that is not ours to watch by pid.
         watch_pid: None,
+    }
+}
+
+/// How files are shared between nodes.
+fn sharing(config: &Config) -> Sharing {
+    let visibility = |is| match is {
+        weir_config::Visibility::Ras => Visibility::ReadAfterSync,
+        weir_config::Visibility::Raw => Visibility::ReadAfterWrite,
+        weir_config::Visibility::Ral => Visibility::ReadAfterLaminate,
+    };
+    let laminate_on = match config.laminate.on {
+        weir_config::LaminateOn::Chmod => LaminateOn::Chmod,
+        weir_config::LaminateOn::Close => LaminateOn::Close,
+        weir_config::LaminateOn::Request => LaminateOn::Request,
+    };
+    let mount = config.mount.prefix.as_path().display().to_string();
+    let seen = [
+        (&config.visibility.ras, Visibility::ReadAfterSync),
+        (&config.visibility.raw, Visibility::ReadAfterWrite),
+        (&config.visibility.ral, Visibility::ReadAfterLaminate),
+    ];
+    let mut rules = Vec::new();
+    for (patterns, visibility) in seen {
+        rules.extend(patterns.below(&mount).map(|pattern| Rule {
+            pattern,
+            visibility: Some(visibility),
+            laminate_on: None,
+        }));
+    }
+    rules.extend(config.laminate.close.below(&mount).map(|pattern| Rule {
+        pattern,
+        visibility: None,
+        laminate_on: Some(LaminateOn::Close),
+    }));
+    Sharing {
+        policy: Policy {
+            visibility: visibility(config.visibility.default),
+            laminate_on,
+        },
+        rules,
     }
 }
 

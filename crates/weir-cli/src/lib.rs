@@ -11,6 +11,7 @@ mod doctor;
 mod exit;
 mod inject;
 mod instance;
+mod laminate;
 pub mod launch;
 mod lock;
 mod manual;
@@ -73,6 +74,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Stop(args) => run::stop(args, &settings()?, &env)?,
         Command::Status(args) => show::status(args, &settings()?.config, &env)?,
         Command::Ls(args) => show::list(args, &settings()?.config, &env)?,
+        Command::Laminate(args) => laminate::laminate(args, &settings()?.config, &env)?,
         Command::Doctor(args) => doctor::run(args, &settings()?, &env)?,
         Command::Config(args) => print_config(args, &settings()?),
         Command::Bench(args) => return Ok(weir_bench::run(args)?.into()),

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{json, Value};
 use weir_config::ReportFormat;
+use weir_core::proto::audit::{Finding, Missing, Party};
 use weir_core::proto::TierStatus;
 
 use crate::instance::Report;
@@ -35,6 +36,7 @@ pub fn sum(reports: &[&Report]) -> Option<Report> {
         add_counts(&mut all.refused, &one.refused);
         add_counts(&mut all.requests, &one.requests);
         add_counts(&mut all.rejected, &one.rejected);
+        all.findings.extend_from_slice(&one.findings);
     }
     if !others.is_empty() {
         all.tiers = sum_of_tiers(reports.iter().flat_map(|report| &report.tiers));
@@ -102,7 +104,37 @@ fn text(report: &Report) -> String {
         );
     }
     out.push_str(&refusals(report));
+    for finding in &report.findings {
+        out.push_str(&audited(finding));
+    }
     out
+}
+
+/// What the audit found, in two lines.
+fn audited(finding: &Finding) -> String {
+    let party = |party: &Party| match party.pid {
+        0 => format!("{} at server {}", party.program, party.rank),
+        pid => format!("{} (process {pid} at server {})", party.program, party.rank),
+    };
+    let ranges: Vec<String> = finding
+        .ranges
+        .iter()
+        .map(|(from, to)| format!("{from}-{}", to - 1))
+        .collect();
+    let writers: Vec<String> = finding.writers.iter().map(party).collect();
+    let missing = match finding.missing {
+        Missing::Sync => "had neither synced nor closed it",
+        Missing::Lamination => "it was not laminated",
+    };
+    format!(
+        "weir: audit: {} read bytes {} of {} too early, {} times;\n\
+         weir: audit:   written by {}: {missing}\n",
+        party(&finding.reader),
+        ranges.join(", "),
+        finding.path,
+        finding.reads,
+        writers.join(", "),
+    )
 }
 
 /// Calls that weir does not support, and input that it did not believe; empty when there is none.
@@ -291,6 +323,28 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("not supported: xattr 4"), "{text}");
+    }
+
+    #[test]
+    fn findings_of_the_audit_name_who_what_and_why() {
+        let party = |rank, pid, program: &str| Party {
+            rank,
+            pid,
+            program: program.to_owned(),
+        };
+        let finding = Finding {
+            path: "/out.h5".into(),
+            ranges: vec![(0, 4096), (8192, 8193)],
+            reader: party(1, 12, "plot"),
+            writers: vec![party(0, 34, "sim")],
+            missing: Missing::Sync,
+            reads: 3,
+        };
+        assert_eq!(
+            audited(&finding),
+            "weir: audit: plot (process 12 at server 1) read bytes 0-4095, 8192-8192 of /out.h5 too early, 3 times;\n\
+             weir: audit:   written by sim (process 34 at server 0): had neither synced nor closed it\n"
+        );
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub fn list(args: &LsArgs, config: &Config, env: &Environment) -> Result<(), Fai
 }
 
 /// The components of a path, given with the mount prefix or below it.
-fn components(path: &str, prefix: &str) -> Vec<Vec<u8>> {
+pub(crate) fn components(path: &str, prefix: &str) -> Vec<Vec<u8>> {
     let below = Path::new(path)
         .strip_prefix(prefix)
         .unwrap_or(Path::new(path));

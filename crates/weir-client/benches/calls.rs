@@ -132,6 +132,8 @@ fn main() {
         max_clients: 8,
         spin_us: 20,
         prefix: "/weir".into(),
+        sharing: weir_server::rules::Sharing::default(),
+        audit: false,
         watch_pid: None,
     };
     let (told, ready) = channel();

@@ -359,7 +359,7 @@ fn attributes_change() {
     assert!(later.mtime.sec > 1_000_000_000, "a write sets the time");
     assert_eq!(p().faccessat(CWD, b"/weir/at", 0, 0), Some(Ok(())));
     assert_eq!(
-        p().xattr(CWD, b"/weir/at", true),
+        p().getxattr(b"/weir/at", true, b"user.x", &mut []),
         Some(Err(Errno::OPNOTSUPP))
     );
     assert_eq!(p().fstatfs(fd).unwrap().unwrap().namelen, 255);
@@ -568,6 +568,8 @@ fn a_process_and_its_children() {
         max_clients: 32,
         spin_us: 20,
         prefix: "/weir".into(),
+        sharing: weir_server::rules::Sharing::default(),
+        audit: false,
         watch_pid: None,
     };
     let (told, ready) = channel();

@@ -19,6 +19,7 @@ mod error;
 mod load;
 pub mod machine;
 mod network;
+mod patterns;
 pub mod settings;
 mod types;
 
@@ -28,8 +29,9 @@ pub use error::{ConfigError, Origin, Problem};
 pub use load::{find_file, Loaded, Sources};
 pub use machine::{Budgets, Machine};
 pub use network::{FabricAddress, Ports, Words};
+pub use patterns::Patterns;
 pub use settings::{Config, KeyInfo, SectionInfo, SECTIONS};
 pub use types::{
-    Budget, Directories, HugePages, LogLevel, Method, MountPrefix, ReportFormat, Setting, Size,
-    Warm,
+    Budget, Directories, HugePages, LaminateOn, LogLevel, Method, MountPrefix, ReportFormat,
+    Setting, Size, Visibility, Warm,
 };

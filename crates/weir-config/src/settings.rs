@@ -10,9 +10,10 @@ use serde::Serialize;
 
 use crate::environment::Environment;
 use crate::network::{FabricAddress, Ports, Words};
+use crate::patterns::Patterns;
 use crate::types::{
-    Bad, Budget, Directories, HugePages, LogLevel, Method, MountPrefix, Raw, ReportFormat, Setting,
-    Warm,
+    Bad, Budget, Directories, HugePages, LaminateOn, LogLevel, Method, MountPrefix, Raw,
+    ReportFormat, Setting, Visibility, Warm,
 };
 
 /// A section of `weir.toml`.
@@ -158,6 +159,39 @@ settings! {
         /// The most that data may take, over all directories. A percentage is of the space
         /// free in them at the start; directories of one file system count once.
         budget: Budget = "50%",
+    }
+
+    /// When programs of other nodes see what a node wrote; those of the node itself see it at
+    /// once. A pattern is a path in which `*` stands for anything but a slash and `**` for
+    /// anything, such as \"/weir/ckpt/**\" or \"log/*.txt\" (below the mount). It counts for
+    /// files made from then on; of several that match, the longest counts.
+    visibility: VisibilitySection {
+        /// Where nothing else is said: read after sync (ras), read after write (raw) or read
+        /// after laminate (ral). See docs/SEMANTICS.md.
+        default: Visibility = "ras",
+        /// Files that are seen after sync.
+        ras: Patterns = "",
+        /// Files that are seen after each write. Their readers ask the writers' nodes.
+        raw: Patterns = "",
+        /// Files that are seen once they are laminated.
+        ral: Patterns = "",
+    }
+
+    /// What makes files read-only for good: then each node may keep where their bytes are.
+    laminate: Laminate {
+        /// Where nothing else is said: a chmod that takes the last write permission, as well the
+        /// end of the last descriptor open for writing (close), or only an explicit request.
+        on: LaminateOn = "chmod",
+        /// Files that are laminated when the last descriptor open for writing is closed.
+        close: Patterns = "",
+    }
+
+    /// Finding programs that read what another node wrote before it was made known: that lack
+    /// an fsync or close of the writer, or wait for a lamination that did not come.
+    audit: Audit {
+        /// Whether each read of a file that other nodes write asks them. The report names file,
+        /// bytes, programs and nodes. Reads cost messages then.
+        enabled: bool = "false",
     }
 
     /// The server, one process a node.

@@ -70,7 +70,7 @@ pub trait Setting: Sized + Serialize {
     }
 }
 
-fn expected<T: Setting>(found: &str) -> Bad {
+pub(crate) fn expected<T: Setting>(found: &str) -> Bad {
     Bad::from(format!("expected {}, found {found}", T::SHAPE))
 }
 
@@ -447,6 +447,30 @@ words! {
         Json = "json",
         /// None.
         None = "none",
+    }
+}
+
+words! {
+    /// When programs of other nodes see what was written.
+    Visibility, "\"ras\", \"raw\" or \"ral\"" {
+        /// Read after sync: once the writer synced or closed the file, or a second later.
+        Ras = "ras",
+        /// Read after write: at once.
+        Raw = "raw",
+        /// Read after laminate: once the file is read-only for good.
+        Ral = "ral",
+    }
+}
+
+words! {
+    /// What laminates a file, beside an explicit request.
+    LaminateOn, "\"chmod\", \"close\" or \"request\"" {
+        /// A chmod that takes the last write permission.
+        Chmod = "chmod",
+        /// As well, the end of the last descriptor that is open for writing.
+        Close = "close",
+        /// Nothing.
+        Request = "request",
     }
 }
 

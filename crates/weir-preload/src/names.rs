@@ -26,6 +26,19 @@ unsafe fn room<'a>(buffer: *mut c_char, n: usize) -> &'a mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(buffer.cast(), n.min(isize::MAX.cast_unsigned())) }
 }
 
+/// A value that the caller gives.
+///
+/// # Safety
+///
+/// `n` bytes at `value` are readable while the result is used.
+unsafe fn given<'a>(value: *const c_void, n: size_t) -> &'a [u8] {
+    if value.is_null() {
+        return &[];
+    }
+    // SAFETY: as the caller vouches.
+    unsafe { core::slice::from_raw_parts(value.cast(), n.min(isize::MAX.cast_unsigned())) }
+}
+
 /// Two times of a call that sets them; null: now.
 ///
 /// # Safety
@@ -156,29 +169,29 @@ interpose! {
     [name_to_handle_at] (at: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int: libc::SYS_name_to_handle_at, [at, path, handle, mount, flags]
         => |p| path!(path).and_then(|path| p.refuse_path(at, path, "name_to_handle"));
     [getxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getxattr, [path, name, value, n]
-        => |p| path!(path).and_then(|path| p.xattr(HERE, path, true));
+        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.getxattr(path, true, name, unsafe { room(value.cast(), n) }));
     [lgetxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_lgetxattr, [path, name, value, n]
-        => |p| path!(path).and_then(|path| p.xattr(HERE, path, false));
+        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.getxattr(path, false, name, unsafe { room(value.cast(), n) }));
     [fgetxattr] (fd: c_int, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_fgetxattr, [fd, name, value, n]
-        => |p| p.fxattr(fd);
+        => |p| path!(name).and_then(|name| p.fgetxattr(fd, name, unsafe { room(value.cast(), n) }));
     [setxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_setxattr, [path, name, value, n, flags]
-        => |p| path!(path).and_then(|path| p.xattr(HERE, path, true));
+        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.setxattr(path, true, name, unsafe { given(value, n) }, flags.cast_unsigned()));
     [lsetxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_lsetxattr, [path, name, value, n, flags]
-        => |p| path!(path).and_then(|path| p.xattr(HERE, path, false));
+        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.setxattr(path, false, name, unsafe { given(value, n) }, flags.cast_unsigned()));
     [fsetxattr] (fd: c_int, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_fsetxattr, [fd, name, value, n, flags]
-        => |p| p.fxattr(fd);
+        => |p| path!(name).and_then(|name| p.fsetxattr(fd, name, unsafe { given(value, n) }));
     [listxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_listxattr, [path, list, n]
-        => |p| path!(path).and_then(|path| p.listxattr(path, true));
+        => |p| path!(path).and_then(|path| p.listxattr(path, true, unsafe { room(list, n) }));
     [llistxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_llistxattr, [path, list, n]
-        => |p| path!(path).and_then(|path| p.listxattr(path, false));
+        => |p| path!(path).and_then(|path| p.listxattr(path, false, unsafe { room(list, n) }));
     [flistxattr] (fd: c_int, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_flistxattr, [fd, list, n]
         => |p| p.flistxattr(fd);
     [removexattr] (path: *const c_char, name: *const c_char) -> c_int: libc::SYS_removexattr, [path, name]
-        => |p| path!(path).and_then(|path| p.xattr(HERE, path, true));
+        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.removexattr(path, true, name));
     [lremovexattr] (path: *const c_char, name: *const c_char) -> c_int: libc::SYS_lremovexattr, [path, name]
-        => |p| path!(path).and_then(|path| p.xattr(HERE, path, false));
+        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.removexattr(path, false, name));
     [fremovexattr] (fd: c_int, name: *const c_char) -> c_int: libc::SYS_fremovexattr, [fd, name]
-        => |p| p.fxattr(fd);
+        => |p| path!(name).and_then(|name| p.fremovexattr(fd, name));
 }
 
 /// Linux 6.6; libc knows no name for it yet.

@@ -238,7 +238,11 @@ impl<'a> Model<'a> {
             let file = model.file_of(task);
             small(
                 file.ino.rank(),
-                peer::request(peer::Hold { ino: file.ino }).len(),
+                peer::request(peer::Hold {
+                    ino: file.ino,
+                    write: true,
+                })
+                .len(),
             )
         };
         let firsts: BTreeSet<u64> = match creating {

@@ -6,6 +6,7 @@
 //! | [`cluster`] | the logic of several servers together |
 //! | [`arrival`] | where bytes of other nodes arrive for a client |
 //! | [`options`] | what a server is started with |
+//! | [`rules`] | how files are shared, by path |
 //! | [`runtime`] | one server's threads, socket and shared memory |
 //! | [`control`] | asking a running server, for tools |
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod control;
 mod frame;
 pub mod node;
 pub mod options;
+pub mod rules;
 pub mod runtime;
 
 pub use options::{Options, StorageDir};

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::rules::Sharing;
+
 /// A directory of the file tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageDir {
@@ -36,6 +38,10 @@ pub struct Options {
     pub spin_us: u32,
     /// The mount prefix, without a slash at its end.
     pub prefix: String,
+    /// How files are shared between nodes.
+    pub sharing: Sharing,
+    /// Whether reads are audited.
+    pub audit: bool,
     /// Stop when this process ends.
     pub watch_pid: Option<u32>,
 }

@@ -132,6 +132,7 @@ fn ask(world: &mut World, from: Caller, op: u8, a: u64, b: u64, own: weir_core::
                 gid: None,
                 atime_ns: None,
                 mtime_ns: Some(a as i64),
+                policy: None,
             },
         )),
     }

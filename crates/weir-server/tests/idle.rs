@@ -31,6 +31,8 @@ fn an_idle_server_uses_no_cpu() {
         max_clients: 8,
         spin_us: 1000,
         prefix: "/weir".into(),
+        sharing: weir_server::rules::Sharing::default(),
+        audit: false,
         watch_pid: None,
     };
     let (told, ready) = channel();

@@ -191,6 +191,7 @@ fn times_are_of_the_last_write_unless_they_were_set() {
         gid: None,
         atime_ns: None,
         mtime_ns: Some(77),
+        policy: None,
     };
     world.call(Caller::Control, set).unwrap();
     world.now_ns = 3000;

@@ -179,6 +179,7 @@ fn a_home_does_not_enrol_at_itself() {
         gid: None,
         atime_ns: None,
         mtime_ns: None,
+        policy: None,
     };
     mesh.call(1, op).unwrap();
     let attr = mesh.call(1, proto::GetAttr { ino: dir }).unwrap();

@@ -30,6 +30,8 @@ fn options(dir: &Path) -> Options {
         max_clients: 8,
         spin_us: 20,
         prefix: "/weir".into(),
+        sharing: weir_server::rules::Sharing::default(),
+        audit: false,
         watch_pid: None,
     }
 }

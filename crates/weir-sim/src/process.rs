@@ -175,7 +175,7 @@ impl<'f> Process<'f> {
     /// Opens a file.
     pub fn open(&self, ino: Ino) -> Result<File, Errno> {
         let attr = self
-            .call(proto::Hold { ino })
+            .call(proto::Hold { ino, write: true })
             .map_err(|error| match error {
                 Errno::STALE => Errno::NOENT,
                 error => error,
@@ -302,6 +302,18 @@ impl Process<'_> {
 }
 
 impl Host for Process<'_> {
+    fn audits(&self) -> bool {
+        false
+    }
+
+    fn audit(&self, ino: Ino, offset: u64, length: u64) -> Result<(), Errno> {
+        self.call(proto::Audit {
+            ino,
+            offset,
+            length,
+        })
+    }
+
     fn cells(&self) -> &'static [WriterCell] {
         self.site.open.cells
     }

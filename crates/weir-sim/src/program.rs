@@ -378,6 +378,7 @@ impl Actor<'_> {
             gid: None,
             atime_ns: None,
             mtime_ns: None,
+            policy: None,
         };
         let result = self.process.call(op);
         let usual = matches!(&result, Err(error) if refuses(*error));

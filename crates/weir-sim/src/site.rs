@@ -108,6 +108,10 @@ impl Platform for Kernel {
         let arrival = Arrival::new(client, self.pool, landing, len as usize, over, |_| ())?;
         Some(Box::new(arrival))
     }
+
+    fn program(&self, pid: u32) -> String {
+        format!("program {pid}")
+    }
 }
 
 type Waiting = Rc<RefCell<BTreeMap<CallId, oneshot::Sender<Result<Answer, Lost>>>>>;

@@ -1,6 +1,6 @@
 //! The examples of docs/SEMANTICS.md, each run as it stands there: what is in a fence of `sh`,
 //! `python` or `c` runs in an empty directory of weir, and must say what the fence of `text`
-//! behind it says.
+//! behind it says. `sh nodes` has four servers: `on RANK COMMAND` runs a command at one of them.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -71,6 +71,7 @@ fn words(example: &Example) -> Result<Vec<String>> {
     let code = example.code.as_str();
     Ok(match example.language.as_str() {
         "sh" => owned(&["/bin/bash", "-c", code]),
+        "sh nodes" => owned(&["/bin/bash", "-c", &format!("{ON}{code}")]),
         "python" => owned(&["/usr/bin/python3", "-c", code]),
         "c" => owned(&[
             "/bin/bash",
@@ -84,10 +85,27 @@ fn words(example: &Example) -> Result<Vec<String>> {
     })
 }
 
+/// Outside of weir, as a current directory is that of one node's.
+const ON: &str = "cd /
+on() {
+    local rank=$1
+    shift
+    if [ \"$rank\" = 0 ]; then \"$@\"; else WEIR_INSTANCE=$WEIR_INSTANCE.$rank \"$@\"; fi
+}
+";
+
 fn run(example: &Example, binary: &PathBuf) -> Result<()> {
     let mut command = Command::new(binary);
+    let beside = binary.parent().context("the program's directory")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::iter::once(beside.to_owned()).chain(std::env::split_paths(&path));
+    command.env("PATH", std::env::join_paths(path)?);
+    command.args(["run", "--memory", "256M", "--report", "none"]);
+    if example.language == "sh nodes" {
+        command.args(["--servers", "4"]);
+    }
     command
-        .args(["run", "--memory", "256M", "--report", "none", "--"])
+        .arg("--")
         .args(["/bin/bash", "-c", "cd /weir && exec \"$@\"", "in-weir"])
         .args(words(example)?)
         .env("LC_ALL", "C")

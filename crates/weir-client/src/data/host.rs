@@ -57,6 +57,11 @@ pub trait Host {
     fn is_left_behind(&self) -> bool;
     /// Makes what was written to a file visible to other nodes.
     fn publish(&self, ino: Ino) -> Result<(), Errno>;
+    /// Whether each read is to be audited ([`Host::audit`]).
+    fn audits(&self) -> bool;
+    /// Lets the server look whether bytes that are about to be read were written by other
+    /// nodes and not made known.
+    fn audit(&self, ino: Ino, offset: u64, length: u64) -> Result<(), Errno>;
     /// Hands a closed record to the server; if the ring is full, waits for the server
     /// to empty it.
     fn push(&self, record: &Record) -> Result<(), Errno>;

@@ -72,8 +72,9 @@ impl Vnode {
         offset: u64,
         bytes: &mut [u8],
     ) -> Result<usize, Errno> {
-        let now = self.moment(host)?;
         let mut target = [Target { offset, bytes }];
+        self.audit(host, &target)?;
+        let now = self.moment(host)?;
         self.read_targets(host, now, &mut target)?;
         Ok(target[0].bytes.len())
     }
@@ -81,8 +82,19 @@ impl Vnode {
     /// Reads several ranges: one look-up of the file's state for all, and what lies on other
     /// nodes is asked of each of them at once. Each target's bytes are cut to what was read.
     pub fn read_all<H: Host>(&self, host: &H, targets: &mut [Target<'_>]) -> Result<(), Errno> {
+        self.audit(host, targets)?;
         let now = self.moment(host)?;
         self.read_targets(host, now, targets)
+    }
+
+    /// Lets the server look whether others wrote what is about to be read, if it wants to.
+    fn audit<H: Host>(&self, host: &H, targets: &[Target<'_>]) -> Result<(), Errno> {
+        if host.audits() {
+            for target in targets {
+                host.audit(self.ino(), target.offset, target.bytes.len() as u64)?;
+            }
+        }
+        Ok(())
     }
 
     fn read_targets<H: Host>(

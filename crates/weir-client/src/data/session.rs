@@ -9,7 +9,9 @@ use weir_core::node::cell::Cell;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::{Attach, Attached, Flush, Lease, Lent, Locate, Located, Ping, Segment};
+use weir_core::proto::{
+    Attach, Attached, Audit, Flush, Lease, Lent, Locate, Located, Ping, Segment,
+};
 use weir_core::types::Ino;
 use weir_store::slabmap::{SlabMap, Window};
 
@@ -32,9 +34,13 @@ impl Host for Session {
 
     #[inline]
     fn file(&self, ino: Ino) -> Result<FileState, Errno> {
+        let mut asked = false;
         for _ in 0..PATIENCE {
             match self.names().attr(ino) {
-                Ok(Some(attr)) if !attr.fresh => self.call(Lease { ino })?,
+                Ok(Some(attr)) if !attr.fresh || (attr.ask && !asked) => {
+                    self.call(Lease { ino })?;
+                    asked = true;
+                }
                 Ok(Some(attr)) => {
                     return Ok(FileState {
                         size: attr.size,
@@ -98,6 +104,19 @@ impl Host for Session {
             return Ok(());
         }
         self.call(Flush { ino })
+    }
+
+    #[inline]
+    fn audits(&self) -> bool {
+        self.hub().audit.load(Ordering::Relaxed) != 0
+    }
+
+    fn audit(&self, ino: Ino, offset: u64, length: u64) -> Result<(), Errno> {
+        self.call(Audit {
+            ino,
+            offset,
+            length,
+        })
     }
 
     fn push(&self, record: &Record) -> Result<(), Errno> {

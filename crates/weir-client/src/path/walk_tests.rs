@@ -64,6 +64,9 @@ impl Names for Table {
             parent: *parent,
             home: ino,
             fresh: true,
+            ask: false,
+            policy: weir_core::names::Policy::default(),
+            lamination: weir_core::names::Lamination::No,
         }))
     }
 

@@ -13,7 +13,7 @@ use crate::kernel::Fd;
 use crate::types::{Time, UTIME_NOW, UTIME_OMIT};
 
 /// A change of nothing.
-fn nothing(ino: Ino) -> SetAttr {
+pub(super) fn nothing(ino: Ino) -> SetAttr {
     SetAttr {
         ino,
         mode: None,
@@ -21,6 +21,7 @@ fn nothing(ino: Ino) -> SetAttr {
         gid: None,
         atime_ns: None,
         mtime_ns: None,
+        policy: None,
     }
 }
 
@@ -66,7 +67,7 @@ impl Process {
     }
 
     /// Only its owner, or root, may change a file's attributes.
-    fn check_owner(&'static self, ino: Ino) -> Result<(), Errno> {
+    pub(super) fn check_owner(&'static self, ino: Ino) -> Result<(), Errno> {
         let uid = self.who().uid;
         if uid == 0 || self.attr(ino)?.uid == uid {
             return Ok(());

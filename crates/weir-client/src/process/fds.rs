@@ -8,10 +8,12 @@
 use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
+use weir_core::names::{LaminateOn, Lamination};
 use weir_core::node::ring::Note;
 use weir_core::proto;
+use weir_core::types::Ino;
 
-use super::open::{O_APPEND, O_PATH};
+use super::open::{O_APPEND, O_DSYNC, O_PATH};
 use super::share::Whose;
 use super::table::{self, Handle};
 use super::{Outcome, Process};
@@ -231,16 +233,15 @@ impl Process {
             // Others may have it: the server finds out and frees it.
             if let Some(session) = session {
                 session.note(Note::Closed(index));
+                self.laminate_if_due(session, handle, ino);
             }
         } else {
             if let Some(session) = session.filter(|_| handle.locked.load(Ordering::Relaxed)) {
                 Self::unlock_description(session, handle);
             }
             ofd.close();
-            let named = self.view().and_then(|view| view.attr(ino));
-            let unnamed = !matches!(named, Ok(Some(attr)) if attr.nlink > 0);
-            if let Some(session) = session.filter(|_| unnamed) {
-                session.note(Note::Orphan(ino.0));
+            if let Some(session) = session {
+                self.tell_end(session, handle, ino);
             }
         }
         let own = session.is_some_and(|s| ofd.owner.load(Ordering::Relaxed) == s.client_id().0);
@@ -250,6 +251,39 @@ impl Process {
             self.give_up(handle);
         }
         done
+    }
+
+    /// Tells the server that a description came to its end, if that means anything: the
+    /// file has no name any more, or is to be laminated now.
+    fn tell_end(&'static self, session: &crate::session::Session, handle: &Handle, ino: Ino) {
+        if !self.laminate_if_due(session, handle, ino) {
+            session.note(Note::Orphan(ino.0));
+        }
+    }
+
+    /// Laminates a file whose description came to its end, if that was to do it; false if the
+    /// file has no name any more.
+    fn laminate_if_due(
+        &'static self,
+        session: &crate::session::Session,
+        handle: &Handle,
+        ino: Ino,
+    ) -> bool {
+        let attr = self.view().and_then(|view| view.attr(ino));
+        let Some(attr) = attr.ok().flatten().filter(|attr| attr.nlink > 0) else {
+            return false;
+        };
+        let due = match attr.lamination {
+            Lamination::Due => true,
+            Lamination::No => attr.policy.laminate_on == LaminateOn::Close,
+            Lamination::Sealing | Lamination::Done => false,
+        };
+        if due && handle.has(table::WRITE) {
+            let cause = proto::Cause::Close;
+            // If it cannot be done now, the server goes on trying.
+            let _ = session.call(proto::Laminate { ino, cause });
+        }
+        true
     }
 
     /// Puts a handle back whose description is not ours to use again.
@@ -310,6 +344,19 @@ fn set_status_flags(handle: &Handle, flags: i32) -> Result<i32, Errno> {
         .flags
         .fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
     Ok(0)
+}
+
+/// Whether a write through the description is more than that: it goes to the end of the
+/// file, or is synced before it returns.
+#[inline]
+pub fn is_special(ofd: &Ofd) -> bool {
+    ofd.flags.load(Ordering::Relaxed).cast_signed() & (O_APPEND | O_DSYNC) != 0
+}
+
+/// Whether a write through the description is synced before it returns (O_DSYNC, O_SYNC).
+#[inline]
+pub fn syncs(ofd: &Ofd) -> bool {
+    ofd.flags.load(Ordering::Relaxed).cast_signed() & O_DSYNC != 0
 }
 
 /// Whether a write through the description goes to the end of the file.

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use weir_core::node::ofd::Ofd;
 use weir_core::proto::Seek;
 
-use super::fds::appends;
+use super::fds::{appends, is_special, syncs};
 use super::table::{File, Handle, DIR, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::Fd;
@@ -167,12 +167,33 @@ impl Open {
     /// write(2).
     #[inline(always)]
     fn write(self, bytes: &[u8]) -> Result<usize, Errno> {
-        if appends(self.ofd) {
-            return self.append(bytes);
+        if is_special(self.ofd) {
+            return self.write_specially(bytes);
         }
         let at = self.reserve(bytes.len())?;
         let done = self.file.vnode.write_at(self.session, at, bytes);
         self.settle(at, bytes.len(), done)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_specially(self, bytes: &[u8]) -> Result<usize, Errno> {
+        let written = if appends(self.ofd) {
+            self.append(bytes)?
+        } else {
+            let at = self.reserve(bytes.len())?;
+            let done = self.file.vnode.write_at(self.session, at, bytes);
+            self.settle(at, bytes.len(), done)?
+        };
+        self.synced(written)
+    }
+
+    /// What was written, once it is synced if the description asks for that.
+    pub(super) fn synced(self, written: usize) -> Result<usize, Errno> {
+        if written > 0 && syncs(self.ofd) {
+            Process::sync_file(self.session, self.file.vnode.ino())?;
+        }
+        Ok(written)
     }
 
     /// Takes the next `length` bytes at the description's offset for a write.
@@ -227,12 +248,23 @@ impl Open {
     /// Writes at an offset.
     #[inline(always)]
     pub(super) fn write_at(self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
-        if appends(self.ofd) {
-            // The description's offset stays where it is.
-            let done = self.file.vnode.append(self.session, bytes);
-            return done.map(|(_, written)| written);
+        if is_special(self.ofd) {
+            return self.write_specially_at(offset, bytes);
         }
         self.file.vnode.write_at(self.session, offset, bytes)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_specially_at(self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        let vnode = &self.file.vnode;
+        let written = if appends(self.ofd) {
+            // The description's offset stays where it is.
+            vnode.append(self.session, bytes)?.1
+        } else {
+            vnode.write_at(self.session, offset, bytes)?
+        };
+        self.synced(written)
     }
 
     /// read(2).

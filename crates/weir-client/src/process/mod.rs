@@ -14,7 +14,7 @@
 //! | `table`, `fds` | descriptors; close, dup, fcntl |
 //! | `open` | open and creation; `io`: reading and writing; `vector`: of several pieces |
 //! | `place` | from a path to a place; `outside`: what leads out of weir |
-//! | `stat`, `attr` | looking at attributes, setting them |
+//! | `stat`, `attr`, `xattr` | looking at attributes, setting them |
 //! | `names`, `dir`, `cwd` | names, listing, the current directory |
 //! | `size` | truncate, fallocate, sync; `locks`: flock and fcntl locks |
 //! | `copy`, `map` | copies between descriptors, mapping; `refuse`: what there is not |
@@ -41,6 +41,7 @@ mod start;
 mod stat;
 mod table;
 mod vector;
+mod xattr;
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 

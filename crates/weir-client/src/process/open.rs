@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use weir_core::names::{Attr, FileType};
+use weir_core::names::{Attr, FileType, Lamination};
 use weir_core::node::ofd::BATCH;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::Note;
@@ -33,6 +33,8 @@ pub(super) const O_CREAT: i32 = bits(OFlags::CREATE);
 const O_EXCL: i32 = bits(OFlags::EXCL);
 const O_TRUNC: i32 = bits(OFlags::TRUNC);
 pub(super) const O_APPEND: i32 = bits(OFlags::APPEND);
+/// A bit of O_SYNC, too.
+pub(super) const O_DSYNC: i32 = bits(OFlags::DSYNC);
 pub(super) const O_CLOEXEC: i32 = bits(OFlags::CLOEXEC);
 const O_DIRECTORY: i32 = bits(OFlags::DIRECTORY);
 const O_NOFOLLOW: i32 = bits(OFlags::NOFOLLOW);
@@ -135,7 +137,7 @@ impl Process {
 
     fn open_target(&'static self, target: &Target, flags: i32) -> Result<Fd, Errno> {
         check_kind(target.kind, flags)?;
-        let attr = self.attr_to_open(target)?;
+        let attr = self.attr_to_open(target, flags)?;
         if !target.new {
             self.check_mode(&attr, flags)?;
         }
@@ -164,10 +166,13 @@ impl Process {
 
     /// The attributes of what is to be opened, by its number in this node's table: of
     /// several servers, another one may have to be told that the file is open here.
-    fn attr_to_open(&'static self, target: &Target) -> Result<Attr, Errno> {
+    fn attr_to_open(&'static self, target: &Target, flags: i32) -> Result<Attr, Errno> {
         let several = self.node()?.several().is_some();
         if several && target.kind == FileType::File && !target.new {
-            let held = self.session()?.call(Hold { ino: target.ino });
+            let held = self.session()?.call(Hold {
+                ino: target.ino,
+                write: writes(flags),
+            });
             return held.map_err(|error| match error {
                 Errno::STALE => Errno::NOENT,
                 error => error,
@@ -199,11 +204,11 @@ impl Process {
         let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
         let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
         ofd.open(attr.ino.0, kept.cast_unsigned());
-        let alive = self.view()?.attr(attr.ino)?.is_some();
-        let opened = if alive {
-            self.open_placeholder(flags & O_CLOEXEC != 0)
-        } else {
-            Err(Errno::NOENT)
+        // The server looks at the descriptions after it said that a file is laminated.
+        let opened = match self.view()?.attr(attr.ino)? {
+            None => Err(Errno::NOENT),
+            Some(now) if writes(flags) && is_sealed(&now) => Err(Errno::ROFS),
+            Some(_) => self.open_placeholder(flags & O_CLOEXEC != 0),
         };
         let fd = match opened {
             Ok(fd) => fd,
@@ -297,6 +302,16 @@ impl Target {
             attached: None,
         }
     }
+}
+
+/// Whether a description with these flags may change the file.
+fn writes(flags: i32) -> bool {
+    flags & O_PATH == 0 && (flags & O_ACCMODE != 0 || flags & O_TRUNC != 0)
+}
+
+/// Whether a file must not be opened for writing.
+fn is_sealed(attr: &Attr) -> bool {
+    matches!(attr.lamination, Lamination::Sealing | Lamination::Done)
 }
 
 fn exists_or(exclusive: bool, error: Errno) -> Errno {

@@ -132,7 +132,7 @@ impl View {
             } else {
                 None
             };
-            if attr.is_some_and(|attr| !attr.fresh) {
+            if attr.is_some_and(|attr| !attr.fresh || attr.ask) {
                 // A file that is open here: what is said of it holds until it changes.
                 self.process.session()?.call(Lease { ino })?;
                 return self.settled(|names| names.attr(ino));

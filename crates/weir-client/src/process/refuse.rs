@@ -3,9 +3,9 @@
 
 use rustix::io::Errno;
 
-use super::place::{ours, Found};
+use super::place::ours;
 use super::{Outcome, Process};
-use crate::kernel::{Fd, AT_FDCWD};
+use crate::kernel::Fd;
 
 /// Requests of ioctl(2) that concern the descriptor, which the kernel does.
 const FIONCLEX: u64 = 0x5450;
@@ -28,32 +28,6 @@ impl Process {
         if let Ok(session) = self.session() {
             session.refuse(name);
         }
-    }
-
-    /// getxattr, setxattr, removexattr and their l- and -at kin: EOPNOTSUPP.
-    pub fn xattr(&'static self, dirfd: Fd, path: &[u8], follow: bool) -> Outcome<usize> {
-        match ours!(self.existing(dirfd, path, follow, false)) {
-            Found::Outside(_) => Some(Err(Errno::OPNOTSUPP)),
-            Found::Inode(..) => Some(self.refuse("xattr")),
-        }
-    }
-
-    /// fgetxattr, fsetxattr, fremovexattr: EOPNOTSUPP.
-    pub fn fxattr(&'static self, fd: Fd) -> Outcome<usize> {
-        self.handle(fd)?;
-        Some(self.refuse("xattr"))
-    }
-
-    /// listxattr and llistxattr: there are none.
-    pub fn listxattr(&'static self, path: &[u8], follow: bool) -> Outcome<usize> {
-        let _ = ours!(self.existing(AT_FDCWD, path, follow, false));
-        Some(Ok(0))
-    }
-
-    /// flistxattr: there are none.
-    pub fn flistxattr(&'static self, fd: Fd) -> Outcome<usize> {
-        self.handle(fd)?;
-        Some(Ok(0))
     }
 
     /// splice(2), vmsplice(2), tee(2): EINVAL.

@@ -10,6 +10,7 @@ use super::table::{Handle, PATH, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::path::access;
+use crate::session::Session;
 
 const FALLOC_KEEP_SIZE: i32 = 1;
 const FALLOC_PUNCH_HOLE: i32 = 2;
@@ -77,8 +78,12 @@ impl Process {
         if handle.file.get().is_none() {
             return Ok(());
         }
-        let session = self.session()?;
-        for slab in session.call(Sync { ino: handle.ino() })? {
+        Self::sync_file(self.session()?, handle.ino())
+    }
+
+    /// As [`Process::fsync`], of a file; of several servers, the others see it then.
+    pub(super) fn sync_file(session: &Session, ino: Ino) -> Result<(), Errno> {
+        for slab in session.call(Sync { ino })? {
             let slab = SlabId::from_raw(slab).ok_or(Errno::IO)?;
             session.slabs().sync(slab)?;
         }

@@ -153,16 +153,18 @@ impl Process {
                     .collect()
             };
             let bytes: Vec<u8> = whole();
-            return match offset {
-                None => open.append(&bytes),
-                Some(_) => Ok(open.file.vnode.append(open.session, &bytes)?.1),
+            let written = match offset {
+                None => open.append(&bytes)?,
+                Some(_) => open.file.vnode.append(open.session, &bytes)?.1,
             };
+            return open.synced(written);
         }
         if let Some(at) = offset {
-            return write_each(open, slices, at);
+            return open.synced(write_each(open, slices, at)?);
         }
         let at = open.reserve(length)?;
-        open.settle(at, length, write_each(open, slices, at))
+        let written = open.settle(at, length, write_each(open, slices, at))?;
+        open.synced(written)
     }
 }
 

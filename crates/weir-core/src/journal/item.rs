@@ -13,7 +13,8 @@ pub struct InodeImage {
     pub ino: Ino,
     /// The inode that it stands in for; its own number, if it stands in for none.
     pub home: Ino,
-    /// `st_mode`.
+    /// The record's `mode` word: `st_mode` in the low half, how the file is shared in the
+    /// high one.
     pub mode: u32,
     /// Links.
     pub nlink: u32,

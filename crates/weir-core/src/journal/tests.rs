@@ -4,7 +4,7 @@ use super::frame::{frame_bytes, frame_words};
 use super::{encode, replay, Head, Item, JournalError, State, HEAD_BYTES};
 use crate::extent::{Run, MAX_OFFSET};
 use crate::names::memory::Memory;
-use crate::names::{Owner, RenameMode, SetAttr, Shard};
+use crate::names::{LaminateOn, Lamination, Owner, Policy, RenameMode, SetAttr, Shard, Visibility};
 use crate::types::{ClientId, Ino, Rank, SegmentId};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -100,6 +100,11 @@ fn act(shard: &mut Shard<'_>, known: &mut Vec<Ino>, (what, a, b): (u8, u8, u8), 
         10 => {
             let set = SetAttr {
                 mode: Some(u32::from(a)),
+                policy: (a % 3 == 0).then(|| Policy {
+                    visibility: Visibility::ReadAfterLaminate,
+                    laminate_on: LaminateOn::Close,
+                }),
+                lamination: (a % 7 == 0).then_some(Lamination::Done),
                 size: (b % 2 == 0).then_some(u64::from(b) << 30),
                 mtime_ns: Some(-now),
                 ..SetAttr::default()
@@ -116,7 +121,12 @@ fn foreign(shard: &mut Shard<'_>, (a, b): (u8, u8), now: i64) -> Option<Ino> {
     let theirs = Ino::new(Rank(7), 1, u32::from(a % 3) + 5);
     let name = vec![b'f'; 1 + usize::from(b % 4)];
     match b % 5 {
-        0 => shard.adopt_dir(theirs, 0o755, OWNER).map(|()| theirs).ok(),
+        0 => {
+            let root = shard.root();
+            let mut attr = shard.attr(root).unwrap();
+            attr.ino = theirs;
+            shard.adopt_dir(&attr).map(|()| theirs).ok()
+        }
         1 => shard.disown_dir(theirs).map(|()| theirs).ok(),
         2 => shard.withdraw(theirs, &name, now).map(|(ino, _)| ino).ok(),
         3 => {

@@ -1,6 +1,7 @@
 //! What is known of an inode: types, attributes, and requests to set them.
 
 use super::layout::InodeRecord;
+use super::policy::{Bits, Lamination, Policy};
 use super::seq;
 use super::ViewError;
 use crate::types::Ino;
@@ -90,6 +91,12 @@ pub struct Attr {
     pub home: Ino,
     /// Whether the numbers are the home's own as of now; a stand-in may be behind.
     pub fresh: bool,
+    /// Whether who reads has to ask first, as other nodes write what is to be seen at once.
+    pub ask: bool,
+    /// How it is shared between nodes; of a directory, what is made in it.
+    pub policy: Policy,
+    /// How far its lamination is.
+    pub lamination: Lamination,
 }
 
 impl Attr {
@@ -120,6 +127,10 @@ pub struct SetAttr {
     pub ctime_ns: Option<i64>,
     /// The `FileBlock`; 0 for none.
     pub block: Option<u32>,
+    /// How it is shared between nodes.
+    pub policy: Option<Policy>,
+    /// How far its lamination is.
+    pub lamination: Option<Lamination>,
 }
 
 impl SetAttr {
@@ -160,12 +171,17 @@ impl InodeRecord {
             Some(FileType::File) => self.aux.load(Relaxed),
             _ => 0,
         };
+        let mode = self.mode.load(Relaxed);
+        let bits = Bits::of(mode);
         Attr {
             ino,
             parent: if standing_in == 0 { parent } else { Ino::NONE },
             home: if standing_in == 0 { ino } else { parent },
             fresh: standing_in != STALE,
-            mode: self.mode.load(Relaxed),
+            ask: bits.ask,
+            policy: bits.policy,
+            lamination: bits.lamination,
+            mode: mode & 0xFFFF,
             nlink: self.nlink.load(Relaxed),
             uid: self.uid.load(Relaxed),
             gid: self.gid.load(Relaxed),
@@ -181,10 +197,7 @@ impl InodeRecord {
 
     /// Writes what `set` has. Under a change of the writer.
     pub(super) fn apply(&self, set: &SetAttr) {
-        if let Some(permissions) = set.mode {
-            let kind = self.mode.load(Relaxed) & TYPE_MASK;
-            self.mode.store(kind | (permissions & PERMISSIONS), Relaxed);
-        }
+        self.apply_mode(set);
         for (word, value) in [
             (&self.uid, set.uid),
             (&self.gid, set.gid),
@@ -208,6 +221,28 @@ impl InodeRecord {
                 word.store(value, Relaxed);
             }
         }
+    }
+}
+
+impl InodeRecord {
+    fn apply_mode(&self, set: &SetAttr) {
+        let old = self.mode.load(Relaxed);
+        let mut bits = Bits::of(old);
+        bits.policy = set.policy.unwrap_or(bits.policy);
+        bits.lamination = set.lamination.unwrap_or(bits.lamination);
+        let permissions = set.mode.unwrap_or(old) & PERMISSIONS;
+        self.mode
+            .store(bits.with((old & TYPE_MASK) | permissions), Relaxed);
+    }
+
+    /// Says whether readers have to ask first. Under a change of the writer.
+    pub(super) fn set_ask(&self, ask: bool) {
+        let mode = self.mode.load(Relaxed);
+        let bits = Bits {
+            ask,
+            ..Bits::of(mode)
+        };
+        self.mode.store(bits.with(mode), Relaxed);
     }
 }
 

@@ -11,6 +11,7 @@ use super::{FileType, NAME_MAX, ROOT_INDEX};
 use crate::journal::{encode, InodeImage, Item};
 use crate::types::Ino;
 use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Changes that nobody has taken yet.
 #[derive(Debug, Default)]
@@ -129,7 +130,7 @@ impl Shard<'_> {
         InodeImage {
             ino: own,
             home: if own == ino { attr.home } else { ino },
-            mode: attr.mode,
+            mode: record.mode.load(Relaxed),
             nlink: attr.nlink,
             uid: attr.uid,
             gid: attr.gid,

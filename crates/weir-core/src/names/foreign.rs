@@ -64,17 +64,21 @@ impl<'a> Shard<'a> {
     }
 
     /// Makes the stand-in of a directory of another server. What is made in it takes
-    /// over its group, if `mode` says so. Nothing happens if there is one.
-    pub fn adopt_dir(&mut self, dir: Ino, mode: u32, owner: Owner) -> Result<(), NamesError> {
-        if dir.rank() == self.tables.rank() || self.stands_in(dir) {
+    /// over its policy, and its group if its mode says so. Nothing happens if there is one.
+    pub fn adopt_dir(&mut self, dir: &Attr) -> Result<(), NamesError> {
+        if dir.ino.rank() == self.tables.rank() || self.stands_in(dir.ino) {
             return Ok(());
         }
         let aux = self.orders.add();
-        let new = NewInode::of(FileType::Dir, mode, owner, 0);
-        match self.inodes.make(&self.tables, &NewInode { aux, ..new }) {
+        let new = NewInode {
+            aux,
+            policy: dir.policy,
+            ..NewInode::of(FileType::Dir, dir.mode, owner_of(dir), 0)
+        };
+        match self.inodes.make(&self.tables, &new) {
             Ok(local) => {
-                self.foreign.insert(dir, local.index());
-                self.touch(dir);
+                self.foreign.insert(dir.ino, local.index());
+                self.touch(dir.ino);
                 Ok(())
             }
             Err(error) => {
@@ -149,7 +153,10 @@ impl<'a> Shard<'a> {
             mtime_ns: Some(attr.mtime_ns),
             ctime_ns: Some(attr.ctime_ns),
             block: None,
+            policy: Some(attr.policy),
+            lamination: Some(attr.lamination),
         });
+        record.set_ask(attr.ask);
         record.nlink.store(attr.nlink, Relaxed);
         record
             .aux

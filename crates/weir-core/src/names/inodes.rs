@@ -7,6 +7,7 @@
 //! 67 million. The queue runs through the free slots' own `parent` words.
 
 use super::layout::{InodeRecord, Tables};
+use super::policy::{Bits, Policy};
 use super::seq::Change;
 use super::{FileType, NamesError, SetAttr, ROOT_INDEX};
 use crate::types::Ino;
@@ -26,6 +27,7 @@ pub(super) struct NewInode {
     pub(super) nlink: u32,
     pub(super) size: u64,
     pub(super) aux: u32,
+    pub(super) policy: Policy,
     pub(super) now_ns: i64,
 }
 
@@ -131,7 +133,13 @@ impl Inodes {
 
 fn fill(record: &InodeRecord, new: &NewInode) {
     let _change = Change::begin(&record.seq);
-    record.mode.store(new.kind.with(new.mode), Relaxed);
+    let bits = Bits {
+        policy: new.policy,
+        ..Bits::default()
+    };
+    record
+        .mode
+        .store(bits.with(new.kind.with(new.mode)), Relaxed);
     record.nlink.store(new.nlink, Relaxed);
     record.aux.store(new.aux, Relaxed);
     record.entry.store(0, Relaxed);
@@ -146,6 +154,7 @@ fn fill(record: &InodeRecord, new: &NewInode) {
         mtime_ns: Some(new.now_ns),
         ctime_ns: Some(new.now_ns),
         block: Some(0),
+        ..SetAttr::default()
     });
 }
 
@@ -165,6 +174,7 @@ mod tests {
             nlink: 1,
             size: 0,
             aux: 0,
+            policy: Policy::default(),
             now_ns: 5,
         }
     }

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weirname");
 
 /// The format's version; another one is refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// How many sequence counters the hash buckets share, bucket `b` using `b % STRIPES`.
 pub const STRIPES: usize = 1024;
@@ -110,7 +110,8 @@ pub struct InodeRecord {
     pub(super) seq: AtomicU64,
     /// Which life of the slot this is; [`Ino`] carries its low 16 bits.
     pub(super) generation: AtomicU32,
-    /// `st_mode`; 0 while the slot is free.
+    /// `st_mode` in the low half; 0 while the slot is free. The high half is described in
+    /// `policy`.
     pub(super) mode: AtomicU32,
     pub(super) uid: AtomicU32,
     pub(super) gid: AtomicU32,

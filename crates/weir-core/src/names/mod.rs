@@ -22,6 +22,7 @@
 //! | --- | --- |
 //! | `layout` | the records, the file's layout, checking it |
 //! | `attr` | what is known of an inode |
+//! | `policy` | how a file is shared between nodes |
 //! | `hash`, `dentry` | names as words; the entry's format and the bucket walk |
 //! | `seq` | the sequence lock |
 //! | `view` | the reader |
@@ -45,6 +46,7 @@ mod hash;
 mod inodes;
 mod layout;
 mod order;
+mod policy;
 mod rename;
 mod restore;
 mod seq;
@@ -68,6 +70,7 @@ pub use foreign::DirPart;
 pub use layout::{
     layout, InodeRecord, Layout, NamesHeader, Section, Tables, TablesError, MAGIC, STRIPES, VERSION,
 };
+pub use policy::{LaminateOn, Lamination, Policy, Visibility};
 pub use rename::{RenameMode, Renamed};
 pub use restore::RestoreError;
 pub use shard::{Counts, DirEntry, Owner, Shard, Unlinked, FIRST_COOKIE};

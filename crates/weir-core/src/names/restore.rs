@@ -5,6 +5,7 @@
 
 use super::hash::Key;
 use super::inodes::NewInode;
+use super::policy::{Bits, Lamination, Policy};
 use super::shard::Shard;
 use super::{FileType, NamesError, Tables, ROOT_INDEX};
 use crate::journal::{Entry, InodeImage, State};
@@ -108,10 +109,12 @@ impl<'a> Shard<'a> {
             nlink: image.nlink,
             size: image.size,
             aux,
+            policy: Policy::default(),
             now_ns: image.ctime_ns,
         };
         self.inodes.put(&self.tables, ino, &new);
         let record = &self.tables.inodes[ino.index() as usize];
+        record.mode.store(restored(image.mode), Relaxed);
         record.atime.store(image.atime_ns, Relaxed);
         record.mtime.store(image.mtime_ns, Relaxed);
         let parent = match kind {
@@ -144,6 +147,16 @@ impl<'a> Shard<'a> {
         }
         Ok(())
     }
+}
+
+/// A `mode` word as it was written down; a lamination that was being tried is due.
+fn restored(mode: u32) -> u32 {
+    let mut bits = Bits::of(mode);
+    bits.ask = false;
+    if bits.lamination == Lamination::Sealing {
+        bits.lamination = Lamination::Due;
+    }
+    bits.with(mode)
 }
 
 impl Tables<'_> {

@@ -12,6 +12,7 @@ use super::hash::{words, Key};
 use super::inodes::{Inodes, NewInode};
 use super::layout::{InodeRecord, Tables};
 use super::order::{Order, Orders};
+use super::policy::{Bits, Policy};
 use super::seq::Change;
 use super::{
     Attr, FileType, NamesError, NamesView, SetAttr, LINK_MAX, NAME_MAX, ROOT_INDEX, SYMLINK_MAX,
@@ -328,6 +329,14 @@ impl<'a> Shard<'a> {
         Ok(record.words(ino))
     }
 
+    /// Says whether readers of `ino` have to ask first, as its numbers may be behind.
+    pub fn set_ask(&mut self, ino: Ino, ask: bool) -> Result<(), NamesError> {
+        let record = self.live(ino)?;
+        let _change = Change::begin(&record.seq);
+        record.set_ask(ask);
+        Ok(())
+    }
+
     /// Says that the extents of `ino` changed; its new index generation.
     pub fn bump_index_generation(&mut self, ino: Ino) -> Result<u64, NamesError> {
         let record = self.live(ino)?;
@@ -564,12 +573,15 @@ impl NewInode {
             nlink: if kind == FileType::Dir { 2 } else { 1 },
             size: 0,
             aux: 0,
+            policy: Policy::default(),
             now_ns,
         }
     }
 
-    /// Takes the group of a set-group-id directory, as Linux does.
+    /// Takes over the directory's policy, and the group of a set-group-id directory, as
+    /// Linux does.
     fn inherit(&mut self, dir: &InodeRecord) {
+        self.policy = Bits::of(dir.mode.load(Relaxed)).policy;
         if dir.mode.load(Relaxed) & SETGID != 0 {
             self.gid = dir.gid.load(Relaxed);
             if self.kind == FileType::Dir {

@@ -47,7 +47,10 @@ pub struct Hub {
     pub rank: AtomicU32,
     /// See `rank`; 0 before the server has said so, when clients may not come yet.
     pub servers: AtomicU32,
-    spare: [AtomicU64; 3],
+    /// 1: reads are audited.
+    pub audit: AtomicU32,
+    reserved: AtomicU32,
+    spare: [AtomicU64; 2],
     /// 1 while the server sleeps (or is about to); a futex.
     pub server_sleeps: AtomicU32,
     /// The CPU the server ran on last.
@@ -213,6 +216,8 @@ mod tests {
             stopped: AtomicU32::default(),
             rank: AtomicU32::default(),
             servers: AtomicU32::default(),
+            audit: AtomicU32::default(),
+            reserved: AtomicU32::default(),
             spare: Default::default(),
             server_sleeps: AtomicU32::new(1),
             server_cpu: AtomicU32::default(),
@@ -227,7 +232,7 @@ mod tests {
     #[test]
     fn format_of_the_heads() {
         use crate::node::format::check_format;
-        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers server_sleeps server_cpu doorbells);
+        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit server_sleeps server_cpu doorbells);
         check_format!(ClientHeader: magic id pid records notes counters refused);
     }
 }

@@ -10,17 +10,18 @@
 //! A reply is `Result<Reply, FsError>`: an operation either did all that it says, or
 //! changed nothing.
 
+pub mod audit;
 pub mod peer;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::extent::Run;
-use crate::names::{Attr, FileType};
+use crate::names::{Attr, FileType, Policy};
 use crate::types::{ClientId, Ino, SegmentId};
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Why an operation was refused. Mapped to errno in `weir-client`, one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -58,6 +59,9 @@ pub enum FsError {
     /// ESTALE: the inode is gone.
     #[error("stale inode")]
     Stale,
+    /// EROFS: the file is laminated.
+    #[error("the file is laminated: read-only for good")]
+    ReadOnly,
     /// EPERM.
     #[error("operation not permitted")]
     NotPermitted,
@@ -286,7 +290,18 @@ operations! {
         atime_ns: Option<i64>,
         /// Modification time, ns since 1970.
         mtime_ns: Option<i64>,
+        /// How it, or what is made in it, is shared between nodes.
+        policy: Option<Policy>,
     } -> ();
+
+    /// Makes a file read-only for good, everywhere, once nobody has it open for writing;
+    /// whether it is so now.
+    laminate: Laminate {
+        /// The file.
+        ino: Ino,
+        /// What asks for it.
+        cause: Cause,
+    } -> bool;
 
     /// Sets the size: cuts, or extends with zeros.
     truncate: Truncate {
@@ -451,6 +466,8 @@ operations! {
     hold: Hold {
         /// The file.
         ino: Ino,
+        /// Whether it may be written.
+        write: bool,
     } -> Attr;
 
     /// Brings a file's stand-in up to date, and keeps it so until another node writes.
@@ -473,6 +490,17 @@ operations! {
     flush: Flush {
         /// The file.
         ino: Ino,
+    } -> ();
+
+    /// Looks, before a read, whether other nodes wrote these bytes and did not make them
+    /// known: what is found is in the report.
+    audit: Audit {
+        /// The file, by its number in this node's table.
+        ino: Ino,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u64,
     } -> ();
 
     /// The state of the server, for `weir status` and the report.
@@ -501,6 +529,16 @@ pub struct Landing {
     pub slot: u16,
     /// Where in the pool they begin.
     pub at: u32,
+}
+
+/// What asks for a lamination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Cause {
+    /// Somebody.
+    Request,
+    /// The end of a description that was open for writing: counts if the file's policy says
+    /// so, or a lamination is due.
+    Close,
 }
 
 /// What a name names.
@@ -660,6 +698,8 @@ pub struct ServerStatus {
     pub requests: Vec<(String, u64)>,
     /// Input that was refused: name and count.
     pub rejected: Vec<(String, u64)>,
+    /// What the audit found.
+    pub findings: Vec<audit::Finding>,
 }
 
 /// The first frame of a connection to the server's socket.

@@ -12,9 +12,10 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{encode, Child, Entry, FsError, HeldLock, ServerStatus};
+use super::audit::Unseen;
+use super::{encode, Cause, Child, Entry, FsError, HeldLock, ServerStatus};
 use crate::extent::Run;
-use crate::names::{Attr, FileType};
+use crate::names::{Attr, FileType, Lamination, Policy};
 use crate::types::{Ino, Rank};
 
 /// An operation between servers: a message with its kind of reply.
@@ -83,6 +84,8 @@ peer_operations! {
         gid: u32,
         /// Refuse if the name is taken.
         exclusive: bool,
+        /// Its path, if there may be rules about it.
+        path: Option<Vec<u8>>,
     } -> Made;
 
     /// Lets the asker hold entries of a directory; its attributes. At its home.
@@ -253,6 +256,8 @@ peer_operations! {
     hold: Hold {
         /// The file.
         ino: Ino,
+        /// Whether the node may write it.
+        write: bool,
     } -> Attr;
 
     /// Ends [`Hold`] and any lease.
@@ -261,15 +266,86 @@ peer_operations! {
         ino: Ino,
     } -> ();
 
-    /// The attributes of a file, which hold until the asker is sent [`Recall`]. At its
-    /// home.
+    /// The attributes of a file, which hold until the asker is sent [`Recall`]. If `ask` is
+    /// set, other nodes write what is to be seen at once: see [`Pull`]. At its home.
     lease: Lease {
         /// The file.
         ino: Ino,
     } -> Attr;
 
+    /// What nodes other than the asker's wrote to `[from, to)` of a file and did not make
+    /// known. At its home.
+    audit: Audit {
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        from: u64,
+        /// Byte behind the last.
+        to: u64,
+    } -> Vec<Unseen>;
+
+    /// What the asked server's node wrote to `[from, to)` of a file and did not make known.
+    unseen: UnseenHere {
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        from: u64,
+        /// Byte behind the last.
+        to: u64,
+    } -> Option<Unseen>;
+
+    /// Lets all nodes that write a file, but the asker's, publish what they wrote. At its
+    /// home.
+    pull: Pull {
+        /// The file.
+        ino: Ino,
+    } -> ();
+
     /// Ends the asked server's lease; it no longer believes what it knows of the file.
     recall: Recall {
+        /// The file.
+        ino: Ino,
+    } -> ();
+
+    /// Laminates a file once nobody has it open for writing; whether it is so now. At its
+    /// home.
+    laminate: Laminate {
+        /// The file.
+        ino: Ino,
+        /// What asks for it.
+        cause: Cause,
+    } -> bool;
+
+    /// If nobody at the asked server's node has a file open for writing, lets nobody open
+    /// it so. How many have it open.
+    seal: Seal {
+        /// The file.
+        ino: Ino,
+    } -> u32;
+
+    /// What the nodes that have a file open are to know of it.
+    mark: Mark {
+        /// The file.
+        ino: Ino,
+        /// How it is shared.
+        policy: Policy,
+        /// How far its lamination is.
+        lamination: Lamination,
+        /// It has no name any more.
+        unnamed: bool,
+    } -> ();
+
+    /// A file was laminated: its attributes and all its runs, for the asked server and
+    /// those below it in the tree whose root is the file's home.
+    laminated: Laminated {
+        /// The attributes.
+        attr: Attr,
+        /// The runs.
+        runs: Vec<Run>,
+    } -> ();
+
+    /// A laminated file is no more, for the asked server and those below it.
+    forget: Forget {
         /// The file.
         ino: Ino,
     } -> ();

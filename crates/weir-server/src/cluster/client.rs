@@ -55,7 +55,8 @@ impl<P: Platform> Cluster<P> {
                 encoded(&self.call(ino.rank(), peer::Readlink { ino }).await)
             }
             Request::PathOf(op) => encoded(&self.path_of(op.ino).await),
-            Request::Hold(op) => encoded(&self.hold_here(op.ino).await),
+            Request::Hold(op) => encoded(&self.hold_here(op.ino, op.write).await),
+            Request::Laminate(op) => encoded(&self.laminate(op).await),
             Request::Lease(op) => encoded(&self.lease_here(op.ino).await),
             Request::Flush(op) => {
                 let ino = self.global(op.ino);
@@ -66,7 +67,9 @@ impl<P: Platform> Cluster<P> {
             Request::RecordLock(op) => encoded(&self.record_lock(from, op).await),
             Request::TestLock(op) => encoded(&self.test_lock(from, op).await),
             Request::Lookup(op) => encoded(&self.lookup(&op.components).await),
+            Request::Audit(op) => encoded(&self.audit(from, op).await),
             Request::Status(_) => encoded(&Ok::<_, FsError>(self.status_here())),
+            Request::Stop(_) => encoded(&self.stop(from)),
             other => self.node(|node| {
                 let mut out = Vec::new();
                 node.perform(from, other, &mut out);
@@ -93,6 +96,7 @@ impl<P: Platform> Cluster<P> {
             uid,
             gid,
             exclusive: true,
+            path: None,
         };
         Ok(self.call(home, make).await?.child.ino)
     }
@@ -100,6 +104,7 @@ impl<P: Platform> Cluster<P> {
     async fn create(&self, from: Caller, op: proto::Create) -> Result<Created, FsError> {
         let dir = self.global(op.parent);
         let home = self.home_of(dir, &op.name);
+        let path = self.path_for_rules(dir, &op.name).await?;
         let make = peer::Make {
             dir,
             name: op.name,
@@ -108,8 +113,12 @@ impl<P: Platform> Cluster<P> {
             uid: op.uid,
             gid: op.gid,
             exclusive: op.exclusive,
+            path,
         };
         let made = self.call(home, make).await?;
+        if made.new.is_some() && made.child.ino.rank() == self.rank() {
+            self.add_writer(made.child.ino, self.rank()).await;
+        }
         let Some(attr) = made.new else {
             return Ok(Created {
                 ino: made.child.ino,
@@ -153,13 +162,18 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
+    async fn laminate(&self, op: proto::Laminate) -> Result<bool, FsError> {
+        let (ino, cause) = (self.global(op.ino), op.cause);
+        self.call(ino.rank(), peer::Laminate { ino, cause }).await
+    }
+
     async fn attach(&self, from: Caller, op: Attach) -> Result<Attached, FsError> {
         let Caller::Client(id) = from else {
             return Err(FsError::NotPermitted);
         };
         // The size from which appends go on must be the file's, not the stand-in's.
         let ino = self.global(op.ino);
-        let local = self.hold_here(ino).await?.ino;
+        let local = self.hold_here(ino, true).await?.ino;
         self.node(|node| node.attach_client(id, local))
     }
 
@@ -189,13 +203,22 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
+    fn stop(&self, from: Caller) -> Result<ServerStatus, FsError> {
+        if from != Caller::Control {
+            return Err(FsError::NotPermitted);
+        }
+        self.node(Node::begin_stop);
+        Ok(self.status_here())
+    }
+
     /// The state of this server.
-    pub(super) fn status_here(&self) -> ServerStatus {
+    pub fn status_here(&self) -> ServerStatus {
         let mut status = self.node(Node::report);
         status.runs += self.published_runs() as u64;
         let asked = self.asked().into_iter();
         let of_peers = asked.map(|(name, count)| (format!("peer {name}"), count));
         status.requests.extend(of_peers);
+        status.findings = self.findings();
         status
     }
 

@@ -12,7 +12,7 @@ use weir_core::proto::peer::{self, PartOfDir};
 use weir_core::proto::{self, Entry, FsError};
 use weir_core::types::{Ino, Rank};
 
-use super::{owner, Cluster, ROOT};
+use super::{Cluster, ROOT};
 use crate::node::Platform;
 
 /// A readdir cookie holds the rank above so many bits.
@@ -61,7 +61,7 @@ impl<P: Platform> Cluster<P> {
             return Ok(());
         }
         let attr = self.call(dir.rank(), peer::Enrol { dir }).await?;
-        self.node(|node| node.adopt_dir(dir, attr.mode, owner(attr.uid, attr.gid)))
+        self.node(|node| node.adopt_dir(&attr))
     }
 
     pub(super) fn enrol(&self, from: Rank, dir: Ino) -> Result<Attr, FsError> {
@@ -179,6 +179,7 @@ impl<P: Platform> Cluster<P> {
                 gid: Some(attr.gid),
                 atime_ns: None,
                 mtime_ns,
+                policy: Some(attr.policy),
             };
             self.call(rank, peer::SetAttr { set })
         });

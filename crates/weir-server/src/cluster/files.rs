@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures_util::future::join_all;
 use weir_core::extent::MAX_OFFSET;
-use weir_core::names::{Attr, FileType};
-use weir_core::proto::{self, peer, FsError};
+use weir_core::names::{Attr, FileType, Lamination, Visibility};
+use weir_core::proto::{self, peer, Cause, FsError};
 use weir_core::types::{Ino, Rank};
 
 use super::publish::bytes_of;
@@ -26,6 +26,8 @@ pub struct Files {
     stand_ins: BTreeMap<Ino, StandIn>,
     holders: BTreeMap<Ino, BTreeSet<Rank>>,
     leases: HashMap<Ino, BTreeSet<Rank>>,
+    /// The nodes that may write each file of this server, itself too.
+    writers: BTreeMap<Ino, BTreeSet<Rank>>,
     /// What was published of this server's files.
     published: HashMap<Ino, Extent>,
 }
@@ -45,6 +47,8 @@ struct StandIn {
     used_ns: i64,
     /// How often the lease was recalled.
     recalls: u64,
+    /// The file has no name any more.
+    unnamed: bool,
 }
 
 impl<P: Platform> Cluster<P> {
@@ -77,15 +81,18 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Prepares a file for being open here; its attributes, with its number here.
-    pub(super) async fn hold_here(&self, ino: Ino) -> Result<Attr, FsError> {
+    pub(super) async fn hold_here(&self, ino: Ino, write: bool) -> Result<Attr, FsError> {
         let ino = self.global(ino);
         if ino.rank() == self.rank() {
+            if write {
+                self.add_writer(ino, self.rank()).await;
+            }
             return self.node(|node| node.attr_now(ino));
         }
         if let Some(local) = self.local(ino) {
             self.settle_size(ino, local).await?;
         }
-        let attr = self.call(ino.rank(), peer::Hold { ino }).await?;
+        let attr = self.call(ino.rank(), peer::Hold { ino, write }).await?;
         self.stand_in_for(&attr)
     }
 
@@ -107,6 +114,7 @@ impl<P: Platform> Cluster<P> {
                 local,
                 used_ns: now_ns,
                 recalls: 0,
+                unnamed: false,
             };
             let mut files = self.inner.files.borrow_mut();
             files.stand_ins.insert(attr.home, new);
@@ -152,6 +160,7 @@ impl<P: Platform> Cluster<P> {
             FileType::File => self.show_published(&mut attr),
             FileType::Symlink => {}
         }
+        attr.ask = false;
         attr.block = 0;
         Ok(attr)
     }
@@ -181,6 +190,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Sets attributes of an inode of this server, or of its stand-in here.
     pub(super) async fn set_attr_at_home(&self, set: proto::SetAttr) -> Result<(), FsError> {
+        let before = self.node(|node| node.attr_of(set.ino))?;
         self.node(|node| node.set(&set))?;
         let own = set.ino.rank() == self.rank();
         let attr = self.node(|node| node.attr_of(set.ino))?;
@@ -189,6 +199,14 @@ impl<P: Platform> Cluster<P> {
         }
         if own && attr.file_type() == FileType::File {
             self.recall_leases(set.ino, None).await;
+            if let Some(policy) = set.policy.filter(|policy| *policy != before.policy) {
+                self.policy_changed(set.ino, policy).await;
+            }
+            if attr.lamination == Lamination::Due {
+                self.laminate_at_home(set.ino, Cause::Close).await?;
+            } else if attr.lamination != before.lamination {
+                self.mark_holders(set.ino, false).await;
+            }
         }
         Ok(())
     }
@@ -199,8 +217,85 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::Invalid);
         }
         self.add_holder(ino, from);
+        attr.ask = self.must_ask(&attr, from);
         self.show_published(&mut attr);
         Ok(attr)
+    }
+
+    /// A node may write a file of this server from now on.
+    pub(super) async fn add_writer(&self, ino: Ino, writer: Rank) {
+        let new = {
+            let mut files = self.inner.files.borrow_mut();
+            files.writers.entry(ino).or_default().insert(writer)
+        };
+        let raw = |attr: Attr| attr.policy.visibility == Visibility::ReadAfterWrite;
+        if new && self.node(|node| node.attr_of(ino)).is_ok_and(raw) {
+            // Readers elsewhere have to ask from now on.
+            self.renew_ask(ino);
+            self.recall_leases(ino, Some(writer)).await;
+        }
+    }
+
+    /// The nodes that may write a file of this server.
+    pub(super) fn writers_of(&self, ino: Ino) -> Vec<Rank> {
+        let files = self.inner.files.borrow();
+        let writers = files.writers.get(&ino);
+        writers.into_iter().flatten().copied().collect()
+    }
+
+    /// The other nodes that have a file of this server open.
+    pub(super) fn holders_of(&self, ino: Ino) -> Vec<Rank> {
+        let files = self.inner.files.borrow();
+        let holders = files.holders.get(&ino);
+        holders.into_iter().flatten().copied().collect()
+    }
+
+    fn end_writer(&self, ino: Ino, writer: Rank) {
+        let mut files = self.inner.files.borrow_mut();
+        if let Some(writers) = files.writers.get_mut(&ino) {
+            writers.remove(&writer);
+            if writers.is_empty() {
+                files.writers.remove(&ino);
+            }
+            drop(files);
+            self.renew_ask(ino);
+            let raw = |attr: Attr| attr.policy.visibility == Visibility::ReadAfterWrite;
+            if self.node(|node| node.attr_of(ino)).is_ok_and(raw) {
+                // Readers elsewhere need not ask any more.
+                let this = self.clone();
+                self.spawn(async move { this.recall_leases(ino, None).await });
+            }
+        }
+    }
+
+    /// This node no longer writes files of this server that nobody here has open.
+    fn end_own_writers(&self) {
+        let own: Vec<Ino> = {
+            let files = self.inner.files.borrow();
+            let all = files.writers.iter();
+            all.filter(|(_, by)| by.contains(&self.rank()))
+                .map(|(ino, _)| *ino)
+                .collect()
+        };
+        if own.is_empty() {
+            return;
+        }
+        let open = self.node(|node| node.open_files());
+        for ino in own.into_iter().filter(|ino| !open.contains(ino)) {
+            self.end_writer(ino, self.rank());
+        }
+    }
+
+    /// Says that a foreign file has no name any more.
+    pub(super) fn unname_here(&self, ino: Ino) {
+        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+            known.unnamed = true;
+        }
+    }
+
+    pub(super) fn is_unnamed_here(&self, ino: Ino) -> bool {
+        let files = self.inner.files.borrow();
+        files.stand_ins.get(&ino).is_some_and(|known| known.unnamed)
     }
 
     pub(super) fn add_holder(&self, ino: Ino, holder: Rank) {
@@ -214,6 +309,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(super) fn release(&self, from: Rank, ino: Ino) {
+        self.end_writer(ino, from);
         let mut files = self.inner.files.borrow_mut();
         if let Some(leases) = files.leases.get_mut(&ino) {
             leases.remove(&from);
@@ -259,11 +355,21 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn lease_here(&self, ino: Ino) -> Result<(), FsError> {
         let ino = self.global(ino);
         if ino.rank() == self.rank() {
+            if self.node(|node| node.attr_of(ino))?.ask {
+                self.pull(self.rank(), ino).await?;
+            }
             return Ok(());
         }
+        let mut pulled = false;
         loop {
             let local = self.local(ino).ok_or(FsError::Stale)?;
-            if self.node(|node| node.attr_of(local))?.fresh {
+            let attr = self.node(|node| node.attr_of(local))?;
+            if attr.ask && !pulled {
+                self.call(ino.rank(), peer::Pull { ino }).await?;
+                pulled = true;
+                continue;
+            }
+            if attr.fresh {
                 return Ok(());
             }
             self.settle_size(ino, local).await?;
@@ -289,7 +395,7 @@ impl<P: Platform> Cluster<P> {
 
     /// What this node knows of a file is void.
     pub(super) fn recall_here(&self, ino: Ino) {
-        self.inner.maps.borrow_mut().remove(&ino);
+        self.forget_map(ino);
         if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
             known.recalls += 1;
         }
@@ -383,6 +489,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Lets go of stand-ins that nobody here uses any more.
     pub(super) fn let_go(&self) {
+        self.end_own_writers();
         let now_ns = self.now_ns();
         let old: Vec<(Ino, Ino)> = {
             let files = self.inner.files.borrow();
@@ -403,7 +510,7 @@ impl<P: Platform> Cluster<P> {
                 continue;
             }
             self.inner.files.borrow_mut().stand_ins.remove(&ino);
-            self.inner.maps.borrow_mut().remove(&ino);
+            self.forget_map(ino);
             let this = self.clone();
             self.spawn(async move {
                 // If its home is gone, so is the hold.
@@ -417,9 +524,13 @@ impl<P: Platform> Cluster<P> {
         for ino in self.node(Node::take_gone) {
             let file = self.inner.files.borrow_mut().published.remove(&ino);
             let size = file.map(|file| file.size);
-            self.inner.maps.borrow_mut().remove(&ino);
+            let kept = self.is_kept(ino);
             let this = self.clone();
             self.spawn(async move {
+                if kept {
+                    // Who does not answer keeps a little more than it needs.
+                    let _ = this.forget_laminated(ino).await;
+                }
                 let freed = this.erase_everywhere(ino, 0, size.unwrap_or(0)).await;
                 match freed {
                     Ok(freed) => this.give_back(freed).await,

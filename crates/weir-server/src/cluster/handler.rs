@@ -5,12 +5,13 @@ use std::rc::Rc;
 
 use weir_core::extent::Run;
 use weir_core::names::{Attr, FileType};
+use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
-    Assign, Bury, Cut, DeadOwners, DropLocks, Enrol, Enrolled, Erase, Fetch, Find, Flush, Freed,
-    GetAttr, Handler, Hold, Lease, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange,
-    Made, Make, Moved, Part, PartOfDir, Published, Put, Readlink, Recall, Release, Relink, Retire,
-    Rmdir, Runs, SetAttr, Settled, Status, Stop, TestLock, Truncate, Unlink, UnlockMoves,
-    UnlockName, Whereabouts,
+    Assign, Audit, Bury, Cut, DeadOwners, DropLocks, Enrol, Enrolled, Erase, Fetch, Find, Flush,
+    Forget, Freed, GetAttr, Handler, Hold, Laminate, Laminated, Lease, Link, List, Lock, LockMoves,
+    LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Published, Pull, Put,
+    Readlink, Recall, Release, Relink, Retire, Rmdir, Runs, Seal, SetAttr, Settled, Status, Stop,
+    TestLock, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
@@ -176,7 +177,11 @@ impl<P: Platform> Handler for Asked<'_, P> {
 
     async fn hold(&self, from: Rank, op: Hold) -> Result<Attr, FsError> {
         self.at_home(op.ino)?;
-        self.counted("hold").hold(from, op.ino)
+        let cluster = self.counted("hold");
+        if op.write {
+            cluster.add_writer(op.ino, from).await;
+        }
+        cluster.hold(from, op.ino)
     }
 
     async fn release(&self, from: Rank, op: Release) -> Result<(), FsError> {
@@ -192,6 +197,43 @@ impl<P: Platform> Handler for Asked<'_, P> {
     async fn recall(&self, _: Rank, op: Recall) -> Result<(), FsError> {
         self.counted("recall").recall_here(op.ino);
         Ok(())
+    }
+
+    async fn audit(&self, from: Rank, op: Audit) -> Result<Vec<Unseen>, FsError> {
+        self.at_home(op.ino)?;
+        self.counted("audit").audit_at_home(from, op).await
+    }
+
+    async fn unseen(&self, _: Rank, op: UnseenHere) -> Result<Option<Unseen>, FsError> {
+        self.counted("unseen").unseen_here(&op)
+    }
+
+    async fn pull(&self, from: Rank, op: Pull) -> Result<(), FsError> {
+        self.at_home(op.ino)?;
+        self.counted("pull").pull(from, op.ino).await
+    }
+
+    async fn laminate(&self, _: Rank, op: Laminate) -> Result<bool, FsError> {
+        self.at_home(op.ino)?;
+        self.counted("laminate")
+            .laminate_at_home(op.ino, op.cause)
+            .await
+    }
+
+    async fn seal(&self, _: Rank, op: Seal) -> Result<u32, FsError> {
+        self.counted("seal").seal_here(op.ino)
+    }
+
+    async fn mark(&self, _: Rank, op: Mark) -> Result<(), FsError> {
+        self.counted("mark").mark_here(&op)
+    }
+
+    async fn laminated(&self, _: Rank, op: Laminated) -> Result<(), FsError> {
+        self.counted("laminated").laminated(op).await
+    }
+
+    async fn forget(&self, _: Rank, op: Forget) -> Result<(), FsError> {
+        self.counted("forget").forget_laminated(op.ino).await
     }
 
     async fn put(&self, from: Rank, op: Put) -> Result<Vec<LogRange>, FsError> {

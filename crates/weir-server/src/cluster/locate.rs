@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
 use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
+use weir_core::names::Lamination;
 use weir_core::placement::{slice_of, SLICE_BYTES};
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::{FsError, Located};
@@ -20,16 +21,51 @@ use crate::node::{Platform, MAX_RUNS};
 const AHEAD: u64 = 1024;
 /// The most bytes that one look-up of bytes may ask for.
 const MAX_FETCH_BYTES: u64 = 16 << 20;
+/// Of so many files at most it is kept where the bytes are before anybody here asked.
+const MAX_KEPT: usize = 1 << 16;
 
 /// What is known of a file's published extents.
 #[derive(Debug, Default)]
 pub struct Map {
     index: ExtentIndex,
     slices: BTreeSet<u64>,
+    /// All slices are known.
+    whole: bool,
+    /// The file is laminated: this is never recalled.
+    lasting: bool,
+    /// Which map of the file this is.
+    serial: u64,
 }
 
 impl Map {
+    /// All of a laminated file.
+    pub fn of_laminated(runs: &[Run]) -> Result<Map, FsError> {
+        let mut map = Map {
+            whole: true,
+            lasting: true,
+            ..Map::default()
+        };
+        map.lay(runs)?;
+        Ok(map)
+    }
+
+    fn lay(&mut self, runs: &[Run]) -> Result<(), FsError> {
+        for run in runs {
+            let run = run.checked().map_err(|_| FsError::Malformed)?;
+            let put = self.index.insert(Run { stamp: 0, ..run }, &mut |_| ());
+            put.map_err(|_| FsError::Malformed)?;
+        }
+        Ok(())
+    }
+
+    fn knows(&self, slice: u64) -> bool {
+        self.whole || self.slices.contains(&slice)
+    }
+
     fn unknown(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        if self.whole {
+            return None;
+        }
         let missing = |slice: &u64| !self.slices.contains(slice);
         let first = (from..to).find(missing)?;
         let last = (from..to).rev().find(missing)?;
@@ -48,7 +84,7 @@ impl<P: Platform> Cluster<P> {
             self.lease_here(ino).await?;
             let local = self.local(ino).ok_or(FsError::Stale)?;
             let size = self.node(|node| node.attr_now(local))?.size;
-            self.learn(ino, offset, size).await?;
+            self.learn(ino, local, offset, size).await?;
             if let Some(located) = self.answer(ino, local, offset, size)? {
                 return Ok(located);
             }
@@ -56,13 +92,19 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Asks the slices' homes for what is not known around `offset`.
-    async fn learn(&self, ino: Ino, offset: u64, size: u64) -> Result<(), FsError> {
+    async fn learn(&self, ino: Ino, local: Ino, offset: u64, size: u64) -> Result<(), FsError> {
         let end = slice_of(size.saturating_sub(1)) + 1;
         let from = if end <= AHEAD { 0 } else { slice_of(offset) };
         let to = end.min(from + AHEAD).max(from);
-        let unknown = {
+        let lasting = self.node(|node| node.attr_of(local))?.lamination == Lamination::Done;
+        let (serial, unknown) = {
             let mut maps = self.inner.maps.borrow_mut();
-            maps.entry(ino).or_default().unknown(from, to)
+            let map = maps.entry(ino).or_insert_with(|| Map {
+                lasting,
+                serial: self.token().number,
+                ..Map::default()
+            });
+            (map.serial, map.unknown(from, to))
         };
         let Some((from, to)) = unknown else {
             return Ok(());
@@ -79,15 +121,11 @@ impl<P: Platform> Cluster<P> {
         let answers = join_all(asked).await;
         let mut maps = self.inner.maps.borrow_mut();
         // Recalled meanwhile: what came is not to be believed.
-        let Some(map) = maps.get_mut(&ino) else {
+        let Some(map) = maps.get_mut(&ino).filter(|map| map.serial == serial) else {
             return Ok(());
         };
         for answer in answers {
-            for run in answer? {
-                let run = Run { stamp: 0, ..run };
-                let put = map.index.insert(run, &mut |_| ());
-                put.map_err(|_| FsError::Malformed)?;
-            }
+            map.lay(&answer?)?;
         }
         map.slices.extend(from..to);
         Ok(())
@@ -107,20 +145,20 @@ impl<P: Platform> Cluster<P> {
             return Ok(None);
         };
         let in_file = offset < size;
-        if in_file && !map.slices.contains(&slice_of(offset)) {
+        if in_file && !map.knows(slice_of(offset)) {
             return Ok(None);
         }
         let mut first_unknown = slice_of(offset);
         while map.slices.contains(&first_unknown) {
             first_unknown += 1;
         }
-        let end_of_known = if first_unknown > slice_of(size.saturating_sub(1)) {
+        let end_of_known = if map.whole || first_unknown > slice_of(size.saturating_sub(1)) {
             MAX_OFFSET
         } else {
             first_unknown.saturating_mul(SLICE_BYTES).min(MAX_OFFSET)
         };
         let runs = map.index.run_count() + self.node(|node| node.pending_count(local));
-        let from = if runs <= MAX_RUNS / 2 && map.slices.contains(&0) {
+        let from = if runs <= MAX_RUNS / 2 && map.knows(0) {
             0
         } else {
             offset
@@ -163,6 +201,31 @@ impl<P: Platform> Cluster<P> {
         };
         located.runs.retain(|run| run.source != Source::Hole);
         Ok(Some(located))
+    }
+
+    /// What is known of where a file's bytes are is void, unless it is laminated.
+    pub(super) fn forget_map(&self, ino: Ino) {
+        let mut maps = self.inner.maps.borrow_mut();
+        if maps.get(&ino).is_some_and(|map| !map.lasting) {
+            maps.remove(&ino);
+        }
+    }
+
+    /// Whether it may be known elsewhere where a laminated file's bytes are.
+    pub(super) fn is_kept(&self, ino: Ino) -> bool {
+        self.inner
+            .maps
+            .borrow_mut()
+            .remove(&ino)
+            .is_some_and(|map| map.lasting)
+    }
+
+    /// Keeps what is known of a laminated file, for good if there is room.
+    pub(super) fn keep_map(&self, ino: Ino, map: Map) {
+        let mut maps = self.inner.maps.borrow_mut();
+        if maps.len() < MAX_KEPT || maps.contains_key(&ino) {
+            maps.insert(ino, map);
+        }
     }
 
     pub(super) fn runs(&self, op: &peer::Runs) -> Vec<Run> {

@@ -19,9 +19,11 @@
 //! | `files` | stand-ins, who holds and leases a file, sizes |
 //! | `publish`, `locate` | extents: making them known, finding them |
 //! | `fetch`, `pool` | bytes of other nodes, and where they arrive |
+//! | `share`, `audit` | visibility and lamination; who reads too early |
 //! | `locks` | locks of files, at their homes |
 //! | `handler`, `client` | what peers and what clients ask |
 
+mod audit;
 mod client;
 mod dirs;
 mod fetch;
@@ -34,6 +36,7 @@ mod names;
 mod pool;
 mod publish;
 mod rename;
+mod share;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -43,6 +46,7 @@ use std::rc::Rc;
 use futures_util::future::LocalBoxFuture;
 use weir_core::names::Owner;
 use weir_core::placement;
+use weir_core::proto::audit::Finding;
 use weir_core::proto::peer::{self, LogRange, PeerOperation};
 use weir_core::proto::{Caller, FsError};
 use weir_core::types::{Ino, Rank};
@@ -127,6 +131,8 @@ struct Inner<P: Platform + 'static> {
     maps: RefCell<BTreeMap<Ino, locate::Map>>,
     fetches: RefCell<fetch::Fetches<P::Memory>>,
     locks: RefCell<locks::LocksElsewhere>,
+    paths: RefCell<share::Paths>,
+    findings: RefCell<Vec<Finding>>,
     asked: RefCell<HashMap<&'static str, u64>>,
 }
 
@@ -161,6 +167,8 @@ impl<P: Platform> Cluster<P> {
                 maps: RefCell::default(),
                 fetches: RefCell::default(),
                 locks: RefCell::default(),
+                paths: RefCell::default(),
+                findings: RefCell::default(),
                 asked: RefCell::default(),
             }),
         }
@@ -206,6 +214,7 @@ impl<P: Platform> Cluster<P> {
             });
         }
         self.tell_dead_owners();
+        self.laminate_unwritten();
         self.let_go();
         self.erase_gone();
     }
@@ -214,8 +223,7 @@ impl<P: Platform> Cluster<P> {
     pub fn has_work_to_come(&self) -> bool {
         self.has_stand_ins()
             || self.has_locks_elsewhere()
-            || self.node(|node| node.has_gone())
-            || self.node(|node| node.has_writers())
+            || self.node(|node| node.has_gone() || node.has_writers() || node.is_watching())
     }
 
     /// A server is gone for good or has started anew: its locks, holds and leases end.

@@ -39,9 +39,18 @@ impl<P: Platform> Cluster<P> {
                 made => break made?,
             }
         };
-        let attr = self.node(|node| node.attr_of(ino))?;
+        let mut attr = self.node(|node| node.attr_of(ino))?;
+        if let Some(path) = op.path.filter(|_| matches!(op.what, What::File)) {
+            attr.policy = self.node(|node| {
+                let policy = node.rules.apply(&path, attr.policy);
+                node.set_policy(ino, policy).map(|()| policy)
+            })?;
+        }
         if matches!(op.what, What::File) {
             self.add_holder(ino, from);
+            if from != self.rank() {
+                self.add_writer(ino, from).await;
+            }
         }
         let kind = attr.file_type();
         Ok(Made {
@@ -66,8 +75,7 @@ impl<P: Platform> Cluster<P> {
         }
         if child.ino.rank() == self.rank() {
             self.node(|node| node.remove_name(op.dir, &op.name))?;
-            self.erase_gone();
-            self.recall_leases(child.ino, None).await;
+            self.link_gone(child.ino).await;
             return Ok(());
         }
         // The link goes first: if its home cannot be asked, nothing has changed.
@@ -148,9 +156,24 @@ impl<P: Platform> Cluster<P> {
     /// Adds or takes a link of an inode of this server.
     pub(super) async fn relink(&self, ino: Ino, add: bool) -> Result<FileType, FsError> {
         let kind = self.node(|node| node.relink(ino, add))?;
+        if add {
+            self.recall_leases(ino, None).await;
+        } else {
+            self.link_gone(ino).await;
+        }
+        Ok(kind)
+    }
+
+    /// An inode of this server has one name less.
+    async fn link_gone(&self, ino: Ino) {
         self.erase_gone();
         // Who has a lease believes the number of links, too.
         self.recall_leases(ino, None).await;
-        Ok(kind)
+        if self
+            .node(|node| node.attr_of(ino))
+            .is_ok_and(|attr| attr.nlink == 0)
+        {
+            self.mark_holders(ino, true).await;
+        }
     }
 }

@@ -100,6 +100,9 @@ impl<P: Platform> Cluster<P> {
         let Some(local) = self.local(ino) else {
             return Ok(());
         };
+        if !self.may_publish(ino, local)? {
+            return Ok(());
+        }
         let _alone = self.inner.publishing_here.hold(ino, self.token()).await;
         let pending = self.node(|node| node.take_pending(local))?;
         let batches = {
@@ -138,7 +141,7 @@ impl<P: Platform> Cluster<P> {
         self.call(ino.rank(), published).await?;
         self.inner.shards.borrow_mut().in_flight.remove(&ino);
         // Where the bytes are is now what the slices' homes say.
-        self.inner.maps.borrow_mut().remove(&ino);
+        self.forget_map(ino);
         self.node(|node| node.touch_generation(local));
         self.give_back(freed).await;
         Ok(())

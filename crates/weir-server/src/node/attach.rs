@@ -24,7 +24,8 @@ impl<P: Platform> Node<'_, P> {
 
     /// Attaches a client to a file for writing.
     pub(crate) fn attach_client(&mut self, id: ClientId, ino: Ino) -> Result<Attached, FsError> {
-        let attr = self.regular(ino)?;
+        let attr = self.writable(ino)?;
+        self.watch(&attr);
         if self.clients.get(id).is_none() {
             return Err(FsError::NotPermitted);
         }

@@ -87,7 +87,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Cuts a file, or extends it with zeros.
     pub(crate) fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let attr = self.regular(ino)?;
+        let attr = self.writable(ino)?;
         if size > MAX_OFFSET {
             return Err(FsError::TooBig);
         }
@@ -113,7 +113,7 @@ impl<P: Platform> Node<'_, P> {
         zero: bool,
         keep_size: bool,
     ) -> Result<(), FsError> {
-        let attr = self.regular(ino)?;
+        let attr = self.writable(ino)?;
         let end = offset.checked_add(length).ok_or(FsError::TooBig)?;
         if length == 0 {
             return Err(FsError::Invalid);

@@ -50,6 +50,7 @@ impl<P: Platform> Node<'_, P> {
             self.note(&Item::ClientGone(id));
         }
         self.sweep();
+        self.laminate_unwritten();
         // The region, with the ring, goes after this.
         self.commit();
     }

@@ -2,12 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use weir_core::names::{NamesError, Owner, RenameMode, SetAttr, Unlinked};
+use weir_core::names::{FileType, Lamination, NamesError, Owner, RenameMode, SetAttr, Unlinked};
 use weir_core::node::channel::REPLY_BYTES;
-use weir_core::proto::{self, Caller, Created, Entry, FsError};
+use weir_core::proto::{self, Caller, Cause, Created, Entry, FsError};
 use weir_core::types::Ino;
 
 use super::{Node, Platform};
+use crate::rules::join;
 
 /// Bytes that an entry takes beside its name, at most.
 const ENTRY_BYTES: usize = 10 + 10 + 5 + 10 + 10 + 3;
@@ -47,6 +48,7 @@ impl<P: Platform> Node<'_, P> {
         });
         match made {
             Ok(ino) => {
+                self.apply_rules(op.parent, &op.name, ino)?;
                 let attached = self.attach_new(from, op, ino)?;
                 Ok(Created {
                     ino,
@@ -64,6 +66,17 @@ impl<P: Platform> Node<'_, P> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Lets the rules say how a new file is shared.
+    fn apply_rules(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<(), FsError> {
+        if self.rules.is_empty() {
+            return Ok(());
+        }
+        let inherited = self.names.attr(ino).map_err(refusal)?.policy;
+        let path = join(&self.path_here(dir)?, name);
+        let policy = self.rules.apply(&path, inherited);
+        self.set_policy(ino, policy)
     }
 
     /// Attaches the creator if it wants; if that fails nothing was created.
@@ -173,6 +186,11 @@ impl<P: Platform> Node<'_, P> {
     }
 
     pub(crate) fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError> {
+        let attr = self.names.attr(op.ino).map_err(refusal)?;
+        let own_file = attr.file_type() == FileType::File && attr.home == attr.ino;
+        if let Some(mode) = op.mode.filter(|_| own_file) {
+            self.note_mode(&attr, mode)?;
+        }
         let set = SetAttr {
             mode: op.mode,
             uid: op.uid,
@@ -180,12 +198,19 @@ impl<P: Platform> Node<'_, P> {
             atime_ns: op.atime_ns,
             mtime_ns: op.mtime_ns,
             ctime_ns: Some(self.now_ns),
+            policy: op.policy,
             ..SetAttr::default()
         };
         if op.mtime_ns.is_some() {
             self.forget_cell_times(op.ino);
         }
-        self.names.setattr(op.ino, &set).map(drop).map_err(refusal)
+        self.names.setattr(op.ino, &set).map_err(refusal)?;
+        let due =
+            own_file && self.names.attr(op.ino).map_err(refusal)?.lamination == Lamination::Due;
+        if due && op.mode.is_some() && !self.several {
+            self.laminate_file(op.ino, Cause::Close)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn list(&self, op: &proto::Readdir) -> Result<Vec<Entry>, FsError> {

@@ -18,6 +18,7 @@
 //! | `clients`, `writers`, `files`, `ofds`, `locks`, `stats` | private tables |
 //! | `applied`, `harvest` | taking what clients wrote into the index |
 //! | `attach`, `data`, `dirs`, `space`, `locking` | operations |
+//! | `laminate` | files that become read-only for good |
 //! | `orphans`, `notes`, `death` | what ends |
 //! | `journal`, `recover` | what is written down, and coming after a server that was killed |
 //! | `ops` | the operations' dispatch |
@@ -32,6 +33,7 @@ mod dirs;
 mod files;
 mod harvest;
 mod journal;
+mod laminate;
 mod locking;
 mod locks;
 mod memory;
@@ -50,13 +52,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use weir_core::journal::Item;
-use weir_core::names::Shard;
+use weir_core::names::{Policy, Shard};
 use weir_core::node::channel;
 use weir_core::node::ofd::BATCH;
 use weir_core::proto::{self, Caller, FsError, Lent, TierStatus};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_fabric::bulk;
 
+use crate::rules::Rules;
 use clients::{Client, Clients};
 use files::FileTable;
 use locks::LockTable;
@@ -97,6 +100,8 @@ pub trait Platform {
     ) -> Option<Box<dyn bulk::Landing>> {
         None
     }
+    /// The name of a process's program, for people; empty if it has ended.
+    fn program(&self, pid: u32) -> String;
 }
 
 /// Storage that is lent to clients; `weir-store` implements it.
@@ -148,6 +153,10 @@ pub struct Node<'m, P: Platform> {
     locks: LockTable,
     /// Files and directories without a name, that somebody may still have open.
     orphans: BTreeSet<Ino>,
+    /// Files to be laminated once nobody has them open for writing.
+    watched: BTreeSet<Ino>,
+    /// How files are shared, by path.
+    pub(crate) rules: Rules,
     /// One of several servers.
     several: bool,
     /// Files that other nodes have open.
@@ -190,6 +199,8 @@ impl<'m, P: Platform> Node<'m, P> {
             ofds: OfdTable::new(open.ofds.len() / BATCH as usize),
             locks: LockTable::default(),
             orphans: BTreeSet::new(),
+            watched: BTreeSet::new(),
+            rules: Rules::default(),
             several: false,
             pinned: HashSet::new(),
             stored: HashMap::new(),
@@ -202,6 +213,16 @@ impl<'m, P: Platform> Node<'m, P> {
             request: Vec::new(),
             reply: Vec::new(),
         }
+    }
+
+    /// Says how files are shared from now on: before anybody uses the file system. The root
+    /// of a `fresh` one has this policy; another's has what it had.
+    pub fn share(&mut self, policy: Policy, rules: Rules, fresh: bool) -> Result<(), FsError> {
+        self.rules = rules;
+        if fresh {
+            self.set_policy(self.names.root(), policy)?;
+        }
+        Ok(())
     }
 
     /// The number that the next client gets; `None`: there are too many.

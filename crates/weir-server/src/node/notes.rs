@@ -77,6 +77,7 @@ impl<P: Platform> Node<'_, P> {
         }
         self.check_ownerless();
         self.drop_dead_locks();
+        self.laminate_unwritten();
         true
     }
 }

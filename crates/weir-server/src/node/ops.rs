@@ -3,11 +3,11 @@
 use weir_core::extent::ExtentIndex;
 use weir_core::names::Attr;
 use weir_core::proto::{
-    Allocate, Attach, Attached, Caller, Child, Create, Created, Entry, Fetch, Find, Flock, Flush,
-    FsError, FsStat, GetAttr, HeldLock, Hold, Landing, Lease, Lent, Link, Locate, Located, Lookup,
-    Mkdir, OfdBatch, Operations, PathOf, Ping, Publish, Readdir, Readlink, RecordLock, Rename,
-    Rmdir, Seek, Segment, ServerStatus, SetAttr, Statfs, Status, Stop, Symlink, Sync, TestLock,
-    Truncate, Unlink,
+    Allocate, Attach, Attached, Audit, Caller, Child, Create, Created, Entry, Fetch, Find, Flock,
+    Flush, FsError, FsStat, GetAttr, HeldLock, Hold, Laminate, Landing, Lease, Lent, Link, Locate,
+    Located, Lookup, Mkdir, OfdBatch, Operations, PathOf, Ping, Publish, Readdir, Readlink,
+    RecordLock, Rename, Rmdir, Seek, Segment, ServerStatus, SetAttr, Statfs, Status, Stop, Symlink,
+    Sync, TestLock, Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -56,6 +56,10 @@ impl<P: Platform> Operations for Node<'_, P> {
 
     fn set_attr(&mut self, _: Caller, op: SetAttr) -> Result<(), FsError> {
         self.set_attributes(&op)
+    }
+
+    fn laminate(&mut self, _: Caller, op: Laminate) -> Result<bool, FsError> {
+        self.laminate_file(op.ino, op.cause)
     }
 
     fn truncate(&mut self, _: Caller, op: Truncate) -> Result<(), FsError> {
@@ -148,6 +152,10 @@ impl<P: Platform> Operations for Node<'_, P> {
         self.attr_of(op.ino).map(drop)
     }
 
+    fn audit(&mut self, _: Caller, _: Audit) -> Result<(), FsError> {
+        Ok(()) // programs of one node see each other's writes at once
+    }
+
     fn status(&mut self, _: Caller, _: Status) -> Result<ServerStatus, FsError> {
         Ok(self.report())
     }
@@ -193,6 +201,7 @@ impl<P: Platform> Node<'_, P> {
             refused: folded.refused(),
             requests: self.stats.requests(),
             rejected: self.stats.rejected(),
+            findings: Vec::new(),
         }
     }
 }

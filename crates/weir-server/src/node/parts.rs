@@ -41,8 +41,8 @@ impl<P: Platform> Node<'_, P> {
         self.names.stands_in(dir)
     }
 
-    pub(crate) fn adopt_dir(&mut self, dir: Ino, mode: u32, owner: Owner) -> Result<(), FsError> {
-        self.names.adopt_dir(dir, mode, owner).map_err(refusal)
+    pub(crate) fn adopt_dir(&mut self, dir: &Attr) -> Result<(), FsError> {
+        self.names.adopt_dir(dir).map_err(refusal)
     }
 
     pub(crate) fn disown_dir(&mut self, dir: Ino) -> Result<(), FsError> {

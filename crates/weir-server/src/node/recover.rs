@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use weir_core::extent::{Run, MAX_OFFSET};
 use weir_core::journal::State;
-use weir_core::names::{FileType, SetAttr};
+
+use weir_core::names::{FileType, Lamination, SetAttr};
 use weir_core::types::{ClientId, Ino, SegmentId};
 
 use super::applied::Applied;
@@ -94,6 +95,11 @@ impl<'m, P: Platform> Node<'m, P> {
         self.cut_beyond_ends();
         let orphans = state.inodes.values().filter(|image| image.nlink == 0);
         self.orphans.extend(orphans.map(|image| image.ino));
+        let due = state.inodes.values().map(|image| image.ino).filter(|ino| {
+            let attr = self.names.attr(*ino);
+            attr.is_ok_and(|attr| attr.lamination == Lamination::Due)
+        });
+        self.watched.extend(due);
         self.announce_changes();
         Ok(Found {
             inodes: state.inodes.len(),
@@ -109,6 +115,8 @@ impl<'m, P: Platform> Node<'m, P> {
         self.cells = Slots::new(open.cells.len());
         self.ofds = OfdTable::new(open.ofds.len() / BATCH as usize);
         self.sweep();
+        // Nobody writes any more: those who did are told that their server is gone.
+        self.laminate_unwritten();
         let accounts = self.accounts();
         self.space.resume(&accounts)
     }

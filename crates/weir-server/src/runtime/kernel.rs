@@ -63,6 +63,12 @@ impl Platform for Kernel {
         Some(Box::new(arrival))
     }
 
+    fn program(&self, pid: u32) -> String {
+        // It may have ended: then it has no name.
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.unwrap_or_default().trim_end().to_owned()
+    }
+
     fn ofd_alive(&self, index: u32) -> bool {
         let mut lock = nix::libc::flock {
             l_type: 1,   // F_WRLCK: anybody's lock is in its way

@@ -46,6 +46,7 @@ use weir_store::pool::WarmPool;
 
 use crate::node::{Identity, Node};
 use crate::options::Options;
+use crate::rules::Rules;
 use kernel::{now_ns, Kernel};
 use mailbox::mailboxes;
 use recovery::Remains;
@@ -199,6 +200,7 @@ fn serve_in(
         pid: std::process::id(),
         started_ns: now_ns(),
     };
+    let fresh = remains.is_none();
     let mut node = if let Some(remains) = remains {
         let tables = (open, options.max_clients);
         recovery::take_up(instance, remains, identity, space, tables)?
@@ -207,6 +209,10 @@ fn serve_in(
         let platform = Kernel::new(instance.shm_dir(), instance.pool()?)?;
         Node::new(identity, open, names, space, platform, options.max_clients)
     };
+    let rules =
+        Rules::new(&options.sharing.rules).map_err(|e| ServerError::Setting(e.to_string()))?;
+    node.share(options.sharing.policy, rules, fresh)
+        .map_err(|e| ServerError::Setting(e.to_string()))?;
     if servers == 1 {
         recovery::begin_journal(instance, &mut node, identity)?;
     }
@@ -227,6 +233,9 @@ fn serve_in(
         prefix: options.prefix.clone(),
         spin_us: options.spin_us,
     };
+    open.hub
+        .audit
+        .store(u32::from(options.audit), Ordering::Relaxed);
     open.hub.rank.store(u32::from(rank.0), Ordering::Relaxed);
     open.hub
         .servers

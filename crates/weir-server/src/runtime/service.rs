@@ -82,7 +82,10 @@ impl<'a> Service<'a> {
                 self.sleep(due);
             }
         }
-        self.node.borrow_mut().report()
+        match &self.joined {
+            Some(joined) => joined.status(),
+            None => self.node.borrow_mut().report(),
+        }
     }
 
     fn idle(&mut self, now_ns: i64) {

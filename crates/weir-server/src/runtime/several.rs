@@ -14,7 +14,7 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::task::LocalSpawnExt;
 use weir_core::node::region::Hub;
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::{Caller, FsError};
+use weir_core::proto::{Caller, FsError, ServerStatus};
 use weir_core::types::{ClientId, Rank};
 use weir_fabric::bulk::{Asker, Landing, Piece};
 use weir_fabric::{CallId, Event, Fabric, Membership, Message, Tcp, Timing};
@@ -273,6 +273,11 @@ impl Joined {
             outbox.borrow_mut().push((serial, reply));
         });
         self.pool.run_until_stalled();
+    }
+
+    /// The state of this server.
+    pub fn status(&self) -> ServerStatus {
+        self.cluster.status_here()
     }
 
     /// Answers for tools.

@@ -7,16 +7,19 @@ mod world;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::Poll;
 
 use futures_executor::LocalPool;
 use futures_util::future::{poll_fn, LocalBoxFuture};
 use futures_util::task::LocalSpawnExt;
+use weir_core::node::ofd::Ofd;
+use weir_core::node::region::client_layout;
 use weir_core::proto::{self, Caller, FsError, Operation};
-use weir_core::types::Rank;
+use weir_core::types::{Ino, Rank};
 use weir_server::cluster::{Answer, Cluster, LogBytes, Lost, Net};
-use weir_server::node::Node;
-use world::{Fake, Store, Units, World};
+use weir_server::node::{Node, OpenRegion};
+use world::{map, Fake, Memory, Store, Units, World};
 
 pub use world::World as OneServer;
 
@@ -106,6 +109,7 @@ pub struct Mesh {
     pub servers: Servers,
     pub nodes: Vec<Rc<RefCell<Node<'static, Fake>>>>,
     pub stores: Vec<Store>,
+    pub opens: Vec<OpenRegion<'static>>,
     pub dice: Dice,
     /// Messages sent.
     pub sent: Rc<Cell<u64>>,
@@ -118,7 +122,7 @@ impl Mesh {
         let dice = Dice::new(seed);
         let servers: Servers = Rc::default();
         let sent = Rc::new(Cell::new(0));
-        let (mut nodes, mut stores) = (Vec::new(), Vec::new());
+        let (mut nodes, mut stores, mut opens) = (Vec::new(), Vec::new(), Vec::new());
         for rank in (0..count).map(Rank) {
             let world = World::ranked((rank, count), 64, 2000, (32, 32));
             let node = Rc::new(RefCell::new(world.node));
@@ -140,12 +144,14 @@ impl Mesh {
             servers.borrow_mut().push(cluster);
             nodes.push(node);
             stores.push(world.store);
+            opens.push(world.open);
         }
         Mesh {
             pool,
             servers,
             nodes,
             stores,
+            opens,
             dice,
             sent,
             now_ns: Rc::new(Cell::new(100)),
@@ -181,6 +187,27 @@ impl Mesh {
     ) -> Result<O::Reply, FsError> {
         let asked = self.ask(rank, op);
         self.pool.run_until(asked)
+    }
+
+    /// Opens a file, by its number there, at a server's node.
+    pub fn open_description(&mut self, rank: usize, ino: Ino, write: bool) -> &'static Ofd {
+        let id = {
+            let mut node = self.nodes[rank].borrow_mut();
+            let id = node.vacant_client().unwrap();
+            let memory = Arc::new(Memory(map(client_layout().bytes)));
+            node.admit(id, 100 + id.0, memory);
+            id
+        };
+        let server = self.server(rank);
+        let mut request = Vec::new();
+        proto::request(proto::OfdBatch {}, &mut request);
+        let lent = self
+            .pool
+            .run_until(async move { server.serve(Caller::Client(id), &request).await });
+        let first = proto::reply::<proto::OfdBatch>(&lent).unwrap();
+        let ofd = &self.opens[rank].ofds[first as usize];
+        ofd.open(ino.0, u32::from(write));
+        ofd
     }
 
     /// Runs what is left to run.

@@ -162,7 +162,7 @@ impl Space for Store {
 }
 
 /// A client's region, mapped.
-pub struct Memory(Mapping);
+pub struct Memory(pub Mapping);
 
 impl Memory {
     fn part<T: weir_store::shm::ShmRecord>(&self, offset: usize, count: usize) -> &[T] {
@@ -204,6 +204,10 @@ impl Platform for Fake {
 
     fn wake(&self, _: &AtomicU32) {}
 
+    fn program(&self, pid: u32) -> String {
+        format!("program {pid}")
+    }
+
     fn ofd_alive(&self, index: u32) -> bool {
         self.alive.borrow().contains(&index)
     }
@@ -217,7 +221,7 @@ pub struct World {
     pub now_ns: i64,
 }
 
-fn map(bytes: usize) -> Mapping {
+pub fn map(bytes: usize) -> Mapping {
     map_file(bytes).1
 }
 

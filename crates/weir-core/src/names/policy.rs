@@ -1,0 +1,195 @@
+//! When other nodes see what a node wrote to a file, and when a file is laminated.
+//!
+//! The three kinds of visibility are UnifyFS's (IPDPS'23, section III); lamination, too. A
+//! directory's policy is taken over by what is made in it. All of it is kept in the high half
+//! of an inode record's `mode` word, so that one load tells a client whether it may write:
+//!
+//! ```text
+//! 31     23 22    21      20 19         18 17       16 15        0
+//! +--------+-----+----------+-------------+-----------+-----------+
+//! | 0      | ask | laminat. | laminate on | visibility| st_mode   |
+//! +--------+-----+----------+-------------+-----------+-----------+
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+/// When programs of other nodes see what was written. Those of the writer's node always see
+/// it at once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, Serialize, Deserialize)]
+pub enum Visibility {
+    /// Once the writer synced or closed the file, or an interval later.
+    #[default]
+    ReadAfterSync,
+    /// Once the write returned.
+    ReadAfterWrite,
+    /// Once the file is laminated.
+    ReadAfterLaminate,
+}
+
+impl Visibility {
+    /// The short name, as users write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Visibility::ReadAfterSync => "ras",
+            Visibility::ReadAfterWrite => "raw",
+            Visibility::ReadAfterLaminate => "ral",
+        }
+    }
+
+    /// Of a short name.
+    pub fn of_name(name: &[u8]) -> Option<Visibility> {
+        let all = [
+            Visibility::ReadAfterSync,
+            Visibility::ReadAfterWrite,
+            Visibility::ReadAfterLaminate,
+        ];
+        all.into_iter().find(|v| v.name().as_bytes() == name)
+    }
+}
+
+/// What laminates a file by itself, beside an explicit request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, Serialize, Deserialize)]
+pub enum LaminateOn {
+    /// A chmod that takes away the last write permission, once nobody has it open for
+    /// writing.
+    #[default]
+    Chmod,
+    /// As well, the end of the last description that is open for writing.
+    Close,
+    /// Nothing.
+    Request,
+}
+
+impl LaminateOn {
+    /// The name, as users write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LaminateOn::Chmod => "chmod",
+            LaminateOn::Close => "close",
+            LaminateOn::Request => "request",
+        }
+    }
+
+    /// Of a name.
+    pub fn of_name(name: &[u8]) -> Option<LaminateOn> {
+        let all = [LaminateOn::Chmod, LaminateOn::Close, LaminateOn::Request];
+        all.into_iter().find(|on| on.name().as_bytes() == name)
+    }
+}
+
+/// How a file, or what is made in a directory, is shared between nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, Serialize, Deserialize)]
+pub struct Policy {
+    /// See [`Visibility`].
+    pub visibility: Visibility,
+    /// See [`LaminateOn`].
+    pub laminate_on: LaminateOn,
+}
+
+/// How far the lamination of a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, Serialize, Deserialize)]
+pub enum Lamination {
+    /// It may be written.
+    #[default]
+    No,
+    /// It will be laminated once nobody has it open for writing.
+    Due,
+    /// It is being laminated, unless somebody turns out to have it open for writing: nobody
+    /// may open it so meanwhile.
+    Sealing,
+    /// It is read-only for good.
+    Done,
+}
+
+/// The high half of a record's `mode` word.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Bits {
+    pub(super) policy: Policy,
+    pub(super) lamination: Lamination,
+    /// Who reads has to ask first: other nodes may write, and what they wrote is to be seen.
+    pub(super) ask: bool,
+}
+
+impl Bits {
+    /// Those of a `mode` word, whatever it holds.
+    pub(super) const fn of(mode: u32) -> Bits {
+        let visibility = match (mode >> 16) & 3 {
+            1 => Visibility::ReadAfterWrite,
+            2 => Visibility::ReadAfterLaminate,
+            _ => Visibility::ReadAfterSync,
+        };
+        let laminate_on = match (mode >> 18) & 3 {
+            1 => LaminateOn::Close,
+            2 => LaminateOn::Request,
+            _ => LaminateOn::Chmod,
+        };
+        let lamination = match (mode >> 20) & 3 {
+            0 => Lamination::No,
+            1 => Lamination::Due,
+            2 => Lamination::Sealing,
+            _ => Lamination::Done,
+        };
+        Bits {
+            policy: Policy {
+                visibility,
+                laminate_on,
+            },
+            lamination,
+            ask: (mode >> 22) & 1 != 0,
+        }
+    }
+
+    /// A `mode` word of them and a `st_mode`.
+    pub(super) const fn with(self, st_mode: u32) -> u32 {
+        let visibility = match self.policy.visibility {
+            Visibility::ReadAfterSync => 0,
+            Visibility::ReadAfterWrite => 1,
+            Visibility::ReadAfterLaminate => 2,
+        };
+        let laminate_on = match self.policy.laminate_on {
+            LaminateOn::Chmod => 0,
+            LaminateOn::Close => 1,
+            LaminateOn::Request => 2,
+        };
+        let lamination = match self.lamination {
+            Lamination::No => 0,
+            Lamination::Due => 1,
+            Lamination::Sealing => 2,
+            Lamination::Done => 3,
+        };
+        let ask = if self.ask { 1 } else { 0 };
+        (st_mode & 0xFFFF)
+            | (visibility << 16)
+            | (laminate_on << 18)
+            | (lamination << 20)
+            | (ask << 22)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_word_has_a_meaning_that_survives(mode in any::<u32>()) {
+            let bits = Bits::of(mode);
+            let word = bits.with(mode);
+            prop_assert_eq!(Bits::of(word), bits);
+            prop_assert_eq!(word & 0xFFFF, mode & 0xFFFF);
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_the_settings() {
+        for name in ["ras", "raw", "ral"] {
+            assert_eq!(Visibility::of_name(name.as_bytes()).unwrap().name(), name);
+        }
+        for name in ["chmod", "close", "request"] {
+            assert_eq!(LaminateOn::of_name(name.as_bytes()).unwrap().name(), name);
+        }
+        assert_eq!(Visibility::of_name(b"Ras"), None);
+        assert_eq!(Bits::of(0), Bits::default());
+    }
+}

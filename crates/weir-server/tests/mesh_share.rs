@@ -1,0 +1,238 @@
+//! Visibility and lamination over several servers, and what they cost in messages.
+
+mod mesh;
+
+use mesh::Mesh;
+use weir_core::extent::{Run, Source};
+use weir_core::names::{Attr, LaminateOn, Lamination, Policy, Visibility};
+use weir_core::proto::peer::{self, PeerOperation};
+use weir_core::proto::{self, Cause, FsError};
+use weir_core::types::{Ino, Rank};
+
+const LENGTH: u64 = 4096;
+
+fn file(mesh: &mut Mesh, visibility: Visibility) -> Ino {
+    let op = proto::Create {
+        parent: weir_server::cluster::ROOT,
+        name: b"file".to_vec(),
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        exclusive: true,
+        attach: false,
+    };
+    let made = mesh.call(0, op).unwrap().ino;
+    set(mesh, made, |set| {
+        set.policy = Some(Policy {
+            visibility,
+            ..Policy::default()
+        });
+    })
+    .unwrap();
+    let home = mesh.call(0, proto::GetAttr { ino: made }).unwrap().home;
+    // The maker is done with it.
+    ask(mesh, Rank(0), home.rank(), peer::Release { ino: home }).unwrap();
+    home
+}
+
+fn set(mesh: &mut Mesh, ino: Ino, change: impl Fn(&mut proto::SetAttr)) -> Result<(), FsError> {
+    let mut op = proto::SetAttr {
+        ino,
+        mode: None,
+        uid: None,
+        gid: None,
+        atime_ns: None,
+        mtime_ns: None,
+        policy: None,
+    };
+    change(&mut op);
+    mesh.call(0, op)
+}
+
+/// One server asks another, as the fabric would bring it.
+fn ask<O: PeerOperation>(
+    mesh: &mut Mesh,
+    from: Rank,
+    to: Rank,
+    op: O,
+) -> Result<O::Reply, FsError> {
+    let server = mesh.server(usize::from(to.0));
+    let request = peer::request(op);
+    let answer = mesh
+        .pool
+        .run_until(async move { server.handle(from, &request).await });
+    peer::reply::<O>(&answer.body)
+}
+
+fn asked(mesh: &Mesh, rank: Rank, what: &str) -> u64 {
+    let asked = mesh.server(usize::from(rank.0)).asked();
+    asked
+        .iter()
+        .find(|(name, _)| name == what)
+        .map_or(0, |(_, count)| *count)
+}
+
+/// Opens the file at a node: its number there.
+fn open(mesh: &mut Mesh, rank: usize, ino: Ino, write: bool) -> Attr {
+    mesh.call(rank, proto::Hold { ino, write }).unwrap()
+}
+
+/// `[0, LENGTH)` of the log of `rank`, published.
+fn publish(mesh: &mut Mesh, rank: Rank, ino: Ino) {
+    let run = Run {
+        offset: 0,
+        length: LENGTH,
+        stride: 0,
+        count: 1,
+        stamp: 1,
+        source: Source::Log {
+            rank: rank.0,
+            slab: 0,
+            pos: 0,
+            pos_stride: 0,
+        },
+    };
+    for home in 0..4 {
+        let runs = vec![run];
+        ask(mesh, rank, Rank(home), peer::Put { ino, runs }).unwrap();
+    }
+    let published = peer::Published {
+        ino,
+        size: LENGTH,
+        mtime_ns: 7,
+        stored: 4096,
+    };
+    ask(mesh, rank, ino.rank(), published).unwrap();
+}
+
+fn others(ino: Ino) -> Vec<Rank> {
+    (0..4)
+        .map(Rank)
+        .filter(|rank| *rank != ino.rank())
+        .collect()
+}
+
+/// What is known of a laminated file is asked for once: neither a look-up nor a lease
+/// follows, whoever had it open; and nobody opens it for writing again.
+#[test]
+fn a_laminated_file_is_looked_up_without_a_message() {
+    let mut mesh = Mesh::new(4, 3);
+    let ino = file(&mut mesh, Visibility::ReadAfterSync);
+    let readers = others(ino);
+    for reader in &readers[..2] {
+        open(&mut mesh, usize::from(reader.0), ino, false);
+    }
+    publish(&mut mesh, readers[0], ino);
+    set(&mut mesh, ino, |set| set.mode = Some(0o444)).unwrap();
+    mesh.settle();
+    // The third did not have it open: it was told, too.
+    for reader in readers {
+        let at = usize::from(reader.0);
+        let attr = open(&mut mesh, at, ino, false);
+        assert_eq!((attr.lamination, attr.size), (Lamination::Done, LENGTH));
+        let locate = proto::Locate {
+            ino: attr.ino,
+            offset: 0,
+            length: LENGTH,
+        };
+        mesh.call(at, locate.clone()).unwrap();
+        let sent = mesh.sent.get();
+        let found = mesh.call(at, locate).unwrap();
+        assert_eq!((found.runs.len(), found.known_to), (1, u64::MAX));
+        assert_eq!(mesh.sent.get(), sent, "server {at} asked again");
+    }
+    let runs: u64 = (0..4).map(|rank| asked(&mesh, Rank(rank), "runs")).sum();
+    assert!(runs <= 4, "the home asked each server once: {runs}");
+    let cut = proto::Truncate { ino, size: 0 };
+    assert_eq!(mesh.call(1, cut), Err(FsError::ReadOnly));
+    let again = set(&mut mesh, ino, |set| set.mode = Some(0o644));
+    assert_eq!(again, Err(FsError::ReadOnly));
+}
+
+/// Which nodes ask before they read a file whose writes are seen at once: all but the writer's,
+/// while there is one.
+#[test]
+fn readers_ask_only_while_others_write() {
+    let mut mesh = Mesh::new(4, 4);
+    let ino = file(&mut mesh, Visibility::ReadAfterWrite);
+    let [a, b, _] = others(ino)[..] else {
+        unreachable!("three others")
+    };
+    let (at_a, at_b) = (usize::from(a.0), usize::from(b.0));
+    let read = |mesh: &mut Mesh, at: usize, ino: Ino| {
+        let before = asked(mesh, ino.rank(), "pull");
+        let local = open(mesh, at, ino, false).ino;
+        mesh.call(at, proto::Lease { ino: local }).unwrap();
+        mesh.call(at, proto::Lease { ino: local }).unwrap();
+        asked(mesh, ino.rank(), "pull") - before
+    };
+    assert_eq!(read(&mut mesh, at_a, ino), 0, "nobody writes");
+    open(&mut mesh, at_b, ino, true);
+    assert_eq!(read(&mut mesh, at_a, ino), 2, "each time");
+    assert_eq!(read(&mut mesh, at_b, ino), 0, "the writer's own node");
+    let flushed = asked(&mesh, b, "flush");
+    let home = usize::from(ino.rank().0);
+    mesh.call(home, proto::Lease { ino }).unwrap();
+    assert_eq!(asked(&mesh, b, "flush"), flushed + 1, "the home asks, too");
+    ask(&mut mesh, b, ino.rank(), peer::Release { ino }).unwrap();
+    mesh.settle();
+    assert_eq!(read(&mut mesh, at_a, ino), 0, "nobody writes any more");
+}
+
+/// A writer elsewhere keeps a lamination due, and its close brings it.
+#[test]
+fn a_writer_elsewhere_is_waited_for() {
+    let mut mesh = Mesh::new(4, 5);
+    let ino = file(&mut mesh, Visibility::ReadAfterLaminate);
+    let writer = others(ino)[0];
+    let local = open(&mut mesh, usize::from(writer.0), ino, true).ino;
+    let opened = mesh.open_description(usize::from(writer.0), local, true);
+    let cause = Cause::Request;
+    let laminate = proto::Laminate { ino, cause };
+    assert_eq!(mesh.call(0, laminate.clone()), Ok(false));
+    let attr = open(&mut mesh, usize::from(writer.0), ino, true);
+    assert_eq!(attr.lamination, Lamination::Due);
+    opened.close();
+    mesh.server(usize::from(writer.0)).catch_up();
+    mesh.settle();
+    let attr = open(&mut mesh, usize::from(writer.0), ino, false);
+    assert_eq!(attr.lamination, Lamination::Done);
+    assert_eq!(mesh.call(0, laminate), Ok(true));
+}
+
+/// The names of the policies travel with what is made in a directory.
+#[test]
+fn files_take_over_the_policy_of_their_directory_at_any_server() {
+    let mut mesh = Mesh::new(4, 6);
+    let dir = proto::Mkdir {
+        parent: weir_server::cluster::ROOT,
+        name: b"dir".to_vec(),
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+    };
+    let dir = mesh.call(0, dir).unwrap();
+    let make = |name: String| proto::Create {
+        parent: dir,
+        name: name.into_bytes(),
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        exclusive: true,
+        attach: false,
+    };
+    // Some servers have a stand-in of the directory already.
+    for n in 0..4 {
+        mesh.call(0, make(format!("before{n}"))).unwrap();
+    }
+    let policy = Policy {
+        visibility: Visibility::ReadAfterLaminate,
+        laminate_on: LaminateOn::Close,
+    };
+    set(&mut mesh, dir, |set| set.policy = Some(policy)).unwrap();
+    for n in 0..16 {
+        let ino = mesh.call(n % 4, make(format!("after{n}"))).unwrap().ino;
+        let attr = mesh.call(n % 4, proto::GetAttr { ino }).unwrap();
+        assert_eq!(attr.policy, policy);
+    }
+}
