@@ -93,8 +93,13 @@ fn publish(mesh: &mut Mesh, rank: Rank, ino: Ino) {
         },
     };
     for home in 0..4 {
-        let runs = vec![run];
-        ask(mesh, rank, Rank(home), peer::Put { ino, runs }).unwrap();
+        let put = peer::Put {
+            ino,
+            runs: vec![run],
+            publish: 1,
+            part: 0,
+        };
+        ask(mesh, rank, Rank(home), put).unwrap();
     }
     let published = peer::Published {
         ino,
