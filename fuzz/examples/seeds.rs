@@ -7,11 +7,12 @@ use std::path::Path;
 
 use weir_cli::launch::message::{Down, Failed, Own, Seat, Up};
 use weir_core::extent::{Run, Source};
+use weir_core::journal::{InodeImage, Item};
 use weir_core::names::{FileType, Lamination, Policy};
 use weir_core::proto::peer::{self, LockOwner, LockWish, LogRange, What};
 use weir_core::proto::{self, Cause, Child, Hello, Operation, Role, Welcome};
 use weir_core::roster::{InstanceId, Member, Roster};
-use weir_core::types::{ClientId, Ino, Rank};
+use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_fabric::frame::{Greeting, Head, Kind, GREETING_BYTES, VERSION};
 use weir_fabric::CallId;
 use weir_fuzz::Parts;
@@ -29,6 +30,7 @@ fn main() {
     fabric();
     texts();
     extents();
+    journal();
 }
 
 fn write(target: &str, name: &str, bytes: &[u8]) {
@@ -658,4 +660,76 @@ fn extents() {
         });
         write("extent_runs", name, &parts.0);
     }
+}
+
+fn journal() {
+    let client = ClientId(1);
+    let inode = InodeImage {
+        ino: FILE,
+        home: FILE,
+        mode: 0o100_644,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        size: 64,
+        atime_ns: 1,
+        mtime_ns: 2,
+        ctime_ns: 3,
+        parent: ROOT,
+    };
+    let entry = Item::Entry {
+        dir: ROOT,
+        name: b"a",
+        child: FILE,
+        kind: FileType::File,
+        sequence: 1,
+    };
+    let lent = Item::Lent {
+        client,
+        segment: SegmentId(1),
+        slab: 0,
+        pos: 0,
+        len: 1 << 20,
+    };
+    let attached = Item::Attached {
+        cell: 1,
+        client,
+        ino: FILE,
+        block: 1,
+    };
+    let items = [
+        Item::Inode(inode),
+        entry,
+        Item::Target(FILE, b"to"),
+        Item::Client { client, pid: 7 },
+        lent,
+        attached,
+        Item::Laid(FILE, vec![run(0, 5), run(4096, 1)]),
+        Item::Settled(FILE),
+        Item::Detached(1),
+        Item::Returned(SegmentId(1)),
+        Item::ClientGone(client),
+        Item::Cleared(FILE),
+        Item::EntryGone {
+            dir: ROOT,
+            name: b"a",
+        },
+        Item::InodeGone(FILE),
+    ];
+    let said = items.iter().map(post);
+    let frames = said.fold(Parts::default(), |parts, item| parts.with(0, &item));
+    write("journal", "frames", &with_kind(1, &frames.0));
+    let one = items[..7].iter().flat_map(post).collect::<Vec<u8>>();
+    write(
+        "journal",
+        "one-frame",
+        &with_kind(0xFF, &Parts::default().with(0, &one).0),
+    );
+    let head = weir_core::journal::Head {
+        rank: Rank(0),
+        servers: 1,
+        instance: [0; 16],
+        made_ns: 1,
+    };
+    write("journal", "head", &with_kind(0, &head.encode()));
 }

@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 use weir_client::path::{Credentials, Name, Names, Place, Prefix, Walk};
-use weir_core::names::{Attr, FileType, SYMLINK_MAX};
+use weir_core::names::{Attr, FileType, Lamination, Policy, SYMLINK_MAX};
 use weir_core::types::{Ino, Rank};
 
 /// A namespace in which `d*` is a directory, `l*` a link to what is behind the l, and all
@@ -52,6 +52,9 @@ impl Names for Table<'_> {
             parent: ROOT,
             home: ino,
             fresh: true,
+            ask: false,
+            policy: Policy::default(),
+            lamination: Lamination::No,
         }))
     }
 
