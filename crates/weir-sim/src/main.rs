@@ -2,7 +2,8 @@
 //! of it a core, and again after some seeds: what clients map stays mapped for a process's life.
 //!
 //! ```text
-//! weir-sim FIRST COUNT          a line a seed: what came of it
+//! weir-sim FIRST COUNT [--mild]  a line a seed: what came of it; --mild: none of the faults by
+//!                               which calls to servers are lost
 //! weir-sim --replay SEED ...    one seed with its trace; --without-clients 0,2
 //!                               --without-faults 1 --operations N leave some of it out
 //! weir-sim --shrink SEED        what can be left out so that it still fails
@@ -15,7 +16,8 @@ use weir_sim::plan::{Plan, Without};
 use weir_sim::run::{run, Outcome};
 use weir_sim::shrink::shrink;
 
-const USAGE: &str = "usage: weir-sim FIRST COUNT | --replay SEED [--without-clients N,..] \
+const USAGE: &str =
+    "usage: weir-sim FIRST COUNT [--mild] | --replay SEED [--without-clients N,..] \
                      [--without-faults N,..] [--operations N] | --shrink SEED";
 
 fn main() -> ExitCode {
@@ -34,10 +36,12 @@ fn main() -> ExitCode {
 fn many(words: &[String]) -> Option<ExitCode> {
     let first: u64 = words.first()?.parse().ok()?;
     let count: u64 = words.get(1)?.parse().ok()?;
+    let mild = words.get(2).is_some_and(|word| word == "--mild");
     for seed in first..first.saturating_add(count) {
         // If it does not come back, this is the seed that did it.
         println!("begin {seed}");
-        let outcome = run(&Plan::of(seed), false);
+        let plan = Plan::of(seed);
+        let outcome = run(&if mild { plan.mild() } else { plan }, false);
         println!("{}", line(seed, &outcome));
     }
     Some(ExitCode::SUCCESS)
@@ -55,13 +59,14 @@ fn line(seed: u64, outcome: &Outcome) -> String {
         .collect();
     let Outcome { messages, .. } = outcome;
     format!(
-        "end {seed} faults={} hash={:016x} operations={} failed={} decided={} full={} sent={} \
+        "end {seed} faults={} hash={:016x} operations={} failed={} decided={} space={} full={} sent={} \
          broken={} twice={} overtook={} held={} drawn={}",
         outcome.faults.len(),
         outcome.hash,
         outcome.operations,
         outcome.failed,
         u8::from(outcome.decided),
+        u8::from(outcome.space > 0),
         outcome.full,
         messages.sent,
         messages.broken,

@@ -257,7 +257,7 @@ impl<'f> Process<'f> {
         self.call(proto::Truncate { ino, size })
     }
 
-    /// close(2); whether all that was written is published.
+    /// close(2); whether what the node wrote is published by it.
     pub fn close(&self, file: File) -> Result<bool, Errno> {
         let open = self.opened(file)?;
         self.published.set(true);

@@ -32,6 +32,8 @@ struct Units {
     warm: bool,
     /// Refusals for want of room.
     refused: u64,
+    /// Bytes that were freed and did not live.
+    twice: u64,
 }
 
 /// One node's storage. Clones are the same.
@@ -54,6 +56,7 @@ impl Storage {
                 segments: BTreeMap::new(),
                 warm,
                 refused: 0,
+                twice: 0,
             })),
             slabs: Rc::new(SlabMap::new(dir, 1, &[])),
         }
@@ -69,6 +72,11 @@ impl Storage {
         let units = self.units.borrow();
         let held = units.held.iter().filter(|held| **held).count();
         (units.live.iter().sum(), held)
+    }
+
+    /// Bytes that were freed though they did not live.
+    pub fn freed_twice(&self) -> u64 {
+        self.units.borrow().twice
     }
 
     /// How often there was no room.
@@ -96,7 +104,8 @@ impl Units {
                 *live += take;
                 assert!(*live <= UNIT, "counted twice at {at}");
             } else {
-                *live = live.checked_sub(take).expect("freed twice");
+                self.twice += take.saturating_sub(*live);
+                *live = live.saturating_sub(take);
             }
             at += take;
         }
