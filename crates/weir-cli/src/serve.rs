@@ -37,6 +37,10 @@ pub fn run() -> Result<()> {
             Ok(membership) => serve(&launch, claim, burial, membership),
             Err(e) => {
                 say(&Word::Failed(format!("{e:#}")))?;
+                if claim.takes_up {
+                    claim.leave();
+                    return Ok(());
+                }
                 claim.release()
             }
         },
@@ -62,11 +66,20 @@ fn join(launch: &Launch, claim: &Claim, stdin: &mut impl BufRead) -> Result<Opti
         return Ok(None);
     };
     roster::write_secret(&claim.run_dir, &part.secret)?;
-    let listener = fabric_listener(&settings(launch)?.fabric, &part.host, part.share > 1)?;
+    let listener = match part.again {
+        Some(address) => {
+            // An empty one among others that are not would be wrong about all that it had.
+            ensure!(claim.takes_up, "nothing is left to go on with");
+            TcpListener::bind(address).with_context(|| format!("listening at {address} again"))?
+        }
+        None => fabric_listener(&settings(launch)?.fabric, &part.host, part.share > 1)?,
+    };
     let address = listener.local_addr()?;
-    let run_dir = claim.run_dir.clone();
-    say(&Word::Bound { address, run_dir })?;
-    let Go {} = read_line(stdin).context("nobody is left to tell of the other servers")?;
+    if part.again.is_none() {
+        let run_dir = claim.run_dir.clone();
+        say(&Word::Bound { address, run_dir })?;
+        let Go {} = read_line(stdin).context("nobody is left to tell of the other servers")?;
+    }
     let roster = roster::read(&claim.run_dir)?.context("there is no roster")?;
     let listed = roster.member(Rank(part.rank)).map(|member| member.address);
     ensure!(
@@ -114,8 +127,10 @@ fn prepare(launch: &Launch) -> Result<Claimed> {
         None => Parent::of_runs(&env),
     };
     runs.check_length()?;
+    // An instance of several that is started anew is another one: what is left is no part of it.
+    let resume = launch.part.as_ref().is_none_or(|part| part.again.is_some());
     if let Some(name) = &launch.name {
-        return claim(name, &config, &runs);
+        return claim(name, &config, &runs, resume);
     }
     // A pid is free of live namesakes except where containers share a directory.
     let pid = std::process::id();
@@ -128,7 +143,7 @@ fn prepare(launch: &Launch) -> Result<Claimed> {
     });
     loop {
         let name = names.next().context("a hundred instances of one name")?;
-        match claim(&name, &config, &runs)? {
+        match claim(&name, &config, &runs, resume)? {
             Claimed::Lives { .. } => {}
             ours @ Claimed::Ours(..) => return Ok(ours),
         }

@@ -43,13 +43,18 @@ fn start<'r>(room: &'r Room, of: &str, servers: &str) -> Instance<'r> {
     Instance(room, name)
 }
 
-/// The process of a server.
-fn server_pid(room: &Room, instance: &Instance<'_>, rank: usize) -> i32 {
-    let out = room.run(&["status", &instance.1, "--json"]).ok();
-    let status: serde_json::Value = serde_json::from_str(&out).unwrap();
+/// The process of a server, if it answers.
+fn try_server_pid(room: &Room, instance: &Instance<'_>, rank: usize) -> Option<i32> {
+    let out = room.run(&["status", &instance.1, "--json"]).out;
+    let status: serde_json::Value = serde_json::from_str(&out).ok()?;
     let each = &status["each"][rank];
     assert_eq!(each["rank"], rank, "{out}");
-    i32::try_from(each["pid"].as_i64().unwrap()).unwrap()
+    i32::try_from(each["pid"].as_i64()?).ok()
+}
+
+/// The process of a server.
+fn server_pid(room: &Room, instance: &Instance<'_>, rank: usize) -> i32 {
+    try_server_pid(room, instance, rank).unwrap()
 }
 
 fn parent_of(pid: i32) -> i32 {
@@ -150,6 +155,9 @@ fn nothing_outlives_a_killed_agent() {
 fn a_lost_server_is_named_and_the_others_go_on() {
     let room = Room::new();
     let instance = start(&room, "lost", "3");
+    // With nothing to come back to, it is not started again.
+    let memory = format!("weir-{}-memory/lost.1/journal", nix::unistd::geteuid());
+    std::fs::remove_file(room.memory().join(memory)).unwrap();
     kill(server_pid(&room, &instance, 1));
     let run = ["run", "-i", &instance.1, "--rank", "2", "true"];
     room.run(&run).ok();
@@ -169,6 +177,22 @@ fn a_lost_server_is_named_and_the_others_go_on() {
         "{stop:?}"
     );
     assert_eq!(stop.code, Some(1), "{stop:?}");
+}
+
+#[test]
+fn a_killed_server_is_started_again_each_time() {
+    let room = Room::new();
+    let instance = start(&room, "again", "3");
+    for rank in [1, 0, 1] {
+        let killed = server_pid(&room, &instance, rank);
+        kill(killed);
+        wait_until("it is back", || {
+            try_server_pid(&room, &instance, rank).is_some_and(|pid| pid != killed)
+        });
+    }
+    let stop = room.run(&["stop", &instance.1]);
+    assert_eq!(stop.code, Some(0), "{stop:?}");
+    assert_eq!(left_of(&room, &instance.1), [""; 0].map(PathBuf::from));
 }
 
 #[test]

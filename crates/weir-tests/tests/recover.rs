@@ -84,19 +84,26 @@ impl Room {
         assert!(out.contains(" passed, 0 failed"), "{out}");
     }
 
-    fn server_pid(&self, rank: usize) -> i32 {
+    /// The processes of the servers that answer, by rank.
+    fn pids(&self) -> Vec<i32> {
         let out = self.said(&["status", "x", "--json"]);
-        // Of several servers, each has its object in a list.
-        let each = out
-            .split_once("\"each\"")
-            .map_or(&out[..], |(_, each)| each);
-        let pid = each.split("\"pid\":").nth(rank + 1).unwrap();
-        let digits: String = pid
-            .trim()
-            .chars()
-            .take_while(char::is_ascii_digit)
-            .collect();
-        digits.parse().unwrap()
+        // Of several servers, each has its object in a list; one that sums them up is behind it.
+        let list = out.split_once("\"each\"");
+        let pids = list.map_or(&out[..], |(_, each)| each).split("\"pid\":");
+        let digits = |text: &str| -> String {
+            let text = text.trim().chars();
+            text.take_while(char::is_ascii_digit).collect()
+        };
+        let pids = pids.skip(1).map(|pid| digits(pid).parse().unwrap());
+        let mut pids: Vec<i32> = pids.collect();
+        if list.is_some() {
+            pids.pop();
+        }
+        pids
+    }
+
+    fn server_pid(&self, rank: usize) -> i32 {
+        self.pids()[rank]
     }
 }
 
@@ -164,6 +171,47 @@ fn one_server_killed_again_and_again() {
     room.said(&["start", "x"]);
     for seed in 0..rounds * 3 {
         room.check(0, seed);
+    }
+    room.said(&["stop", "x"]);
+    assert!(has_nothing_left(room.memory.path()));
+}
+
+#[test]
+fn one_of_four_servers_killed_again_and_again() {
+    let room = Room::new();
+    let _instance = Instance(&room);
+    room.said(&["start", "x", "--servers", "4"]);
+    let rounds = 3;
+    for round in 0..rounds {
+        let victim = (1 + round) % 4;
+        let seeds = round * 4..round * 4 + 4;
+        let mut writers: Vec<(usize, Child)> = (0..4)
+            .zip(seeds.clone())
+            .map(|(rank, seed)| (usize::from(rank), room.writer(rank, seed)))
+            .collect();
+        for seed in seeds {
+            until("writers write", || room.lines(seed) >= ENOUGH);
+        }
+        let killed = room.server_pid(victim);
+        kill(killed);
+        // Those of its own node are left behind; others may have asked it at that moment.
+        let at = writers.iter().position(|(rank, _)| *rank == victim);
+        end(writers.remove(at.unwrap()).1);
+        until("it is back", || {
+            let out = room.weir(&["status", "x", "--json"]).output().unwrap();
+            out.status.success() && room.pids().len() == 4 && room.server_pid(victim) != killed
+        });
+        for (_, mut writer) in writers {
+            if writer.try_wait().unwrap().is_none() {
+                writer.kill().unwrap();
+            }
+            writer.wait().unwrap();
+        }
+        for seed in 0..(round + 1) * 4 {
+            for rank in 0..4 {
+                room.check(rank, seed);
+            }
+        }
     }
     room.said(&["stop", "x"]);
     assert!(has_nothing_left(room.memory.path()));

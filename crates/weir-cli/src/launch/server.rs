@@ -59,6 +59,9 @@ pub struct Part {
     pub host: String,
     /// How many servers share this machine's budgets; above 1 they meet on the loopback.
     pub share: u32,
+    /// Where it listened, of one that was killed and is started again: it knows the others from
+    /// then.
+    pub again: Option<SocketAddr>,
 }
 
 /// The word that the roster is in the run directory.

@@ -181,13 +181,14 @@ pub enum Claimed {
     },
 }
 
-/// Makes and locks the directories of instance `name`, and puts aside what dead ones left.
-pub fn claim(name: &str, config: &Config, runs: &Parent) -> Result<Claimed> {
+/// Makes and locks the directories of instance `name`, and puts aside what dead ones left. With
+/// `resume` this one goes on with what a killed server of that name left.
+pub fn claim(name: &str, config: &Config, runs: &Parent, resume: bool) -> Result<Claimed> {
     check_name(name)?;
     let mut burial = Burial::default();
     let run_dir = runs.child(name);
     let memory = Parent::of_memory(config);
-    let kept = |other: &str| are_kin(name, other) && has_remains(&memory.child(other));
+    let kept = |other: &str| resume && are_kin(name, other) && has_remains(&memory.child(other));
     let takes_up = kept(name);
     let Some(run_lock) = claim_in(runs, name, &kept, &mut burial)? else {
         return Ok(Claimed::Lives { run_dir });
@@ -326,7 +327,7 @@ mod tests {
         }
 
         fn claim(&self, name: &str) -> Claimed {
-            claim(name, &self.config, &self.runs()).unwrap()
+            claim(name, &self.config, &self.runs(), true).unwrap()
         }
 
         fn ours(&self, name: &str) -> (Claim, Burial) {
@@ -440,13 +441,13 @@ mod tests {
         let room = room();
         let planted = room.dir.path().join(format!("weir-{}", uid()));
         std::os::unix::fs::symlink(room.dir.path(), &planted).unwrap();
-        let error = claim("a", &room.config, &room.runs()).unwrap_err();
+        let error = claim("a", &room.config, &room.runs(), false).unwrap_err();
         assert!(error.to_string().contains("link"), "{error}");
 
         std::fs::remove_file(&planted).unwrap();
         std::fs::create_dir(&planted).unwrap();
         std::fs::set_permissions(&planted, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let error = claim("a", &room.config, &room.runs()).unwrap_err();
+        let error = claim("a", &room.config, &room.runs(), false).unwrap_err();
         assert!(error.to_string().contains("open to others"), "{error}");
     }
 
@@ -459,7 +460,7 @@ mod tests {
         let planted = room.dir.path().join("weir-0");
         std::fs::create_dir(&planted).unwrap();
         std::os::unix::fs::chown(&planted, Some(12345), None).unwrap();
-        let error = claim("a", &room.config, &room.runs()).unwrap_err();
+        let error = claim("a", &room.config, &room.runs(), false).unwrap_err();
         assert!(
             error.to_string().contains("belongs to user 12345"),
             "{error}"

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::extent::Run;
 use crate::names::FileType;
-use crate::types::{ClientId, Ino, SegmentId};
+use crate::proto::peer::LogRange;
+use crate::types::{ClientId, Ino, Rank, SegmentId};
 
 /// An inode as the table has it, but for what the clients of this node write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -109,6 +110,77 @@ pub enum Item<'a> {
     },
     /// A cell is nobody's any more.
     Detached(u32),
+    /// What a cell's record had was taken to be published: it is in the file's index no more.
+    Noted(u32, CellMark),
+    /// All that a file's index here had is being published, by its number here and everywhere.
+    Taken(Ino, Ino),
+    /// What was being published of a file is where it belongs.
+    Flushed(Ino),
+    /// The slices of a file that are kept here have these runs laid over what they had.
+    Kept(Ino, Vec<Run>),
+    /// Bytes of this server's log, which had been published, are nobody's any more.
+    Freed(LogRange),
+    /// So many bytes of this server's log are published, in the MiB of a slab.
+    Given {
+        /// The slab.
+        slab: u32,
+        /// The MiB.
+        unit: u32,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// What was published of a file of this server: its size, and bytes stored.
+    Published(Ino, u64, u64),
+    /// Nothing is known any more of what was published of a file.
+    PublishedGone(Ino),
+    /// A server may hold entries of a directory of this one.
+    Enrolled(Ino, Rank),
+    /// It does not any more.
+    Retired(Ino, Rank),
+    /// The name of a directory whose entry is at another server.
+    Moved(Ino, &'a [u8]),
+    /// A directory is gone: nobody is enrolled, and it has no name.
+    Buried(Ino),
+    /// These runs of a file are being published, under this number.
+    InFlight(Ino, u64, Vec<Run>),
+    /// The number of the publish that was last taken from a file's index.
+    Numbered(Ino, u64),
+    /// What a server was answered to a part of a publish.
+    Answered {
+        /// The file.
+        ino: Ino,
+        /// Who publishes.
+        from: Rank,
+        /// Which publish of its.
+        publish: u64,
+        /// Which part of that.
+        part: u32,
+        /// What was free by it.
+        freed: Vec<LogRange>,
+    },
+    /// Publishes of a server to a file are remembered no more.
+    Forgotten(Ino, Rank),
+}
+
+/// How far a cell's record was taken; see the server's `node/applied.rs`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CellMark {
+    /// The record's stamp.
+    pub stamp: u64,
+    /// Its slab.
+    pub slab: u32,
+    /// Where it begins there.
+    pub pos: u64,
+    /// And in the file.
+    pub offset: u64,
+    /// Bytes of a whole piece.
+    pub length: u64,
+    /// From piece to piece.
+    pub stride: u64,
+    /// Whole pieces.
+    pub count: u64,
+    /// Bytes of the piece behind them.
+    pub live: u64,
 }
 
 /// Appends an item.

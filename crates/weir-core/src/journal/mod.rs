@@ -23,19 +23,22 @@
 //! | `item` | what is written down |
 //! | `frame` | bytes: head, frames, checksums |
 //! | `state` | items put together |
+//! | `given` | how much of a log is published |
 //!
 //! Formats are drawn in docs/FORMAT.md. Left out: the file (weir-store), when what is noted
 //! (weir-server).
 
 pub mod frame;
+mod given;
 mod item;
 mod state;
 #[cfg(test)]
 mod tests;
 
 pub use frame::{frames, Head, Torn, HEAD_BYTES, VERSION};
-pub use item::{encode, InodeImage, Item};
-pub use state::{Attached, Entry, State};
+pub use given::Given;
+pub use item::{encode, CellMark, InodeImage, Item};
+pub use state::{Attached, Cluster, Entry, State};
 
 use crate::types::Ino;
 

@@ -1,11 +1,13 @@
 //! Items put together: the state of a server after some of its changes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::item::{InodeImage, Item};
+use super::given::Given;
+use super::item::{CellMark, InodeImage, Item};
 use super::Misfit;
-use crate::extent::{ExtentIndex, Run};
+use crate::extent::{ExtentIndex, Run, Source};
 use crate::names::FileType;
+use crate::proto::peer::LogRange;
 use crate::types::{ClientId, Ino, Rank, SegmentId};
 
 /// A directory's entry.
@@ -28,6 +30,8 @@ pub struct Attached {
     pub ino: Ino,
     /// Its block.
     pub block: u32,
+    /// What of its record was taken to be published.
+    pub noted: Option<CellMark>,
 }
 
 /// A segment that a client may write into.
@@ -41,6 +45,25 @@ pub struct Lent {
     pub pos: u64,
     /// Its length, bytes.
     pub len: u64,
+}
+
+/// What a server knew as one of several.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    /// What it was publishing.
+    pub in_flight: BTreeMap<Ino, Vec<(u64, Vec<Run>)>>,
+    /// The last publish of each server to each file, and what was answered to its parts.
+    pub last: BTreeMap<(Ino, Rank), (u64, BTreeMap<u32, Vec<LogRange>>)>,
+    /// Its slices, of any server's files.
+    pub kept: HashMap<Ino, ExtentIndex>,
+    /// The greatest stamp in them.
+    pub kept_stamp: u64,
+    /// Size and stored bytes of its own files, as published.
+    pub published: HashMap<Ino, (u64, u64)>,
+    /// Who may hold entries of its directories.
+    pub enrolled: HashMap<Ino, BTreeSet<Rank>>,
+    /// Names of its directories whose entries are elsewhere.
+    pub moved: HashMap<Ino, Vec<u8>>,
 }
 
 /// What a server knew.
@@ -64,6 +87,10 @@ pub struct State {
     pub segments: BTreeMap<SegmentId, Lent>,
     /// The cells that they write through.
     pub cells: BTreeMap<u32, Attached>,
+    /// How much of its log is published.
+    pub given: Given,
+    /// What it knew as one of several.
+    pub cluster: Cluster,
 }
 
 impl State {
@@ -79,6 +106,8 @@ impl State {
             clients: BTreeMap::new(),
             segments: BTreeMap::new(),
             cells: BTreeMap::new(),
+            given: Given::default(),
+            cluster: Cluster::default(),
         }
     }
 
@@ -169,15 +198,123 @@ impl State {
                 block,
             } => {
                 self.known(client)?;
-                let attached = Attached { client, ino, block };
+                let attached = Attached {
+                    client,
+                    ino,
+                    block,
+                    noted: None,
+                };
                 self.cells.insert(cell, attached);
             }
             Item::Detached(cell) => {
                 self.cells.remove(&cell).ok_or(Misfit::NotAttached(cell))?;
             }
+            Item::Noted(cell, mark) => {
+                let attached = self.cells.get_mut(&cell);
+                attached.ok_or(Misfit::NotAttached(cell))?.noted = Some(mark);
+            }
+            _ => self.apply_cluster(item)?,
+        }
+        Ok(())
+    }
+
+    fn apply_cluster(&mut self, item: &Item<'_>) -> Result<(), Misfit> {
+        let cluster = &mut self.cluster;
+        match item {
+            Item::Taken(local, home) => self.take(*local, *home),
+            Item::InFlight(ino, publish, runs) => {
+                let mut batch = Vec::new();
+                for run in runs {
+                    let run = run.checked();
+                    batch.push(run.map_err(|error| Misfit::Run { ino: *ino, error })?);
+                }
+                let flying = cluster.in_flight.entry(*ino).or_default();
+                flying.push((*publish, batch));
+            }
+            Item::Numbered(ino, publish) => {
+                let batches = cluster.in_flight.get_mut(ino);
+                if let Some(batch) = batches.and_then(|batches| batches.last_mut()) {
+                    batch.0 = *publish;
+                }
+            }
+            Item::Answered {
+                ino,
+                from,
+                publish,
+                part,
+                freed,
+            } => {
+                let last = cluster.last.entry((*ino, *from)).or_default();
+                if last.0 != *publish {
+                    *last = (*publish, BTreeMap::new());
+                }
+                last.1.insert(*part, freed.clone());
+            }
+            Item::Forgotten(ino, from) => drop(cluster.last.remove(&(*ino, *from))),
+            Item::Flushed(ino) => {
+                cluster.in_flight.remove(ino);
+                cluster.last.remove(&(*ino, self.rank));
+            }
+            Item::Kept(ino, runs) => {
+                let index = cluster.kept.entry(*ino).or_default();
+                for run in runs {
+                    cluster.kept_stamp = cluster.kept_stamp.max(run.stamp);
+                    let laid = index.insert(*run, &mut |_| ());
+                    laid.map_err(|error| Misfit::Run { ino: *ino, error })?;
+                }
+                index.drop_holes();
+                if index.is_empty() {
+                    cluster.kept.remove(ino);
+                }
+            }
+            Item::Freed(range) => self.given.freed(range.slab, range.pos, range.len),
+            Item::Given { slab, unit, bytes } => {
+                self.given.add(*slab, u64::from(*unit) << 20, *bytes);
+            }
+            Item::Published(ino, size, stored) => {
+                cluster.published.insert(*ino, (*size, *stored));
+            }
+            Item::PublishedGone(ino) => drop(cluster.published.remove(ino)),
+            Item::Enrolled(dir, rank) => {
+                cluster.enrolled.entry(*dir).or_default().insert(*rank);
+            }
+            Item::Retired(dir, rank) => {
+                if let Some(ranks) = cluster.enrolled.get_mut(dir) {
+                    ranks.remove(rank);
+                }
+            }
+            Item::Moved(dir, name) => {
+                cluster.moved.insert(*dir, name.to_vec());
+            }
+            Item::Buried(dir) => {
+                cluster.enrolled.remove(dir);
+                cluster.moved.remove(dir);
+            }
             _ => {}
         }
         Ok(())
+    }
+
+    /// What a file's index has is being published, and lives as such.
+    fn take(&mut self, local: Ino, home: Ino) {
+        let rank = self.rank.0;
+        let Some(index) = self.extents.remove(&local) else {
+            return;
+        };
+        let mut flying = Vec::new();
+        let given = &mut self.given;
+        index.for_each_run(&mut |run| {
+            if run.source != Source::Hole {
+                flying.push(run);
+                run.for_each_log_range(&mut |range| {
+                    if range.rank == rank {
+                        given.add(range.slab, range.pos, range.len);
+                    }
+                });
+            }
+        });
+        let batches = self.cluster.in_flight.entry(home).or_default();
+        batches.push((0, flying));
     }
 
     fn known(&self, client: ClientId) -> Result<(), Misfit> {

@@ -174,6 +174,15 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
+    /// All stand-ins of files: what each stands in for, and its number in this table.
+    pub fn file_stand_ins(&self) -> Vec<(Ino, Ino)> {
+        let numbers = (ROOT_INDEX..=self.inodes.high()).map(|index| self.ino_at(index));
+        numbers
+            .filter(|local| self.file_stand_in(*local).is_ok())
+            .filter_map(|local| Some((self.attr(local).ok()?.home, local)))
+            .collect()
+    }
+
     fn file_stand_in(&self, local: Ino) -> Result<&'a InodeRecord, NamesError> {
         let record = self.live(local)?;
         let is_file = record.file_type() == Some(FileType::File);

@@ -472,6 +472,9 @@ peer_operations! {
 
     /// Ends the asked server.
     stop: Stop {} -> ServerStatus;
+
+    /// The asker was killed and is back: what it had given or was given before is void.
+    back: Back {} -> ();
 }
 
 /// What [`Make`] makes.

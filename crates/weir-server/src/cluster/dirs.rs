@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use futures_util::future::join_all;
+use weir_core::journal::Item;
 use weir_core::names::{Attr, FileType};
 use weir_core::proto::peer::{self, PartOfDir};
 use weir_core::proto::{self, Entry, FsError};
@@ -22,9 +23,9 @@ const COOKIE_BITS: u32 = 48;
 #[derive(Debug)]
 pub struct Dirs {
     /// The servers that may hold entries of each, beside its home.
-    enrolled: HashMap<Ino, BTreeSet<Rank>>,
+    pub(super) enrolled: HashMap<Ino, BTreeSet<Rank>>,
     /// Names of directories whose entry is at another server, for their paths.
-    moved: HashMap<Ino, Vec<u8>>,
+    pub(super) moved: HashMap<Ino, Vec<u8>>,
 }
 
 impl Dirs {
@@ -80,7 +81,9 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::WouldBlock);
         }
         let mut dirs = self.inner.dirs.borrow_mut();
-        dirs.enrolled.entry(dir).or_default().insert(from);
+        if dirs.enrolled.entry(dir).or_default().insert(from) {
+            self.note(&Item::Enrolled(dir, from));
+        }
         Ok(attr)
     }
 
@@ -106,6 +109,7 @@ impl<P: Platform> Cluster<P> {
                     let mut dirs = self.inner.dirs.borrow_mut();
                     if let Some(enrolled) = dirs.enrolled.get_mut(&dir) {
                         enrolled.remove(rank);
+                        self.note(&Item::Retired(dir, *rank));
                     }
                 }
                 Err(error) => refused = Err(error),
@@ -116,6 +120,7 @@ impl<P: Platform> Cluster<P> {
         let mut dirs = self.inner.dirs.borrow_mut();
         dirs.enrolled.remove(&dir);
         dirs.moved.remove(&dir);
+        self.note(&Item::Buried(dir));
         Ok(())
     }
 
@@ -214,6 +219,7 @@ impl<P: Platform> Cluster<P> {
 
     pub(super) fn note_moved(&self, ino: Ino, parent: Ino, name: Vec<u8>) -> Result<(), FsError> {
         self.node(|node| node.set_parent(ino, parent))?;
+        self.note(&Item::Moved(ino, &name));
         self.inner.dirs.borrow_mut().moved.insert(ino, name);
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures_util::future::join_all;
 use weir_core::extent::MAX_OFFSET;
+use weir_core::journal::Item;
 use weir_core::names::{Attr, FileType, Lamination, Visibility};
 use weir_core::proto::{self, peer, Cause, FsError};
 use weir_core::types::{Ino, Rank};
@@ -29,16 +30,16 @@ pub struct Files {
     /// The nodes that may write each file of this server, itself too.
     writers: BTreeMap<Ino, BTreeSet<Rank>>,
     /// What was published of this server's files.
-    published: HashMap<Ino, Extent>,
+    pub(super) published: HashMap<Ino, Extent>,
 }
 
 /// How much there is of a file.
 #[derive(Clone, Copy, Debug, Default)]
-struct Extent {
+pub(super) struct Extent {
     /// Its size, bytes.
-    size: u64,
+    pub(super) size: u64,
     /// Bytes stored.
-    stored: u64,
+    pub(super) stored: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +50,19 @@ struct StandIn {
     recalls: u64,
     /// The file has no name any more.
     unnamed: bool,
+}
+
+impl Files {
+    /// A stand-in of a server that was killed; its numbers are not to be believed.
+    pub(super) fn take_up_stand_in(&mut self, home: Ino, local: Ino, now_ns: i64) {
+        let known = StandIn {
+            local,
+            used_ns: now_ns,
+            recalls: 0,
+            unnamed: false,
+        };
+        self.stand_ins.insert(home, known);
+    }
 }
 
 impl<P: Platform> Cluster<P> {
@@ -73,6 +87,13 @@ impl<P: Platform> Cluster<P> {
     /// Whether files of other servers are known here.
     pub(super) fn has_stand_ins(&self) -> bool {
         !self.inner.files.borrow().stand_ins.is_empty()
+    }
+
+    /// Files of one other server that are known here.
+    pub(super) fn stand_ins_of(&self, home: Rank) -> Vec<Ino> {
+        let files = self.inner.files.borrow();
+        let known = files.stand_ins.keys();
+        known.filter(|ino| ino.rank() == home).copied().collect()
     }
 
     fn recalls(&self, ino: Ino) -> u64 {
@@ -183,9 +204,10 @@ impl<P: Platform> Cluster<P> {
         let mut files = self.inner.files.borrow_mut();
         let file = files.published.entry(ino).or_default();
         file.stored = file.stored.saturating_add_signed(stored);
-        let now = file.stored;
+        let now = *file;
         drop(files);
-        self.node(|node| node.set_stored(ino, now));
+        self.note(&Item::Published(ino, now.size, now.stored));
+        self.node(|node| node.set_stored(ino, now.stored));
     }
 
     /// Sets attributes of an inode of this server, or of its stand-in here.
@@ -407,6 +429,7 @@ impl<P: Platform> Cluster<P> {
     /// Recalls all leases of a file of this server, but that of `writer`. A server that
     /// does not answer has lost its lease: it knows that by itself.
     pub(super) async fn recall_leases(&self, ino: Ino, writer: Option<Rank>) {
+        self.inner.returning.free((), self.token()).await;
         let ranks: Vec<Rank> = {
             let mut files = self.inner.files.borrow_mut();
             let Some(leases) = files.leases.get_mut(&ino) else {
@@ -455,7 +478,9 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.set_size(ino, size))?;
         {
             let mut files = self.inner.files.borrow_mut();
-            files.published.entry(ino).or_default().size = size;
+            let file = files.published.entry(ino).or_default();
+            file.size = size;
+            self.note(&Item::Published(ino, size, file.stored));
         }
         let holders: Vec<Rank> = {
             let files = self.inner.files.borrow();
@@ -525,6 +550,7 @@ impl<P: Platform> Cluster<P> {
             let file = self.inner.files.borrow_mut().published.remove(&ino);
             let size = file.map(|file| file.size);
             let kept = self.is_kept(ino);
+            self.note(&Item::PublishedGone(ino));
             let this = self.clone();
             self.spawn(async move {
                 if kept {

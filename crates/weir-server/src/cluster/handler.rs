@@ -7,11 +7,11 @@ use weir_core::extent::Run;
 use weir_core::names::{Attr, FileType};
 use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
-    Assign, Audit, Bury, Cut, DeadOwners, DropLocks, Enrol, Enrolled, Erase, Fetch, Find, Flush,
-    Forget, Freed, GetAttr, Handler, Hold, Laminate, Laminated, Lease, Link, List, Lock, LockMoves,
-    LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Published, Pull, Put,
-    Readlink, Recall, Release, Relink, Retire, Rmdir, Runs, Seal, SetAttr, Settled, Status, Stop,
-    TestLock, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
+    Assign, Audit, Back, Bury, Cut, DeadOwners, DropLocks, Enrol, Enrolled, Erase, Fetch, Find,
+    Flush, Forget, Freed, GetAttr, Handler, Hold, Laminate, Laminated, Lease, Link, List, Lock,
+    LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Published,
+    Pull, Put, Readlink, Recall, Release, Relink, Retire, Rmdir, Runs, Seal, SetAttr, Settled,
+    Status, Stop, TestLock, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
@@ -303,6 +303,10 @@ impl<P: Platform> Handler for Asked<'_, P> {
 
     async fn status(&self, _: Rank, _: Status) -> Result<ServerStatus, FsError> {
         Ok(self.counted("status").status_here())
+    }
+
+    async fn back(&self, from: Rank, _: Back) -> Result<(), FsError> {
+        self.counted("back").came_back(from).await
     }
 
     async fn stop(&self, _: Rank, _: Stop) -> Result<ServerStatus, FsError> {

@@ -21,6 +21,7 @@
 //! | `fetch`, `pool` | bytes of other nodes, and where they arrive |
 //! | `share`, `audit` | visibility and lamination; who reads too early |
 //! | `locks` | locks of files, at their homes |
+//! | `recover` | what is written down of this, and coming back |
 //! | `handler`, `client` | what peers and what clients ask |
 
 mod audit;
@@ -35,6 +36,7 @@ mod locks;
 mod names;
 mod pool;
 mod publish;
+mod recover;
 mod rename;
 mod share;
 
@@ -121,6 +123,8 @@ struct Inner<P: Platform + 'static> {
     stands: Keyed<Ino>,
     /// The permit for moving directories (rank 0).
     moves: Keyed<()>,
+    /// Held until all others know that this server is back.
+    returning: Keyed<()>,
     /// Files of this server being cut.
     publishing: Keyed<Ino>,
     /// Files being published from here.
@@ -159,6 +163,7 @@ impl<P: Platform> Cluster<P> {
                 burials: Keyed::default(),
                 stands: Keyed::default(),
                 moves: Keyed::default(),
+                returning: Keyed::default(),
                 publishing: Keyed::default(),
                 publishing_here: Keyed::default(),
                 dirs: RefCell::new(dirs::Dirs::new(rank, servers)),
@@ -182,6 +187,7 @@ impl<P: Platform> Cluster<P> {
             bulk: Rc::clone(&bulk),
         };
         let body = peer::dispatch(&handler, from, request).await;
+        self.commit();
         Answer {
             body,
             bulk: bulk.take(),
@@ -190,7 +196,9 @@ impl<P: Platform> Cluster<P> {
 
     /// Does what a client or a tool of this node asks; the encoded reply.
     pub async fn serve(&self, from: Caller, request: &[u8]) -> Vec<u8> {
-        self.serve_client(from, request).await
+        let reply = self.serve_client(from, request).await;
+        self.commit();
+        reply
     }
 
     /// Sets the time, ns since 1970.
@@ -232,6 +240,10 @@ impl<P: Platform> Cluster<P> {
         self.inner.moves.drop_rank(rank);
         self.forget_holder(rank);
         self.drop_locks_of(rank);
+        // It cannot recall what it leased to this one.
+        for ino in self.stand_ins_of(rank) {
+            self.recall_here(ino);
+        }
     }
 
     /// How often each operation of peers was asked of this server.
@@ -294,6 +306,7 @@ impl<P: Platform> Cluster<P> {
                 Box::pin(async move { this.handle(this.rank(), &request).await });
             own.await
         } else {
+            self.commit();
             let asked = self.inner.net.call(to, request).await;
             asked.map_err(|_| FsError::Unreachable)?
         };

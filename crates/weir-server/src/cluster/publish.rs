@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures_util::future::join_all;
 use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
+use weir_core::journal::Item;
 use weir_core::placement::slices;
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::FsError;
@@ -27,14 +28,14 @@ const RANGES: usize = 16_384;
 /// What this server knows of slices, of any server's files.
 #[derive(Debug, Default)]
 pub struct Shards {
-    indexes: HashMap<Ino, ExtentIndex>,
-    next_stamp: u64,
+    pub(super) indexes: HashMap<Ino, ExtentIndex>,
+    pub(super) next_stamp: u64,
     /// What this node is publishing, by file: taken from the file's index and not yet
     /// known to be everywhere.
-    in_flight: BTreeMap<Ino, Vec<Batch>>,
-    next_publish: u64,
-    /// The last publish of each other server, by file.
-    last: BTreeMap<(Ino, Rank), Last>,
+    pub(super) in_flight: BTreeMap<Ino, Vec<Batch>>,
+    pub(super) next_publish: u64,
+    /// The last publish of each server, by file.
+    pub(super) last: BTreeMap<(Ino, Rank), Last>,
     /// Slabs of storage directories that hold published bytes of a file and were not
     /// synced since.
     unsynced: HashMap<Ino, BTreeSet<u32>>,
@@ -43,19 +44,19 @@ pub struct Shards {
 /// What was taken from a file's index at one time. It goes out as one, and before the next, so
 /// that a server can tell what it has: if one does not answer, all are asked again.
 #[derive(Clone, Debug)]
-struct Batch {
-    publish: u64,
-    runs: Vec<Run>,
+pub(super) struct Batch {
+    pub(super) publish: u64,
+    pub(super) runs: Vec<Run>,
     /// Bytes that are free by it, once all servers have it.
-    freed: Option<Vec<LogRange>>,
+    pub(super) freed: Option<Vec<LogRange>>,
 }
 
 /// A publish that came, and what was said to each part of it. To lay a part a second time would
 /// lay it over what came in between, and refer to bytes that were freed by that.
 #[derive(Debug, Default)]
-struct Last {
-    publish: u64,
-    parts: BTreeMap<u32, Vec<LogRange>>,
+pub(super) struct Last {
+    pub(super) publish: u64,
+    pub(super) parts: BTreeMap<u32, Vec<LogRange>>,
 }
 
 impl Shards {
@@ -120,6 +121,7 @@ impl<P: Platform> Cluster<P> {
                     runs: pending.runs,
                     freed: None,
                 };
+                self.note(&Item::Numbered(ino, batch.publish));
                 shards.in_flight.entry(ino).or_default().push(batch);
             }
             match shards.in_flight.get(&ino) {
@@ -139,7 +141,13 @@ impl<P: Platform> Cluster<P> {
             stored: i64::try_from(laid).unwrap_or(i64::MAX) - bytes_of(&freed),
         };
         self.call(ino.rank(), published).await?;
-        self.inner.shards.borrow_mut().in_flight.remove(&ino);
+        {
+            let mut shards = self.inner.shards.borrow_mut();
+            shards.in_flight.remove(&ino);
+            // This server asks itself no more.
+            shards.last.remove(&(ino, self.rank()));
+            self.note(&Item::Flushed(ino));
+        }
         // Where the bytes are is now what the slices' homes say.
         self.forget_map(ino);
         self.node(|node| node.touch_generation(local));
@@ -227,8 +235,10 @@ impl<P: Platform> Cluster<P> {
         let stamp = shards.next_stamp;
         let mut freed = Vec::new();
         let index = shards.indexes.entry(op.ino).or_default();
-        for run in laid {
-            let run = Run { stamp, ..run };
+        for run in &mut laid {
+            run.stamp = stamp;
+        }
+        for run in laid.iter().copied() {
             let put = index.insert(run, &mut |range| freed.push(log_range(range)));
             put.map_err(|_| FsError::Malformed)?;
         }
@@ -236,12 +246,15 @@ impl<P: Platform> Cluster<P> {
         if index.is_empty() {
             shards.indexes.remove(&op.ino);
         }
-        // What does not leave this server cannot be lost on the way.
-        if from == self.rank() {
-            shards.last.remove(&(op.ino, from));
-        } else {
-            last.parts.insert(op.part, freed.clone());
-        }
+        last.parts.insert(op.part, freed.clone());
+        self.note(&Item::Kept(op.ino, laid));
+        self.note(&Item::Answered {
+            ino: op.ino,
+            from,
+            publish: op.publish,
+            part: op.part,
+            freed: freed.clone(),
+        });
         Ok(freed)
     }
 
@@ -257,6 +270,7 @@ impl<P: Platform> Cluster<P> {
         };
         if let Ok(hole) = Run::hole(op.from, op.to.min(MAX_OFFSET), stamp) {
             let _ = index.insert(hole, &mut |range| freed.push(log_range(range)));
+            self.note(&Item::Kept(op.ino, vec![hole]));
         }
         index.drop_holes();
         if index.is_empty() {
@@ -268,6 +282,7 @@ impl<P: Platform> Cluster<P> {
                 let its: Vec<(Ino, Rank)> = its.map(|(key, _)| *key).collect();
                 for key in its {
                     shards.last.remove(&key);
+                    self.note(&Item::Forgotten(key.0, key.1));
                 }
             }
         }

@@ -12,6 +12,7 @@
 //! ```
 
 use weir_core::extent::{ExtentIndex, FreedRange, Run, RunError, Source, MAX_OFFSET};
+use weir_core::journal::CellMark;
 use weir_core::node::cell::State;
 use weir_core::node::ring::Record;
 
@@ -34,6 +35,36 @@ pub struct Applied {
     pub count: u64,
     /// Bytes of the piece behind them.
     pub live: u64,
+}
+
+impl Applied {
+    /// As it is written down.
+    pub fn mark(&self) -> CellMark {
+        CellMark {
+            stamp: self.stamp,
+            slab: self.slab,
+            pos: self.pos,
+            offset: self.offset,
+            length: self.length,
+            stride: self.stride,
+            count: self.count,
+            live: self.live,
+        }
+    }
+
+    /// As it was written down.
+    pub fn of_mark(mark: &CellMark) -> Applied {
+        Applied {
+            stamp: mark.stamp,
+            slab: mark.slab,
+            pos: mark.pos,
+            offset: mark.offset,
+            length: mark.length,
+            stride: mark.stride,
+            count: mark.count,
+            live: mark.live,
+        }
+    }
 }
 
 /// A record that makes no sense: overlapping, beyond the greatest file, or no

@@ -12,7 +12,6 @@
 use weir_core::journal::{encode, Item};
 use weir_core::types::{ClientId, Ino};
 
-use super::applied::Applied;
 use super::{ClientMemory, Node, Platform};
 
 /// Is shown items, one by one.
@@ -109,8 +108,13 @@ impl<P: Platform> Node<'_, P> {
                     ino: file.ino,
                     block: writer.block,
                 });
+                if self.several && writer.noted.stamp != 0 {
+                    // All that was noted is in the index above, or was taken out of it.
+                    visit(&Item::Noted(cell, writer.noted.mark()));
+                }
             }
         }
+        self.given.items().for_each(|item| visit(&item));
     }
 
     /// Records of a client's ring were taken, and stay there until they are committed.
@@ -137,20 +141,25 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
+    /// Notes that all that a file's index has, which is known as `home` everywhere, is taken out
+    /// of it to be published.
+    pub(super) fn note_taken(&mut self, local: Ino, home: Ino) {
+        let block = self
+            .block_of(local)
+            .and_then(|block| self.blocks.get(block));
+        for cell in block.map_or_else(Vec::new, |file| file.cells.clone()) {
+            self.note_written(cell);
+            if let Some(noted) = self.cells.get(cell).map(|writer| writer.noted) {
+                if noted.stamp != 0 {
+                    self.note(&Item::Noted(cell, noted.mark()));
+                }
+            }
+        }
+        self.note(&Item::Taken(local, home));
+    }
+
     /// Notes that a file's index is empty now.
     pub(super) fn note_cleared(&mut self, ino: Ino) {
         self.note(&Item::Cleared(ino));
     }
 }
-
-/// A writer that has not noted anything.
-pub(super) const NOTHING: Applied = Applied {
-    stamp: 0,
-    slab: 0,
-    pos: 0,
-    offset: 0,
-    length: 0,
-    stride: 0,
-    count: 0,
-    live: 0,
-};

@@ -51,7 +51,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
-use weir_core::journal::Item;
+use weir_core::journal::{Given, Item};
 use weir_core::names::{Policy, Shard};
 use weir_core::node::channel;
 use weir_core::node::ofd::BATCH;
@@ -168,6 +168,10 @@ pub struct Node<'m, P: Platform> {
     /// Files whose index changed in the call at hand.
     changed: Vec<Ino>,
     notes: journal::Notes,
+    /// How much of the log is published.
+    given: Given,
+    /// Unnamed files stay: nobody has said yet which of them other nodes have open.
+    keeps_orphans: bool,
     stats: Stats,
     /// When the call at hand was made, ns since 1970.
     now_ns: i64,
@@ -207,6 +211,8 @@ impl<'m, P: Platform> Node<'m, P> {
             gone: Vec::new(),
             changed: Vec::new(),
             notes: journal::Notes::default(),
+            given: Given::default(),
+            keeps_orphans: false,
             stats: Stats::default(),
             now_ns: identity.started_ns,
             stopping: false,

@@ -28,7 +28,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Frees the orphans that nobody has open.
     pub(crate) fn sweep(&mut self) {
-        if self.orphans.is_empty() {
+        if self.orphans.is_empty() || self.keeps_orphans {
             return;
         }
         fence(Ordering::SeqCst);

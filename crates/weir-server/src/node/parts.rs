@@ -2,6 +2,7 @@
 //! same tables, in smaller steps.
 
 use weir_core::extent::{ExtentIndex, Run, Source};
+use weir_core::journal::Item;
 use weir_core::names::{Attr, DirPart, FileType, NamesError, NAME_MAX};
 use weir_core::proto::peer::{self, LogRange, What};
 use weir_core::proto::{Child, FsError, SetAttr};
@@ -30,6 +31,23 @@ impl<P: Platform> Node<'_, P> {
     pub(crate) fn join(&mut self, root: Ino) {
         self.several = true;
         self.names.stand_in_for_root(root);
+    }
+
+    /// What was published of files of this server, of one that was killed.
+    pub(crate) fn take_up_stored(&mut self, ino: Ino, bytes: u64) {
+        if bytes > 0 {
+            self.stored.insert(ino, bytes);
+        }
+    }
+
+    /// The files of other servers that this table stands in for: numbers there and here.
+    pub(crate) fn file_stand_ins(&self) -> Vec<(Ino, Ino)> {
+        self.names.file_stand_ins()
+    }
+
+    /// Unnamed files stay until this is said to be over.
+    pub(crate) fn keep_orphans(&mut self, keep: bool) {
+        self.keeps_orphans = keep;
     }
 
     /// Sets the time for what is done next, ns since 1970.
@@ -258,6 +276,9 @@ impl<P: Platform> Node<'_, P> {
             mtime_ns: self.mtime_of(&attr),
             runs: Vec::new(),
         };
+        if !self.files.get(local).is_none_or(ExtentIndex::is_empty) {
+            self.note_taken(local, attr.home);
+        }
         let index = std::mem::take(self.files.get_mut(local));
         // Holes were made where the extents are: see `cluster`.
         index.for_each_run(&mut |run| {
@@ -265,6 +286,9 @@ impl<P: Platform> Node<'_, P> {
                 pending.runs.push(run);
             }
         });
+        for run in &pending.runs {
+            run.for_each_log_range(&mut |range| self.given.add(range.slab, range.pos, range.len));
+        }
         Ok(pending)
     }
 
@@ -295,6 +319,8 @@ impl<P: Platform> Node<'_, P> {
 
     /// Bytes of this server's log are free.
     pub(crate) fn free_bytes(&mut self, range: &LogRange) {
+        self.given.freed(range.slab, range.pos, range.len);
+        self.note(&Item::Freed(*range));
         self.space.freed(range.slab, range.pos, range.len);
     }
 

@@ -16,7 +16,6 @@ use weir_core::types::{ClientId, Ino, SegmentId};
 
 use super::applied::Applied;
 use super::clients::{Client, Lease};
-use super::journal::NOTHING;
 use super::writers::{OpenFile, Slots, Writer};
 use super::{Node, OfdTable, OpenRegion, Platform, Space, BATCH};
 
@@ -93,6 +92,7 @@ impl<'m, P: Platform> Node<'m, P> {
             }
         }
         self.cut_beyond_ends();
+        self.given = std::mem::take(&mut state.given);
         let orphans = state.inodes.values().filter(|image| image.nlink == 0);
         self.orphans.extend(orphans.map(|image| image.ino));
         let due = state.inodes.values().map(|image| image.ino).filter(|ino| {
@@ -202,14 +202,16 @@ impl<'m, P: Platform> Node<'m, P> {
             }
             let file = self.blocks.get_mut(block).filter(|file| file.ino == ino);
             file.ok_or(bad)?.cells.push(cell);
+            let noted = attached.noted.as_ref().map(Applied::of_mark);
+            let noted = noted.unwrap_or_default();
             self.cells.put(
                 cell,
                 Writer {
                     client: attached.client,
                     block,
                     lent_at: 0,
-                    applied: Applied::default(),
-                    noted: NOTHING,
+                    applied: noted,
+                    noted,
                 },
             );
             if let Some(client) = self.clients.get_mut(attached.client) {
@@ -259,6 +261,7 @@ impl<'m, P: Platform> Node<'m, P> {
                 });
             });
         }
+        accounts.live.extend(self.given.iter());
         for (id, client) in self.clients.iter() {
             let leases = client.leases.iter();
             accounts

@@ -44,12 +44,12 @@ use weir_core::types::{ClientId, Rank};
 use weir_store::map::MapError;
 use weir_store::pool::WarmPool;
 
-use crate::node::{Identity, Node};
+use crate::node::{Identity, Node, Visit};
 use crate::options::Options;
 use crate::rules::Rules;
 use kernel::{now_ns, Kernel};
 use mailbox::mailboxes;
-use recovery::Remains;
+use recovery::{Remains, Whose};
 use regions::Instance;
 use service::Service;
 use several::Joined;
@@ -158,13 +158,14 @@ pub fn serve_as(
         return Err(ServerError::Setting(why));
     }
     kernel::raise_descriptor_limit();
-    let (rank, servers) = part(several.as_ref())?;
+    let whose = part(several.as_ref())?;
     let mut instance = Instance::create(options)?;
     // Before anything is touched: what cannot be used stays as it is.
-    let remains = recovery::look(&options.shm_dir, rank, servers)?;
+    let remains = recovery::look(&options.shm_dir, &whose)?;
     let took_up = remains.is_some();
     let settled = instance.settle_in(took_up);
-    let served = settled.and_then(|()| serve_in(&instance, options, remains, several, ready));
+    let served =
+        settled.and_then(|()| serve_in(&instance, options, (whose, remains), several, ready));
     // What was left by a killed server stays for another try.
     if served.is_ok() || !took_up {
         instance.remove();
@@ -173,24 +174,32 @@ pub fn serve_as(
 }
 
 /// Which server this is, of how many.
-fn part(several: Option<&Several>) -> Result<(Rank, u16), ServerError> {
+fn part(several: Option<&Several>) -> Result<Whose, ServerError> {
     let Some(several) = several else {
-        return Ok((Rank(0), 1));
+        return Ok(Whose {
+            rank: Rank(0),
+            servers: 1,
+            instance: [0; 16],
+        });
     };
     let servers = several.membership.addresses.len();
     let servers = u16::try_from(servers)
         .map_err(|_| ServerError::Setting(format!("{servers} servers are too many")))?;
-    Ok((several.membership.rank, servers))
+    Ok(Whose {
+        rank: several.membership.rank,
+        servers,
+        instance: several.membership.instance.0,
+    })
 }
 
 fn serve_in(
     instance: &Instance,
     options: &Options,
-    remains: Option<Remains>,
+    (whose, remains): (Whose, Option<Remains>),
     several: Option<Several>,
     ready: impl FnOnce(),
 ) -> Result<ServerStatus, ServerError> {
-    let (rank, servers) = part(several.as_ref())?;
+    let Whose { rank, servers, .. } = whose;
     let space = storage::open(instance, options, remains.is_some())?;
     let board = Arc::clone(space.board());
     let open = instance.open_region()?;
@@ -201,21 +210,21 @@ fn serve_in(
         started_ns: now_ns(),
     };
     let fresh = remains.is_none();
-    let mut node = if let Some(remains) = remains {
+    let (mut node, before) = if let Some(remains) = remains {
         let tables = (open, options.max_clients);
-        recovery::take_up(instance, remains, identity, space, tables)?
+        let (node, before) = recovery::take_up(instance, remains, identity, space, tables)?;
+        (node, Some(before))
     } else {
         let names = instance.names(rank)?;
         let platform = Kernel::new(instance.shm_dir(), instance.pool()?)?;
-        Node::new(identity, open, names, space, platform, options.max_clients)
+        let max_clients = options.max_clients;
+        let node = Node::new(identity, open, names, space, platform, max_clients);
+        (node, None)
     };
     let rules =
         Rules::new(&options.sharing.rules).map_err(|e| ServerError::Setting(e.to_string()))?;
     node.share(options.sharing.policy, rules, fresh)
         .map_err(|e| ServerError::Setting(e.to_string()))?;
-    if servers == 1 {
-        recovery::begin_journal(instance, &mut node, identity)?;
-    }
     let (service_box, poller_box) = mailboxes(open.hub).map_err(ServerError::Event)?;
     let listener = instance.listen()?;
     let poller = poller::start(listener, poller_box, options)?;
@@ -245,6 +254,15 @@ fn serve_in(
         .filter(|_| servers > 1)
         .map(|several| Joined::new(several, Rc::clone(&node), open.hub, instance))
         .transpose()?;
+    if let (Some(joined), Some(before)) = (&joined, before) {
+        joined.take_up(before);
+    }
+    let others = |visit: Visit<'_>| {
+        if let Some(joined) = &joined {
+            joined.for_each_item(visit);
+        }
+    };
+    recovery::begin_journal(instance, &mut node.borrow_mut(), &whose, &others)?;
     let mut service = Service::new(
         (node, joined),
         open.hub,

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
-use weir_core::journal::{replay, Head, Replayed, State};
+use weir_core::journal::{replay, Cluster as ClusterState, Head, Replayed, State};
 use weir_core::names::Shard;
 use weir_core::types::{ClientId, Rank};
 use weir_store::journal::{JournalFile, JOURNAL};
@@ -65,8 +65,19 @@ pub struct Remains {
     path: PathBuf,
 }
 
+/// Whose journal it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Whose {
+    /// The server.
+    pub rank: Rank,
+    /// Among how many.
+    pub servers: u16,
+    /// The instance; zeros with one server.
+    pub instance: [u8; 16],
+}
+
 /// Reads what was left in `shm_dir`; `None` if nothing was.
-pub fn look(shm_dir: &Path, rank: Rank, servers: u16) -> Result<Option<Remains>, ServerError> {
+pub fn look(shm_dir: &Path, whose: &Whose) -> Result<Option<Remains>, ServerError> {
     let path = shm_dir.join(JOURNAL);
     let unusable = |why: String| ServerError::Journal {
         path: path.clone(),
@@ -78,11 +89,15 @@ pub fn look(shm_dir: &Path, rank: Rank, servers: u16) -> Result<Option<Remains>,
     };
     let replayed = replay(&bytes).map_err(|error| unusable(error.to_string()))?;
     let head = &replayed.head;
+    let Whose { rank, servers, .. } = *whose;
     if (head.rank, head.servers) != (rank, servers) {
         return Err(unusable(format!(
             "it is of server {} of {}, not of server {} of {servers}",
             head.rank.0, head.servers, rank.0
         )));
+    }
+    if head.instance != whose.instance {
+        return Err(unusable("it is of another instance".to_owned()));
     }
     if let Some(torn) = replayed.torn {
         tracing::warn!(
@@ -101,7 +116,7 @@ pub fn take_up(
     identity: Identity,
     space: Storage,
     (open, max_clients): (OpenRegion<'static>, usize),
-) -> Result<Node<'static, Kernel>, ServerError> {
+) -> Result<(Node<'static, Kernel>, ClusterState), ServerError> {
     let begun = std::time::Instant::now();
     let Remains { replayed, path } = remains;
     let mut state = replayed.state;
@@ -130,7 +145,7 @@ pub fn take_up(
         took_us = begun.elapsed().as_micros(),
         "took up what a killed server left"
     );
-    Ok(node)
+    Ok((node, std::mem::take(&mut state.cluster)))
 }
 
 /// Tells the clients of before that their server is gone, so that none of them goes on.
@@ -150,16 +165,18 @@ fn stop_clients(before: &OpenRegion<'_>, state: &State) {
 pub fn begin_journal(
     instance: &Instance,
     node: &mut Node<'static, Kernel>,
-    identity: Identity,
+    whose: &Whose,
+    others: &dyn Fn(Visit<'_>),
 ) -> Result<(), ServerError> {
     let head = Head {
-        rank: identity.rank,
-        servers: identity.servers,
-        instance: [0; 16],
+        rank: whose.rank,
+        servers: whose.servers,
+        instance: whose.instance,
         made_ns: now_ns(),
     };
     let file = JournalFile::create(instance.shm_dir(), head, &mut |out| {
         node.for_each_item(&mut |item| out.add(item));
+        others(&mut |item| out.add(item));
     });
     let file = file.map_err(|error| ServerError::Journal {
         path: instance.shm_dir().join(JOURNAL),

@@ -73,7 +73,12 @@ impl<'a> Service<'a> {
             // `work` may find that it is to stop when nothing else is left: what asked for it
             // came in `sleep`.
             if self.work() || self.stop {
-                self.node.borrow_mut().renew_journal(&|_| ());
+                let joined = self.joined.as_ref();
+                self.node.borrow_mut().renew_journal(&|visit| {
+                    if let Some(joined) = joined {
+                        joined.for_each_item(visit);
+                    }
+                });
                 self.watch();
             } else {
                 let now_ns = now_ns();

@@ -12,6 +12,7 @@ use futures_channel::oneshot;
 use futures_executor::{LocalPool, LocalSpawner};
 use futures_util::future::LocalBoxFuture;
 use futures_util::task::LocalSpawnExt;
+use weir_core::journal;
 use weir_core::node::region::Hub;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Caller, FsError, ServerStatus};
@@ -27,7 +28,7 @@ use super::regions::Instance;
 use super::shelf::OwnSlabs;
 use super::ServerError;
 use crate::cluster::{Answer, Cluster, LogBytes, Lost, Net};
-use crate::node::Node;
+use crate::node::{Node, Visit};
 
 /// How often what was written and not published is published, in ns.
 const INTERVAL_NS: i64 = 1_000_000_000;
@@ -183,6 +184,18 @@ impl Joined {
         })
     }
 
+    /// Takes up what a server knew that was killed, and tells the others that it is back.
+    pub fn take_up(&self, before: journal::Cluster) {
+        self.cluster.take_up(before);
+        let cluster = self.cluster.clone();
+        self.spawn(async move { cluster.announce().await });
+    }
+
+    /// Shows what is not the node's own.
+    pub fn for_each_item(&self, visit: Visit<'_>) {
+        self.cluster.for_each_item(visit);
+    }
+
     /// Takes what came from others and runs what can run; false if there was nothing.
     pub fn step(&mut self) -> bool {
         let mut any = false;
@@ -243,6 +256,7 @@ impl Joined {
             let mut node = self.node.borrow_mut();
             node.set_time(now_ns);
             let noted = node.take_notes(id);
+            node.commit();
             (noted, node.take_request(id, &mut request))
         };
         if let Some(memory) = asked {

@@ -2,6 +2,7 @@
 //! given out.
 
 use std::io::{BufReader, Write};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use weir_core::roster::Roster;
+use weir_core::types::Rank;
 
 use super::seat::{find_here, name_of, own_name};
 use super::summary::{Request, SOCKET};
@@ -149,6 +151,27 @@ impl Agent {
     }
 
     fn start_server(&mut self, seat: Seat) -> Result<()> {
+        let local = self.spawn_server(self.locals.len(), seat, None)?;
+        self.locals.push(local);
+        Ok(())
+    }
+
+    /// Starts a server again that was killed after it had been ready: it has a journal to come
+    /// back to, and the others wait for it where it was.
+    pub(super) fn start_again(&mut self, index: usize) -> Result<()> {
+        let seat = self.locals[index].seat.clone();
+        let roster = self.roster.as_ref().context("there is no roster")?;
+        let member = roster
+            .member(Rank(seat.rank))
+            .context("not in the roster")?;
+        let mut local = self.spawn_server(index, seat, Some(member.address))?;
+        local.bound = true;
+        local.run_dir = self.locals[index].run_dir.take();
+        self.locals[index] = local;
+        Ok(())
+    }
+
+    fn spawn_server(&self, index: usize, seat: Seat, again: Option<SocketAddr>) -> Result<Local> {
         let share = match self.charge.own {
             Own::All => u32::from(self.charge.servers),
             _ => 1,
@@ -164,9 +187,10 @@ impl Agent {
                 servers: self.charge.servers,
                 host: seat.host.clone(),
                 share,
+                again,
             }),
         })?;
-        let (index, tell) = (self.locals.len(), self.tell.clone());
+        let tell = self.tell.clone();
         spawn("weir-server", move || {
             let mut words = BufReader::new(words);
             loop {
@@ -177,7 +201,7 @@ impl Agent {
                 }
             }
         })?;
-        self.locals.push(Local {
+        Ok(Local {
             seat,
             child,
             lifeline: Some(lifeline),
@@ -186,8 +210,7 @@ impl Agent {
             ready: None,
             ended: None,
             closed: false,
-        });
-        Ok(())
+        })
     }
 
     /// Once there is a run directory, standard error is a file in it.

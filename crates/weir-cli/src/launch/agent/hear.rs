@@ -25,6 +25,11 @@ impl Agent {
                     address,
                 });
             }
+            Some(Word::Ready(ready)) if self.started => {
+                let seat = &local.seat;
+                eprintln!("server {} on {}: it is back", seat.rank, seat.host);
+                local.ready = Some(ready);
+            }
             Some(Word::Ready(ready)) => {
                 local.ready = Some(ready.clone());
                 let seat = local.seat.clone();
@@ -33,6 +38,9 @@ impl Agent {
             Some(Word::Lives { run_dir }) => {
                 let why = format!("instance {} runs already", self.charge.name);
                 return Err(failed(why, Some(run_dir)));
+            }
+            Some(Word::Failed(why)) if self.started => {
+                eprintln!("server {} on {}: {why}", local.seat.rank, local.seat.host);
             }
             Some(Word::Failed(why)) => return Err(failed(why, None)),
             Some(Word::Ended(ended)) => local.ended = Some(ended),
@@ -45,7 +53,19 @@ impl Agent {
                 }
                 if local.ended.is_none() {
                     let seat = local.seat.clone();
-                    self.heard_of_loss(seat, format!("the server was lost ({status})"));
+                    let why = format!("the server was lost ({status})");
+                    // One that does not become ready again is not tried once more.
+                    if local.ready.is_some() && !self.stopping {
+                        eprintln!(
+                            "server {} on {}: {why}; started again",
+                            seat.rank, seat.host
+                        );
+                        match self.start_again(index) {
+                            Ok(()) => return Ok(()),
+                            Err(e) => eprintln!("it cannot be: {e:#}"),
+                        }
+                    }
+                    self.heard_of_loss(seat, why);
                 }
             }
         }

@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! - until all is ready, any failure ends everything below and is told above with the name of
-//!   its node; after that, a server's death is told and the others go on;
+//!   its node; after that, a server that is killed is started again, unless it had not become
+//!   ready: then its death is told, and the others go on;
 //! - what is above ends, then this ends its servers and what is below; only the agent of the
 //!   first node under `weir start` lives on, until it is asked (`agent.sock`, SIGTERM).
 //!
@@ -16,8 +17,6 @@
 //! | `look` | what all servers are doing |
 //! | `summary` | what is asked at the socket, how it ended |
 //! | `seat` | which node this is |
-//!
-//! Left out: starting a dead server again; it needs a journal to come back to.
 
 mod begin;
 mod hear;
