@@ -19,9 +19,10 @@ use weir_core::proto::{self, Caller, FsError, Operation};
 use weir_core::types::{Ino, Rank};
 use weir_server::cluster::{Answer, Cluster, LogBytes, Lost, Net};
 use weir_server::node::{Node, OpenRegion};
-use world::{map, Fake, Memory, Store, Units, World};
+use world::{map, Fake, Store, Units, World};
 
 pub use world::World as OneServer;
+pub use world::{make_pool, Memory};
 
 /// Numbers from a seed (xorshift64*).
 #[derive(Clone)]

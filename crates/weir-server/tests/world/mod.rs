@@ -2,10 +2,10 @@
 //! protocol of `weir_core::node` by hand.
 #![allow(dead_code, clippy::unused_self)] // each test binary uses its part; `root` is the world's
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
@@ -14,13 +14,16 @@ use weir_core::names::{layout, InodeRecord, NamesHeader, Owner, Shard, Tables};
 use weir_core::node::cell::State;
 use weir_core::node::channel::Channel;
 use weir_core::node::claim::{acquire, Claim, Outcome};
-use weir_core::node::landing::{LandingSlot, LANDINGS};
+use weir_core::node::landing::{LandingSlot, LANDINGS, POOL_BYTES};
 use weir_core::node::region::{client_layout, open_layout, ClientHeader, NOTE_SLOTS, RECORD_SLOTS};
 use weir_core::node::ring::{Note, NoteSlot, Record, RecordSlot};
 use weir_core::proto::{self, Attached, Caller, FsError, Lent, Operation, Tier, TierStatus};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
+use weir_fabric::bulk::Landing;
+use weir_server::arrival::Arrival;
 use weir_server::node::{ClientMemory, Identity, Node, OpenRegion, Platform, Space};
 use weir_store::map::{create_sparse, Access, Mapping, Region};
+use weir_store::slabmap::Window;
 
 /// Bytes of the least segment here.
 pub const UNIT: u64 = 256;
@@ -165,6 +168,11 @@ impl Space for Store {
 pub struct Memory(pub Mapping);
 
 impl Memory {
+    /// A region of nobody yet.
+    pub fn fresh() -> Memory {
+        Memory(map(client_layout().bytes))
+    }
+
     fn part<T: weir_store::shm::ShmRecord>(&self, offset: usize, count: usize) -> &[T] {
         self.0.slice(offset, count).unwrap()
     }
@@ -192,6 +200,18 @@ impl ClientMemory for Memory {
     }
 }
 
+thread_local! {
+    /// Where bytes of other nodes arrive, in tests that set it.
+    pub static POOL: Cell<Option<Window>> = const { Cell::new(None) };
+}
+
+/// A pool of its own for this thread.
+pub fn make_pool() -> Window {
+    let pool = map(POOL_BYTES).leak_window();
+    POOL.set(Some(pool));
+    pool
+}
+
 /// A kernel in which shared descriptions live as long as the test says.
 #[derive(Clone, Default)]
 pub struct Fake {
@@ -210,6 +230,18 @@ impl Platform for Fake {
 
     fn ofd_alive(&self, index: u32) -> bool {
         self.alive.borrow().contains(&index)
+    }
+
+    fn landing(
+        &self,
+        client: &Arc<Memory>,
+        landing: proto::Landing,
+        len: u32,
+        over: &Arc<AtomicBool>,
+    ) -> Option<Box<dyn Landing>> {
+        let len = usize::try_from(len).unwrap();
+        let arrival = Arrival::new(client, POOL.get()?, landing, len, over, |_| ())?;
+        Some(Box::new(arrival))
     }
 }
 

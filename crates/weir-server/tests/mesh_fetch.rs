@@ -1,0 +1,151 @@
+//! Bytes of other nodes for clients: what may be asked for, how they arrive, and what happens
+//! when slots or the pool are all taken.
+
+mod mesh;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_util::task::LocalSpawnExt;
+use mesh::{make_pool, Memory, Mesh};
+use weir_core::node::landing::{Failed, LANDINGS};
+use weir_core::proto::peer::LogRange;
+use weir_core::proto::{self, Caller, Fetch, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
+use weir_core::types::ClientId;
+use weir_server::node::ClientMemory;
+
+fn range(rank: u16, pos: u64, len: u64) -> LogRange {
+    LogRange {
+        rank,
+        slab: 0,
+        pos,
+        len,
+    }
+}
+
+/// Takes a client of server 0 in.
+fn admit(mesh: &Mesh, id: u32) -> Arc<Memory> {
+    let memory = Arc::new(Memory::fresh());
+    let mut node = mesh.nodes[0].borrow_mut();
+    node.admit(ClientId(id), 100 + id, Arc::clone(&memory));
+    memory
+}
+
+type Reply = Rc<Cell<Option<Result<Vec<Landing>, FsError>>>>;
+
+/// Asks, and lets run what can; the reply comes when it comes.
+fn ask(mesh: &mut Mesh, id: u32, reads: Vec<Vec<LogRange>>) -> Reply {
+    let server = mesh.server(0);
+    let mut request = Vec::new();
+    proto::request(Fetch { reads }, &mut request);
+    let reply = Reply::default();
+    let answer = Rc::clone(&reply);
+    let asked = async move {
+        let reply = server.serve(Caller::Client(ClientId(id)), &request).await;
+        answer.set(Some(proto::reply::<Fetch>(&reply)));
+    };
+    mesh.pool.spawner().spawn_local(asked).unwrap();
+    mesh.settle();
+    reply
+}
+
+#[test]
+fn pieces_arrive_one_behind_the_other() {
+    let pool = make_pool();
+    let mut mesh = Mesh::new(3, 1);
+    let client = admit(&mesh, 1);
+    for rank in [1_u8, 2] {
+        let store = &mesh.stores[usize::from(rank)];
+        for (i, byte) in (0..=255).cycle().zip(&mut store.0.borrow_mut().bytes) {
+            *byte = rank ^ i;
+        }
+    }
+    let reads = vec![
+        vec![range(1, 10, 3), range(1, 0, 2)],
+        vec![range(2, 250, 20)],
+    ];
+    let landings = ask(&mut mesh, 1, reads).take().unwrap().unwrap();
+    let mut came = Vec::new();
+    for (landing, len) in landings.iter().zip([5, 20]) {
+        let slot = &client.landings()[usize::from(landing.slot)];
+        assert_eq!(slot.arrived(), Ok(u32::try_from(len).unwrap()));
+        let mut bytes = vec![0; len];
+        pool.read(usize::try_from(landing.at).unwrap(), &mut bytes);
+        came.push(bytes);
+    }
+    assert_eq!(came[0], [11, 10, 13, 1, 0]);
+    assert_eq!(came[1][..7], [248, 249, 254, 255, 252, 253, 2]);
+    // What the other server does not have does not come, and is said so.
+    let landings = ask(&mut mesh, 1, vec![vec![range(2, 1 << 40, 5)]]);
+    let landing = landings.take().unwrap().unwrap()[0];
+    let slot = &client.landings()[usize::from(landing.slot)];
+    assert_eq!(slot.arrived(), Err(Failed));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    make_pool();
+    let mut mesh = Mesh::new(2, 1);
+    admit(&mesh, 1);
+    let many = vec![vec![range(1, 0, 1); FETCH_PIECES / 2 + 1]; 2];
+    for (id, reads, why) in [
+        (1, vec![vec![]], FsError::Malformed),
+        (1, vec![vec![range(0, 0, 1)]], FsError::Malformed),
+        (1, vec![vec![range(2, 0, 1)]], FsError::Malformed),
+        (1, vec![vec![range(1, 0, 0)]], FsError::Malformed),
+        (
+            1,
+            vec![vec![range(1, 0, 1), range(0, 0, 1)]],
+            FsError::Malformed,
+        ),
+        (1, vec![vec![range(1, 0, FETCH_BYTES + 1)]], FsError::TooBig),
+        (
+            1,
+            vec![vec![range(1, 0, u64::MAX), range(1, 0, u64::MAX)]],
+            FsError::TooBig,
+        ),
+        (1, many, FsError::TooBig),
+        (7, vec![vec![range(1, 0, 1)]], FsError::NotPermitted),
+    ] {
+        assert_eq!(ask(&mut mesh, id, reads).take(), Some(Err(why)));
+    }
+    assert_eq!(mesh.server(0).pool_use().0, 0);
+}
+
+#[test]
+fn who_finds_no_place_waits_until_one_is_given_back_or_its_holder_is_gone() {
+    make_pool();
+    let mut mesh = Mesh::new(2, 1);
+    let read = || vec![range(1, 0, 100)];
+    // All slots of one client.
+    let first = admit(&mesh, 0);
+    let landings = ask(&mut mesh, 0, vec![read(); LANDINGS + 5]).take();
+    assert_eq!(landings.unwrap().unwrap().len(), LANDINGS);
+    let waits = ask(&mut mesh, 0, vec![read()]);
+    mesh.server(0).look_for_room();
+    mesh.settle();
+    assert!(waits.take().is_none() && mesh.server(0).awaits_room());
+    first.landings()[17].release();
+    mesh.server(0).look_for_room();
+    mesh.settle();
+    assert_eq!(waits.take().unwrap().unwrap()[0].slot, 17);
+    // All of the pool.
+    let (used, all) = mesh.server(0).pool_use();
+    let clients = u32::try_from(all / used).unwrap();
+    for id in 1..clients {
+        admit(&mesh, id);
+        let landings = ask(&mut mesh, id, vec![read(); LANDINGS]).take();
+        assert_eq!(landings.unwrap().unwrap().len(), LANDINGS);
+    }
+    assert_eq!(mesh.server(0).pool_use(), (all, all));
+    admit(&mesh, clients);
+    let waits = ask(&mut mesh, clients, vec![read(); 3]);
+    mesh.server(0).look_for_room();
+    mesh.settle();
+    assert!(waits.take().is_none());
+    mesh.nodes[0].borrow_mut().gone(ClientId(1), 200);
+    mesh.server(0).look_for_room();
+    mesh.settle();
+    assert_eq!(waits.take().unwrap().unwrap().len(), 3);
+}
