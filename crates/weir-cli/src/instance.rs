@@ -6,11 +6,14 @@ use anyhow::{Context, Result};
 use weir_config::{Budgets, Config, Machine};
 use weir_core::names::{LaminateOn, Policy, Visibility};
 use weir_core::proto::{Stop, Welcome};
+use weir_core::roster::Roster;
 use weir_core::types::Rank;
+use weir_fabric::ofi::Bound;
 use weir_server::control::Control;
 use weir_server::rules::{Rule, Sharing};
 use weir_server::{Options, Several, StorageDir};
 
+use crate::launch::endpoint::Opened;
 use crate::place::Claim;
 use crate::serve::Membership;
 
@@ -106,6 +109,7 @@ fn several(membership: Membership) -> Result<Several> {
         part,
         roster,
         listener,
+        opened,
     } = membership;
     let addresses: Vec<_> = roster.members().iter().map(|m| m.address).collect();
     let address = listener.local_addr()?;
@@ -114,6 +118,7 @@ fn several(membership: Membership) -> Result<Several> {
     // The clock tells the lives of one server apart.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     Ok(Several {
+        endpoint: endpoint(opened, &roster),
         listener,
         membership: weir_fabric::Membership {
             instance: part.instance,
@@ -123,6 +128,32 @@ fn several(membership: Membership) -> Result<Several> {
             addresses,
         },
     })
+}
+
+/// The server's endpoint among the others', if all talk over libfabric; one line says what they
+/// talk over otherwise, and why.
+fn endpoint(opened: Opened, roster: &Roster) -> Option<(Bound, Vec<Vec<u8>>)> {
+    let bound = match opened {
+        Opened::Unwanted => return None,
+        Opened::Unusable(why) => {
+            tracing::warn!("servers talk over TCP; libfabric: {why}");
+            return None;
+        }
+        Opened::Bound(bound) => bound,
+    };
+    match roster.endpoints() {
+        Ok(names) => {
+            tracing::info!(provider = bound.provider(), "servers talk over libfabric");
+            Some((bound, names))
+        }
+        Err(rank) => {
+            tracing::warn!(
+                "servers talk over TCP; server {} is not reached over libfabric",
+                rank.0
+            );
+            None
+        }
+    }
 }
 
 /// A connection to the server of an instance.

@@ -67,6 +67,7 @@ mod tests {
             rank: Rank(0),
             host: "a".into(),
             address: "10.0.0.1:4000".parse().unwrap(),
+            endpoint: None,
         };
         let roster = Roster::new(InstanceId([1; 16]), vec![member]).unwrap();
         write(dir.path(), &serde_json::to_string(&roster).unwrap()).unwrap();

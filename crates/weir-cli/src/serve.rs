@@ -11,7 +11,7 @@ use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -21,6 +21,7 @@ use weir_core::types::Rank;
 
 use crate::instance;
 use crate::launch::address::fabric_listener;
+use crate::launch::endpoint::{self, Opened};
 use crate::launch::server::{read_line, to_line, Ended, Go, Launch, Part, Ready, Word};
 use crate::place::{claim, Burial, Claim, Claimed, Parent};
 use crate::roster;
@@ -58,6 +59,8 @@ pub struct Membership {
     pub roster: Roster,
     /// Where it listens: the roster's address of its rank.
     pub listener: TcpListener,
+    /// What became of libfabric.
+    pub opened: Opened,
 }
 
 /// Listens for the other servers and waits to be told of them; `None` for the only one.
@@ -66,18 +69,23 @@ fn join(launch: &Launch, claim: &Claim, stdin: &mut impl BufRead) -> Result<Opti
         return Ok(None);
     };
     roster::write_secret(&claim.run_dir, &part.secret)?;
+    let fabric = settings(launch)?.fabric;
     let listener = match part.again {
         Some(address) => {
             // An empty one among others that are not would be wrong about all that it had.
             ensure!(claim.takes_up, "nothing is left to go on with");
             TcpListener::bind(address).with_context(|| format!("listening at {address} again"))?
         }
-        None => fabric_listener(&settings(launch)?.fabric, &part.host, part.share > 1)?,
+        None => fabric_listener(&fabric, &part.host, part.share > 1)?,
     };
     let address = listener.local_addr()?;
+    let opened = endpoint::open(&fabric, address.ip());
     if part.again.is_none() {
-        let run_dir = claim.run_dir.clone();
-        say(&Word::Bound { address, run_dir })?;
+        say(&Word::Bound {
+            address,
+            run_dir: claim.run_dir.clone(),
+            endpoint: opened.endpoint(),
+        })?;
         let Go {} = read_line(stdin).context("nobody is left to tell of the other servers")?;
     }
     let roster = roster::read(&claim.run_dir)?.context("there is no roster")?;
@@ -88,10 +96,15 @@ fn join(launch: &Launch, claim: &Claim, stdin: &mut impl BufRead) -> Result<Opti
             && listed == Some(address),
         "the roster is of another instance"
     );
+    if let (Ok(_), Opened::Unusable(why)) = (roster.endpoints(), &opened) {
+        // Who comes back cannot talk over anything else than the others.
+        bail!("the others talk over libfabric, which cannot be used any more: {why}");
+    }
     Ok(Some(Membership {
         part: part.clone(),
         roster,
         listener,
+        opened,
     }))
 }
 

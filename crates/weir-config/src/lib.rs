@@ -28,10 +28,10 @@ pub use environment::{Environment, INTERNAL_VARIABLES};
 pub use error::{ConfigError, Origin, Problem};
 pub use load::{find_file, Loaded, Sources};
 pub use machine::{Budgets, Machine};
-pub use network::{FabricAddress, Ports, Words};
+pub use network::{FabricAddress, Ports, Provider, Words};
 pub use patterns::Patterns;
 pub use settings::{Config, KeyInfo, SectionInfo, SECTIONS};
 pub use types::{
     Budget, Directories, HugePages, LaminateOn, LogLevel, Method, MountPrefix, ReportFormat,
-    Setting, Size, Visibility, Warm,
+    Setting, Size, Transport, Visibility, Warm,
 };

@@ -55,6 +55,38 @@ impl Setting for FabricAddress {
     }
 }
 
+/// A provider of libfabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Provider {
+    /// The best that there is.
+    Auto,
+    /// By its name there.
+    Named(String),
+}
+
+impl Setting for Provider {
+    const SHAPE: &'static str = "\"auto\" or a provider's name (\"cxi\", \"tcp;ofi_rxm\")";
+
+    fn from_text(text: &str, _: &Environment) -> Result<Self, Bad> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "_-;".contains(c);
+        match text {
+            "auto" => Ok(Self::Auto),
+            name if (1..=64).contains(&name.len()) && name.chars().all(allowed) => {
+                Ok(Self::Named(name.to_owned()))
+            }
+            _ => Err(format!("expected {}", Self::SHAPE).into()),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Auto => quoted("auto"),
+            Self::Named(name) => quoted(name),
+        }
+    }
+}
+
 /// Ports that a server may listen on, both ends included; 0 and 0 for any that is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ports {
@@ -126,6 +158,16 @@ mod tests {
         assert_eq!(read("fd00::/8"), network("fd00::", 8));
         for bad in ["", "10.1.0.0/33", "10.1.0.0/x", "a b", "much-too-long-name"] {
             assert_eq!(read::<FabricAddress>(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn providers_are_named_as_libfabric_does() {
+        let named = Provider::Named("tcp;ofi_rxm".into());
+        assert_eq!(read("tcp;ofi_rxm"), Some(named));
+        assert_eq!(read("auto"), Some(Provider::Auto));
+        for bad in ["", "a b", "tcp,cxi", &"x".repeat(65)] {
+            assert_eq!(read::<Provider>(bad), None, "{bad}");
         }
     }
 

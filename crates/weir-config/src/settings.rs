@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::environment::Environment;
-use crate::network::{FabricAddress, Ports, Words};
+use crate::network::{FabricAddress, Ports, Provider, Words};
 use crate::patterns::Patterns;
 use crate::types::{
     Bad, Budget, Directories, HugePages, LaminateOn, LogLevel, Method, MountPrefix, Raw,
-    ReportFormat, Setting, Visibility, Warm,
+    ReportFormat, Setting, Transport, Visibility, Warm,
 };
 
 /// A section of `weir.toml`.
@@ -237,6 +237,12 @@ settings! {
         address: FabricAddress = "auto",
         /// The ports to choose from, where a firewall wants to know them.
         ports: Ports = "any",
+        /// What carries what servers ask each other. `libfabric` is looked for at run time
+        /// (libfabric.so.1); where a server cannot use it, all use TCP, and the servers' logs and
+        /// `weir doctor` say why. `auto` takes it only for networks that are faster than by TCP.
+        transport: Transport = "tcp",
+        /// Which of libfabric's providers.
+        provider: Provider = "auto",
     }
 
     /// The log of the server.

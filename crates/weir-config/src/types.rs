@@ -421,6 +421,18 @@ words! {
 }
 
 words! {
+    /// What carries what servers ask each other.
+    Transport, "\"tcp\", \"libfabric\" or \"auto\"" {
+        /// TCP.
+        Tcp = "tcp",
+        /// libfabric, where it can be used.
+        Libfabric = "libfabric",
+        /// libfabric where it has a provider for a network that is faster than by TCP.
+        Auto = "auto",
+    }
+}
+
+words! {
     /// How much the server writes to its log.
     LogLevel, "\"off\", \"error\", \"warn\", \"info\", \"debug\" or \"trace\"" {
         /// Nothing.

@@ -6,7 +6,8 @@
 //! Invariants of a [`Roster`], also of one that was read from a file or the network:
 //! - ranks are 0 to n - 1 in order, and n is 1 to [`MEMBERS_MOST`];
 //! - a host's name is 1 to [`HOST_BYTES_MOST`] letters, digits and `.-_:`;
-//! - every address can be connected to, and no two are the same.
+//! - every address can be connected to, and no two are the same;
+//! - a libfabric endpoint has a provider and a name of 1 to [`ENDPOINT_BYTES_MOST`] bytes each.
 //!
 //! Left out: how it travels, and files (the command's business; JSON there, any serde format
 //! here). A [`Secret`] is not part of it.
@@ -22,6 +23,9 @@ use crate::types::Rank;
 
 /// The most servers of an instance.
 pub const MEMBERS_MOST: usize = 16_384;
+
+/// The longest name of a libfabric endpoint, and of a provider, bytes.
+pub const ENDPOINT_BYTES_MOST: usize = 512;
 
 /// The longest name of a host: RFC 1035.
 pub const HOST_BYTES_MOST: usize = 253;
@@ -54,6 +58,9 @@ pub enum RosterError {
     /// Two servers of one address.
     #[error("two servers have the address {0}")]
     Doubled(SocketAddr),
+    /// A libfabric endpoint without a provider, or with a name that is too long.
+    #[error("server {0} has no valid libfabric endpoint")]
+    Endpoint(u16),
     /// Not 32 or 64 hexadecimal digits.
     #[error("expected {0} hexadecimal digits")]
     Digits(usize),
@@ -145,20 +152,45 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn unhex<const N: usize>(text: &str) -> Result<[u8; N], RosterError> {
-    let refused = RosterError::Digits(2 * N);
-    let digits = text.as_bytes();
-    if digits.len() != 2 * N {
-        return Err(refused);
+    let bytes = unhex_all(text).and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or(RosterError::Digits(2 * N))
+}
+
+fn unhex_all(text: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let digit = |digit: u8| char::from(digit).to_digit(16);
+    let byte = |[high, low]: &[u8; 2]| u8::try_from(digit(*high)? << 4 | digit(*low)?).ok();
+    let bytes = pairs.iter().map(byte).collect();
+    rest.is_empty().then_some(bytes).flatten()
+}
+
+/// By what a server is reached over libfabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// Of which provider.
+    pub provider: String,
+    /// What it is called there.
+    pub name: EndpointName,
+}
+
+/// The name of a libfabric endpoint: bytes, hexadecimal digits in text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct EndpointName(pub Vec<u8>);
+
+impl From<EndpointName> for String {
+    fn from(name: EndpointName) -> String {
+        hex(&name.0)
     }
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
-        let digit = |i: usize| char::from(pair[i]).to_digit(16);
-        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
-            return Err(refused);
-        };
-        *byte = u8::try_from(high << 4 | low).unwrap_or_default();
+}
+
+impl TryFrom<String> for EndpointName {
+    type Error = RosterError;
+
+    fn try_from(text: String) -> Result<Self, RosterError> {
+        let bytes = unhex_all(&text).ok_or(RosterError::Digits(text.len()))?;
+        Ok(EndpointName(bytes))
     }
-    Ok(bytes)
 }
 
 /// One server.
@@ -170,6 +202,9 @@ pub struct Member {
     pub host: String,
     /// Where other servers reach it.
     pub address: SocketAddr,
+    /// And over libfabric, if it has an endpoint there.
+    #[serde(default)]
+    pub endpoint: Option<Endpoint>,
 }
 
 /// The servers of an instance, by rank.
@@ -226,6 +261,19 @@ impl Roster {
         self.members.get(usize::from(rank.0))
     }
 
+    /// The endpoints' names by rank, if all have one of the same provider; else the first that
+    /// has not.
+    pub fn endpoints(&self) -> Result<Vec<Vec<u8>>, Rank> {
+        let provider = |member: &Member| member.endpoint.as_ref().map(|e| e.provider.clone());
+        let common = self.members.first().and_then(provider);
+        let name = |member: &Member| {
+            let endpoint = member.endpoint.as_ref();
+            let same = endpoint.filter(|endpoint| Some(&endpoint.provider) == common.as_ref());
+            same.map(|same| same.name.0.clone()).ok_or(member.rank)
+        };
+        self.members.iter().map(name).collect()
+    }
+
     /// How many servers.
     pub fn servers(&self) -> u16 {
         u16::try_from(self.members.len()).expect("at most MEMBERS_MOST")
@@ -250,6 +298,11 @@ impl Member {
                 address: self.address,
             });
         }
+        let fits = |len| (1..=ENDPOINT_BYTES_MOST).contains(&len);
+        let good = |e: &Endpoint| fits(e.provider.len()) && fits(e.name.0.len());
+        if !self.endpoint.as_ref().is_none_or(good) {
+            return Err(RosterError::Endpoint(rank));
+        }
         Ok(())
     }
 }
@@ -272,7 +325,40 @@ mod tests {
             rank: Rank(rank),
             host: host.into(),
             address: address.parse().unwrap(),
+            endpoint: None,
         }
+    }
+
+    fn reached(member: Member, provider: &str, name: &[u8]) -> Member {
+        let (provider, name) = (provider.to_owned(), EndpointName(name.to_vec()));
+        let endpoint = Some(Endpoint { provider, name });
+        Member { endpoint, ..member }
+    }
+
+    #[test]
+    fn libfabric_is_for_all_by_one_provider_or_for_none() {
+        let two = [member(0, "a", "10.0.0.1:1"), member(1, "b", "10.0.0.2:1")];
+        let [a, b] = two.clone();
+        assert_eq!(roster(two.to_vec()).unwrap().endpoints(), Err(Rank(0)));
+        let one = vec![reached(a.clone(), "tcp", &[1]), b.clone()];
+        assert_eq!(roster(one).unwrap().endpoints(), Err(Rank(1)));
+        let other = vec![
+            reached(a.clone(), "tcp", &[1]),
+            reached(b.clone(), "cxi", &[2]),
+        ];
+        assert_eq!(roster(other).unwrap().endpoints(), Err(Rank(1)));
+        let both = vec![
+            reached(a.clone(), "cxi", &[1]),
+            reached(b, "cxi", &[0xFE, 2]),
+        ];
+        let both = roster(both).unwrap();
+        assert_eq!(both.endpoints(), Ok(vec![vec![1], vec![0xFE, 2]]));
+        let bytes = postcard::to_stdvec(&both).unwrap();
+        assert_eq!(postcard::from_bytes::<Roster>(&bytes).unwrap(), both);
+        for bad in [reached(a.clone(), "", &[1]), reached(a, "cxi", &[7; 513])] {
+            assert_eq!(roster(vec![bad]), Err(RosterError::Endpoint(0)));
+        }
+        assert!(EndpointName::try_from("abc".to_owned()).is_err());
     }
 
     fn roster(members: Vec<Member>) -> Result<Roster, RosterError> {

@@ -56,6 +56,8 @@ needs! {
     HDF5_OPENMPI: "h5pcc.openmpi" from "libhdf5-openmpi-dev";
     /// h5dump and its like.
     HDF5_TOOLS: "h5dump" from "hdf5-tools";
+    /// libfabric, which its headers need.
+    LIBFABRIC: "/usr/include/rdma/fabric.h" from "libfabric-dev";
     /// `PnetCDF` (Open MPI's).
     PNETCDF: "/usr/include/pnetcdf.h" from "libpnetcdf-dev";
     /// ncvalidator and its like.

@@ -53,6 +53,19 @@ const FOUR: &[&str] = &[
     "--set",
     "memory.warm=256M",
 ];
+/// The same, over libfabric.
+const FOUR_LIBFABRIC: &[&str] = &[
+    "--servers",
+    "4",
+    "--memory",
+    "1G",
+    "--set",
+    "memory.warm=256M",
+    "--set",
+    "fabric.transport=libfabric",
+    "--set",
+    "fabric.provider=tcp;ofi_rxm",
+];
 /// What a test may take, unless `WEIR_TEST_LIMIT_S` says otherwise.
 const LIMIT_S: u64 = 300;
 
@@ -263,6 +276,14 @@ const CHECKS: &[Check] = &[
             "several::large_scattered_and_listed_reads_of_what_others_hold",
             What::Shell("shell/batches.sh", &[("c/batches.c", Compiler::C)]),
             C,
+        )
+    },
+    Check {
+        weir_options: Some(FOUR_LIBFABRIC),
+        ..check(
+            "several::what_one_server_does_the_others_see_over_libfabric",
+            What::Shell("shell/ranks_libfabric.sh", &[]),
+            &[needs::PYTHON, needs::LIBFABRIC],
         )
     },
     Check {

@@ -6,6 +6,7 @@
 //!
 //! Left out: anything that needs an instance to run.
 
+mod libfabric;
 mod limits;
 mod nodes;
 mod preload;
@@ -81,6 +82,7 @@ fn examine(patient: &Patient<'_>) -> Vec<Finding> {
     findings.extend(limits::check(patient));
     findings.extend(preload::check(patient));
     findings.extend(nodes::check(patient));
+    findings.push(libfabric::check(patient));
     findings
 }
 

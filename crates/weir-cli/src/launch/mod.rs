@@ -31,9 +31,11 @@
 //! | `agent` | one node's part: the state machine |
 //! | `root` | the starter's end |
 //! | `address` | where a server listens for others |
+//! | `endpoint` | its endpoint of libfabric |
 
 pub mod address;
 pub mod agent;
+pub mod endpoint;
 pub mod hosts;
 mod join;
 mod link;

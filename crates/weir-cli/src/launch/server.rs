@@ -26,7 +26,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{anyhow, Context, Result};
 use serde::{Deserialize, Serialize};
-use weir_core::roster::{InstanceId, Secret};
+use weir_core::roster::{Endpoint, InstanceId, Secret};
 
 use crate::exit::Failure;
 use crate::instance::Report;
@@ -78,6 +78,8 @@ pub enum Word {
         address: SocketAddr,
         /// Its run directory.
         run_dir: PathBuf,
+        /// Its libfabric endpoint, if it has one.
+        endpoint: Option<Endpoint>,
     },
     /// Clients may come.
     Ready(Ready),

@@ -116,13 +116,13 @@ pub struct Choice {
 
 /// An endpoint that has a name, and does nothing yet.
 pub struct Bound {
-    endpoint: Endpoint,
+    endpoint: Box<Endpoint>,
 }
 
 impl Bound {
     /// Opens what is chosen.
     pub fn open(choice: &Choice) -> Result<Bound, Unusable> {
-        let endpoint = Endpoint::open(choice)?;
+        let endpoint = Box::new(Endpoint::open(choice)?);
         Ok(Bound { endpoint })
     }
 
@@ -227,7 +227,7 @@ impl Libfabric {
         };
         let thread = std::thread::Builder::new()
             .name("weir-fabric".to_owned())
-            .spawn(move || Thread::new(bound.endpoint, membership, names, timing, ends).run())?;
+            .spawn(move || Thread::new(*bound.endpoint, membership, names, timing, ends).run())?;
         Ok(Libfabric {
             commands,
             events,

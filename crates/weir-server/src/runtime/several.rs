@@ -17,8 +17,9 @@ use weir_core::node::region::Hub;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Caller, FsError, ServerStatus};
 use weir_core::types::{ClientId, Rank};
-use weir_fabric::bulk::{Asker, Landing, Piece};
-use weir_fabric::{CallId, Event, Fabric, Membership, Message, Tcp, Timing};
+use weir_fabric::bulk::{Asker, Landing, Piece, Shelf};
+use weir_fabric::ofi::Bound;
+use weir_fabric::{CallId, Event, Fabric, Libfabric, Membership, Message, Tcp, Timing};
 use weir_store::slab::SlabId;
 use weir_store::slabmap::SlabMap;
 
@@ -45,6 +46,26 @@ pub struct Several {
     pub listener: TcpListener,
     /// Who they are.
     pub membership: Membership,
+    /// Its libfabric endpoint and those of all by rank, if that is what they talk over.
+    pub endpoint: Option<(Bound, Vec<Vec<u8>>)>,
+}
+
+impl Several {
+    /// The fabric, over what all talk, and its shorter way for bytes of logs, if it has one.
+    fn join(
+        self,
+        shelf: Arc<dyn Shelf>,
+        rouse: impl Fn() + Send + 'static,
+    ) -> std::io::Result<(Rc<dyn Fabric>, Option<Asker>)> {
+        let (me, timing) = (self.membership, Timing::default());
+        if let Some((bound, names)) = self.endpoint {
+            let fabric = Libfabric::start(bound, me, names, timing, rouse)?;
+            return Ok((Rc::new(fabric), None));
+        }
+        let fabric = Tcp::with_shelf(self.listener, me, timing, shelf, rouse)?;
+        let reads = fabric.reads().clone();
+        Ok((Rc::new(fabric), Some(reads)))
+    }
 }
 
 type Waiting = Rc<RefCell<HashMap<CallId, oneshot::Sender<Result<Answer, Lost>>>>>;
@@ -53,7 +74,7 @@ type Outbox = Rc<RefCell<Vec<(Serial, Vec<u8>)>>>;
 /// The other servers, for the logic.
 struct Others {
     fabric: Rc<dyn Fabric>,
-    reads: Asker,
+    reads: Option<Asker>,
     waiting: Waiting,
 }
 
@@ -69,10 +90,11 @@ impl Net for Others {
             let (slab, pos) = (range.slab, range.pos);
             Some(Piece { slab, len, pos })
         };
-        let Some(pieces) = ranges.iter().map(piece).collect::<Option<Vec<_>>>() else {
+        let pieces = ranges.iter().map(piece).collect::<Option<Vec<_>>>();
+        let (Some(reads), Some(pieces)) = (&self.reads, pieces) else {
             return Some(landing);
         };
-        self.reads.read(to, &pieces, landing);
+        reads.read(to, &pieces, landing);
         None
     }
 
@@ -135,10 +157,6 @@ impl Joined {
                 wake(sleeps);
             }
         };
-        let Several {
-            listener,
-            membership,
-        } = several;
         let storage: Vec<(&Path, u32)> = instance
             .storage_dirs()
             .iter()
@@ -147,10 +165,8 @@ impl Joined {
         let slabs = Arc::new(SlabMap::new(instance.shm_dir(), MAX_SLABS, &storage));
         let log = OwnLog(Arc::clone(&slabs));
         let shelf = Arc::new(OwnSlabs(slabs));
-        let fabric = Tcp::with_shelf(listener, membership, Timing::default(), shelf, rouse)
-            .map_err(ServerError::Thread)?;
-        let reads = fabric.reads().clone();
-        let fabric: Rc<dyn Fabric> = Rc::new(fabric);
+        let joined = several.join(shelf, rouse);
+        let (fabric, reads) = joined.map_err(ServerError::Thread)?;
         let waiting = Waiting::default();
         let net = Others {
             fabric: Rc::clone(&fabric),

@@ -16,13 +16,18 @@ impl Agent {
         let host = local.seat.host.clone();
         let failed = |why, lives| Failed { host, why, lives };
         match word {
-            Some(Word::Bound { address, run_dir }) => {
+            Some(Word::Bound {
+                address,
+                run_dir,
+                endpoint,
+            }) => {
                 local.bound = true;
                 local.run_dir = Some(run_dir);
                 self.members.push(Member {
                     rank: Rank(local.seat.rank),
                     host: local.seat.host.clone(),
                     address,
+                    endpoint,
                 });
             }
             Some(Word::Ready(ready)) if self.started => {
