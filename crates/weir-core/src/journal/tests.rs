@@ -100,7 +100,7 @@ fn act(shard: &mut Shard<'_>, known: &mut Vec<Ino>, (what, a, b): (u8, u8, u8), 
         10 => {
             let set = SetAttr {
                 mode: Some(u32::from(a)),
-                policy: (a % 3 == 0).then(|| Policy {
+                policy: (a % 3 == 0).then_some(Policy {
                     visibility: Visibility::ReadAfterLaminate,
                     laminate_on: LaminateOn::Close,
                 }),
