@@ -302,6 +302,14 @@ impl Process<'_> {
 }
 
 impl Host for Process<'_> {
+    fn append(&self, ino: Ino, length: u64, reserved: Option<u64>) -> Result<u64, Errno> {
+        self.call(proto::Append {
+            ino,
+            length,
+            reserved,
+        })
+    }
+
     fn audits(&self) -> bool {
         false
     }

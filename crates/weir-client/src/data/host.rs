@@ -57,6 +57,9 @@ pub trait Host {
     fn is_left_behind(&self) -> bool;
     /// Makes what was written to a file visible to other nodes.
     fn publish(&self, ino: Ino) -> Result<(), Errno>;
+    /// Where the next `length` bytes of an append go, in a file that several nodes write;
+    /// `reserved` is the place that was taken on this node, if one was.
+    fn append(&self, ino: Ino, length: u64, reserved: Option<u64>) -> Result<u64, Errno>;
     /// Whether each read is to be audited ([`Host::audit`]).
     fn audits(&self) -> bool;
     /// Lets the server look whether bytes that are about to be read were written by other

@@ -10,7 +10,7 @@ use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{
-    Attach, Attached, Audit, Flush, Lease, Lent, Locate, Located, Ping, Segment,
+    Append, Attach, Attached, Audit, Flush, Lease, Lent, Locate, Located, Ping, Segment,
 };
 use weir_core::types::Ino;
 use weir_store::slabmap::{SlabMap, Window};
@@ -104,6 +104,14 @@ impl Host for Session {
             return Ok(());
         }
         self.call(Flush { ino })
+    }
+
+    fn append(&self, ino: Ino, length: u64, reserved: Option<u64>) -> Result<u64, Errno> {
+        self.call(Append {
+            ino,
+            length,
+            reserved,
+        })
     }
 
     #[inline]

@@ -185,12 +185,29 @@ impl Stream {
         if place.block.size(host.cells()).saturating_add(length) > MAX_FILE_BYTES {
             return Err(Errno::FBIG);
         }
-        let offset = place.block.reserve_append(host.cells(), length);
+        let offset = Self::place_of_append(host, &place, ino, length)?;
         if self.grow(offset, bytes) {
             return Ok((offset, bytes.len()));
         }
         let done = self.write(host, ino, offset, bytes)?;
         Ok((offset, done))
+    }
+
+    /// Where `length` bytes are appended: nobody else's append gets them.
+    fn place_of_append<H: Host>(
+        host: &H,
+        place: &Place,
+        ino: Ino,
+        length: u64,
+    ) -> Result<u64, Errno> {
+        if place.block.shares_appends() {
+            return host.append(ino, length, None);
+        }
+        let offset = place.block.reserve_append(host.cells(), length);
+        if place.block.shares_appends() {
+            return host.append(ino, length, Some(offset));
+        }
+        Ok(offset)
     }
 
     /// Writes a first part of `bytes`, at least one byte.

@@ -29,7 +29,8 @@ pub struct FileBlock {
     pub size_version: AtomicU64,
     /// The first cell of the file's list: index + 1, 0 for none.
     pub head: AtomicU32,
-    reserved: AtomicU32,
+    /// 1: other nodes write the file too, and who appends asks its home where.
+    pub appends_elsewhere: AtomicU32,
     spare: [AtomicU64; 2],
     /// The stamp that the next record takes.
     pub next_stamp: AtomicU64,
@@ -52,6 +53,7 @@ impl FileBlock {
         self.head.store(0, Ordering::Relaxed);
         self.next_stamp.store(next_stamp, Ordering::Relaxed);
         self.append.store(0, Ordering::Relaxed);
+        self.appends_elsewhere.store(0, Ordering::Relaxed);
         self.epoch.fetch_add(1, Ordering::AcqRel);
         self.ino.store(ino, Ordering::Release);
     }
@@ -105,6 +107,21 @@ impl FileBlock {
             }
             core::hint::spin_loop();
         }
+    }
+
+    /// Lets who appends ask the file's home where, from now on (server only). The end of what
+    /// was reserved here: who reserves behind it has seen that it must ask.
+    pub fn share_appends(&self) -> u64 {
+        self.appends_elsewhere.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.append.load(Ordering::SeqCst)
+    }
+
+    /// Whether appends go where the file's home says. Asked after a reservation, too: the
+    /// server says so before it looks at what is reserved, so one of the two sees the other.
+    pub fn shares_appends(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.appends_elsewhere.load(Ordering::SeqCst) != 0
     }
 
     /// Reserves `length` bytes at the end of the file for an append: returns their
@@ -232,6 +249,6 @@ mod tests {
     #[test]
     fn format_of_a_block() {
         use crate::node::format::check_format;
-        check_format!(FileBlock: ino epoch trunc_stamp base_size size_version head next_stamp append);
+        check_format!(FileBlock: ino epoch trunc_stamp base_size size_version head appends_elsewhere next_stamp append);
     }
 }

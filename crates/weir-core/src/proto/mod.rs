@@ -343,6 +343,16 @@ operations! {
         ino: Ino,
     } -> Attached;
 
+    /// Where in a file that several nodes write the next `length` bytes of an append go.
+    append: Append {
+        /// The file, by its number in this node's table.
+        ino: Ino,
+        /// Bytes.
+        length: u64,
+        /// What the caller has reserved on this node, if it has.
+        reserved: Option<u64>,
+    } -> u64;
+
     /// Lends the caller a segment of at least `min_bytes`, if possible `want_bytes`.
     segment: Segment {
         /// The least that is of use.

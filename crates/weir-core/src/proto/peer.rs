@@ -294,6 +294,25 @@ peer_operations! {
         to: u64,
     } -> Option<Unseen>;
 
+    /// Lets programs of the asked server's node, and of others, append to a file where its home
+    /// says; the end of the file as the node sees it, with what is reserved for appends.
+    share_appends: ShareAppends {
+        /// The file.
+        ino: Ino,
+    } -> u64;
+
+    /// Where the next `length` bytes of an append go. At the file's home.
+    append: Append {
+        /// The file.
+        ino: Ino,
+        /// Bytes.
+        length: u64,
+        /// The end of the file as the asker's node sees it.
+        at_least: u64,
+        /// What a program of the asker's node reserved there, before it was told to ask.
+        reserved: Option<u64>,
+    } -> u64;
+
     /// Lets all nodes that write a file, but the asker's, publish what they wrote. At its
     /// home.
     pull: Pull {

@@ -67,6 +67,7 @@ impl<P: Platform> Cluster<P> {
             Request::RecordLock(op) => encoded(&self.record_lock(from, op).await),
             Request::TestLock(op) => encoded(&self.test_lock(from, op).await),
             Request::Lookup(op) => encoded(&self.lookup(&op.components).await),
+            Request::Append(op) => encoded(&self.append(op).await),
             Request::Audit(op) => encoded(&self.audit(from, op).await),
             Request::Status(_) => encoded(&Ok::<_, FsError>(self.status_here())),
             Request::Stop(_) => encoded(&self.stop(from)),
@@ -174,7 +175,9 @@ impl<P: Platform> Cluster<P> {
         // The size from which appends go on must be the file's, not the stand-in's.
         let ino = self.global(op.ino);
         let local = self.hold_here(ino, true).await?.ino;
-        self.node(|node| node.attach_client(id, local))
+        let attached = self.node(|node| node.attach_client(id, local))?;
+        self.attached_here(ino, local);
+        Ok(attached)
     }
 
     async fn find_anywhere(&self, op: proto::Find) -> Result<Option<proto::Child>, FsError> {

@@ -256,6 +256,9 @@ impl<P: Platform> Cluster<P> {
             self.renew_ask(ino);
             self.recall_leases(ino, Some(writer)).await;
         }
+        if new {
+            self.share_appends(ino, writer).await;
+        }
     }
 
     /// The nodes that may write a file of this server.
@@ -276,10 +279,14 @@ impl<P: Platform> Cluster<P> {
         let mut files = self.inner.files.borrow_mut();
         if let Some(writers) = files.writers.get_mut(&ino) {
             writers.remove(&writer);
-            if writers.is_empty() {
+            let unwritten = writers.is_empty();
+            if unwritten {
                 files.writers.remove(&ino);
             }
             drop(files);
+            if unwritten {
+                self.end_appends(ino);
+            }
             self.renew_ask(ino);
             let raw = |attr: Attr| attr.policy.visibility == Visibility::ReadAfterWrite;
             if self.node(|node| node.attr_of(ino)).is_ok_and(raw) {
@@ -482,6 +489,7 @@ impl<P: Platform> Cluster<P> {
             file.size = size;
             self.note(&Item::Published(ino, size, file.stored));
         }
+        self.cut_appends(ino, size);
         let holders: Vec<Rank> = {
             let files = self.inner.files.borrow();
             files
@@ -535,6 +543,7 @@ impl<P: Platform> Cluster<P> {
                 continue;
             }
             self.inner.files.borrow_mut().stand_ins.remove(&ino);
+            self.inner.shared_appends.borrow_mut().remove(&ino);
             self.forget_map(ino);
             let this = self.clone();
             self.spawn(async move {

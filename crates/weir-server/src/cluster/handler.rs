@@ -7,11 +7,12 @@ use weir_core::extent::Run;
 use weir_core::names::{Attr, FileType};
 use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
-    Assign, Audit, Back, Bury, Cut, DeadOwners, DropLocks, Enrol, Enrolled, Erase, Fetch, Find,
-    Flush, Forget, Freed, GetAttr, Handler, Hold, Laminate, Laminated, Lease, Link, List, Lock,
-    LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Published,
-    Pull, Put, Readlink, Recall, Release, Relink, Retire, Rmdir, Runs, Seal, SetAttr, Settled,
-    Status, Stop, TestLock, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
+    Append, Assign, Audit, Back, Bury, Cut, DeadOwners, DropLocks, Enrol, Enrolled, Erase, Fetch,
+    Find, Flush, Forget, Freed, GetAttr, Handler, Hold, Laminate, Laminated, Lease, Link, List,
+    Lock, LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir,
+    Published, Pull, Put, Readlink, Recall, Release, Relink, Retire, Rmdir, Runs, Seal, SetAttr,
+    Settled, ShareAppends, Status, Stop, TestLock, Truncate, Unlink, UnlockMoves, UnlockName,
+    UnseenHere, Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
@@ -206,6 +207,15 @@ impl<P: Platform> Handler for Asked<'_, P> {
 
     async fn unseen(&self, _: Rank, op: UnseenHere) -> Result<Option<Unseen>, FsError> {
         self.counted("unseen").unseen_here(&op)
+    }
+
+    async fn share_appends(&self, _: Rank, op: ShareAppends) -> Result<u64, FsError> {
+        Ok(self.counted("share_appends").share_appends_here(op.ino))
+    }
+
+    async fn append(&self, from: Rank, op: Append) -> Result<u64, FsError> {
+        self.at_home(op.ino)?;
+        self.counted("append").append_at_home(from, &op)
     }
 
     async fn pull(&self, from: Rank, op: Pull) -> Result<(), FsError> {

@@ -19,11 +19,13 @@
 //! | `files` | stand-ins, who holds and leases a file, sizes |
 //! | `publish`, `locate` | extents: making them known, finding them |
 //! | `fetch`, `pool` | bytes of other nodes, and where they arrive |
+//! | `append` | appends by several nodes |
 //! | `share`, `audit` | visibility and lamination; who reads too early |
 //! | `locks` | locks of files, at their homes |
 //! | `recover` | what is written down of this, and coming back |
 //! | `handler`, `client` | what peers and what clients ask |
 
+mod append;
 mod audit;
 mod client;
 mod dirs;
@@ -41,7 +43,7 @@ mod rename;
 mod share;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::rc::Rc;
 
@@ -137,6 +139,10 @@ struct Inner<P: Platform + 'static> {
     locks: RefCell<locks::LocksElsewhere>,
     paths: RefCell<share::Paths>,
     findings: RefCell<Vec<Finding>>,
+    /// Files of this server that several nodes write.
+    appends: RefCell<BTreeMap<Ino, append::Appends>>,
+    /// Files, of any server, whose home says where programs of this node append.
+    shared_appends: RefCell<BTreeSet<Ino>>,
     asked: RefCell<HashMap<&'static str, u64>>,
 }
 
@@ -174,6 +180,8 @@ impl<P: Platform> Cluster<P> {
                 locks: RefCell::default(),
                 paths: RefCell::default(),
                 findings: RefCell::default(),
+                appends: RefCell::default(),
+                shared_appends: RefCell::default(),
                 asked: RefCell::default(),
             }),
         }

@@ -3,9 +3,9 @@
 use weir_core::extent::ExtentIndex;
 use weir_core::names::Attr;
 use weir_core::proto::{
-    Allocate, Attach, Attached, Audit, Caller, Child, Create, Created, Entry, Fetch, Find, Flock,
-    Flush, FsError, FsStat, GetAttr, HeldLock, Hold, Laminate, Landing, Lease, Lent, Link, Locate,
-    Located, Lookup, Mkdir, OfdBatch, Operations, PathOf, Ping, Publish, Readdir, Readlink,
+    Allocate, Append, Attach, Attached, Audit, Caller, Child, Create, Created, Entry, Fetch, Find,
+    Flock, Flush, FsError, FsStat, GetAttr, HeldLock, Hold, Laminate, Landing, Lease, Lent, Link,
+    Locate, Located, Lookup, Mkdir, OfdBatch, Operations, PathOf, Ping, Publish, Readdir, Readlink,
     RecordLock, Rename, Rmdir, Seek, Segment, ServerStatus, SetAttr, Statfs, Status, Stop, Symlink,
     Sync, TestLock, Truncate, Unlink,
 };
@@ -150,6 +150,10 @@ impl<P: Platform> Operations for Node<'_, P> {
 
     fn flush(&mut self, _: Caller, op: Flush) -> Result<(), FsError> {
         self.attr_of(op.ino).map(drop)
+    }
+
+    fn append(&mut self, _: Caller, _: Append) -> Result<u64, FsError> {
+        Err(FsError::Invalid) // there are no others
     }
 
     fn audit(&mut self, _: Caller, _: Audit) -> Result<(), FsError> {

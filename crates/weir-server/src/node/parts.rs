@@ -228,6 +228,16 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
+    /// Lets who appends to a file ask where; the file's end, with what is reserved.
+    pub(crate) fn share_appends(&mut self, local: Ino) -> u64 {
+        let reserved = match self.block_of(local) {
+            Some(block) => self.open.blocks[block as usize].share_appends(),
+            None => 0,
+        };
+        let size = self.attr_now(local).map_or(0, |attr| attr.size);
+        size.max(reserved)
+    }
+
     /// A file's size is at least `size`, and it was written at `mtime_ns`.
     pub(crate) fn raise_to(&mut self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
         let attr = self.regular(ino)?;

@@ -1,0 +1,148 @@
+//! Appends by programs of several nodes to one file.
+//!
+//! While one node writes a file, its programs reserve the places of their appends in shared
+//! memory. When a second one opens it for writing, the home tells both: from then on each append
+//! asks the home, which hands out places one behind the other. Before it does, it learns how
+//! far each node has reserved, so that no two appends share bytes over the change either.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use weir_core::extent::MAX_OFFSET;
+use weir_core::proto::{self, peer, FsError};
+use weir_core::types::{Ino, Rank};
+
+use super::Cluster;
+use crate::node::Platform;
+
+/// Where appends to a file go.
+#[derive(Debug, Default)]
+pub struct Appends {
+    /// The next place.
+    next: u64,
+    /// What each node had reserved when it was told to ask.
+    reserved: BTreeMap<Rank, u64>,
+}
+
+impl Appends {
+    fn place(&mut self, from: Rank, op: &peer::Append, published: u64) -> Result<u64, FsError> {
+        if let Some(at) = op.reserved {
+            let upto = self.reserved.get(&from).copied().unwrap_or(0);
+            // It was counted when the node was told.
+            if at.checked_add(op.length).is_some_and(|end| end <= upto) {
+                return Ok(at);
+            }
+        }
+        let at = self.next.max(published).max(op.at_least);
+        let end = at.checked_add(op.length).filter(|end| *end <= MAX_OFFSET);
+        self.next = end.ok_or(FsError::TooBig)?;
+        Ok(at)
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    /// A node began to write a file of this server: if it is not the only one, places of
+    /// appends are handed out here.
+    pub(super) async fn share_appends(&self, ino: Ino, new: Rank) {
+        let writers = self.writers_of(ino);
+        if writers.len() < 2 {
+            return;
+        }
+        let known = self.inner.appends.borrow().contains_key(&ino);
+        let told: Vec<Rank> = match known {
+            true => vec![new],
+            false => writers,
+        };
+        self.inner.appends.borrow_mut().entry(ino).or_default();
+        let asked = told
+            .iter()
+            .map(|rank| self.call(*rank, peer::ShareAppends { ino }));
+        let ends = join_all(asked).await;
+        let mut all = self.inner.appends.borrow_mut();
+        let appends = all.entry(ino).or_default();
+        for (rank, end) in told.into_iter().zip(ends) {
+            // A node that is lost appends nothing any more.
+            let end = end.unwrap_or(0).min(MAX_OFFSET);
+            appends.next = appends.next.max(end);
+            appends.reserved.insert(rank, end);
+        }
+    }
+
+    /// Tells this node's programs to ask, those that write the file and those to come.
+    pub(super) fn share_appends_here(&self, ino: Ino) -> u64 {
+        self.inner.shared_appends.borrow_mut().insert(ino);
+        let local = self.local(ino);
+        local.map_or(0, |local| self.node(|node| node.share_appends(local)))
+    }
+
+    /// A client of this node was attached to a file.
+    pub(super) fn attached_here(&self, ino: Ino, local: Ino) {
+        if self.inner.shared_appends.borrow().contains(&ino) {
+            self.node(|node| node.share_appends(local));
+        }
+    }
+
+    /// Where a program of this node appends.
+    pub(super) async fn append(&self, op: proto::Append) -> Result<u64, FsError> {
+        let ino = self.global(op.ino);
+        let local = self.local(ino).ok_or(FsError::Stale)?;
+        let at_least = self.node(|node| node.attr_now(local))?.size;
+        let asked = peer::Append {
+            ino,
+            length: op.length,
+            at_least,
+            reserved: op.reserved,
+        };
+        self.call(ino.rank(), asked).await
+    }
+
+    pub(super) fn append_at_home(&self, from: Rank, op: &peer::Append) -> Result<u64, FsError> {
+        self.node(|node| node.writable(op.ino))?;
+        let published = self.published_size(op.ino);
+        let mut all = self.inner.appends.borrow_mut();
+        all.entry(op.ino).or_default().place(from, op, published)
+    }
+
+    /// A file was cut: appends go on at its end.
+    pub(super) fn cut_appends(&self, ino: Ino, size: u64) {
+        if let Some(appends) = self.inner.appends.borrow_mut().get_mut(&ino) {
+            appends.next = size;
+            appends.reserved.clear();
+        }
+    }
+
+    /// Nobody writes a file of this server any more.
+    pub(super) fn end_appends(&self, ino: Ino) {
+        self.inner.appends.borrow_mut().remove(&ino);
+        self.inner.shared_appends.borrow_mut().remove(&ino);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_follow_each_other_and_what_was_reserved_is_honoured() {
+        let ino = Ino::new(Rank(0), 0, 5);
+        let op = |length, at_least, reserved| peer::Append {
+            ino,
+            length,
+            at_least,
+            reserved,
+        };
+        let mut appends = Appends {
+            next: 100,
+            reserved: BTreeMap::from([(Rank(1), 100)]),
+        };
+        let mut place = |rank, op| appends.place(Rank(rank), &op, 40);
+        assert_eq!(place(2, op(10, 0, None)), Ok(100));
+        assert_eq!(place(1, op(20, 0, Some(80))), Ok(80), "it was counted");
+        assert_eq!(place(1, op(20, 0, Some(100))), Ok(110), "it was not");
+        assert_eq!(place(2, op(20, 0, Some(80))), Ok(130), "another node's");
+        assert_eq!(place(1, op(1, 1000, None)), Ok(1000), "its node knows more");
+        let most = op(MAX_OFFSET, 0, None);
+        assert_eq!(place(1, most), Err(FsError::TooBig));
+        assert_eq!(place(1, op(1, 0, Some(u64::MAX))), Ok(1001));
+    }
+}
