@@ -47,13 +47,16 @@ pub struct Lent {
     pub len: u64,
 }
 
+/// What was answered to the parts of a publish: its number, and by part.
+pub type Answered = (u64, BTreeMap<u32, Vec<LogRange>>);
+
 /// What a server knew as one of several.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     /// What it was publishing.
     pub in_flight: BTreeMap<Ino, Vec<(u64, Vec<Run>)>>,
     /// The last publish of each server to each file, and what was answered to its parts.
-    pub last: BTreeMap<(Ino, Rank), (u64, BTreeMap<u32, Vec<LogRange>>)>,
+    pub last: BTreeMap<(Ino, Rank), Answered>,
     /// Its slices, of any server's files.
     pub kept: HashMap<Ino, ExtentIndex>,
     /// The greatest stamp in them.
