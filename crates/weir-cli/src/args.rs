@@ -226,6 +226,9 @@ pub struct StatusArgs {
     /// Name or run directory (default: WEIR_INSTANCE, else all of the user).
     #[arg(value_name = "NAME")]
     pub instance: Option<String>,
+    /// Look twice, a second apart, and show what was written and read in between.
+    #[arg(long, conflicts_with = "json")]
+    pub rates: bool,
     /// For programs.
     #[arg(long)]
     pub json: bool,
@@ -243,6 +246,9 @@ pub struct LsArgs {
     /// Kind, mode, size and time (UTC) of each.
     #[arg(long, short = 'l')]
     pub long: bool,
+    /// Below each file, at which servers its bytes are, in memory and in files.
+    #[arg(long)]
+    pub layout: bool,
     /// Names that begin with a dot too.
     #[arg(long, short = 'a')]
     pub all: bool,

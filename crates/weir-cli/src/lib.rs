@@ -13,6 +13,7 @@ mod inject;
 mod instance;
 mod laminate;
 pub mod launch;
+mod layout;
 mod lock;
 mod manual;
 mod place;

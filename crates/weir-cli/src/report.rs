@@ -2,6 +2,7 @@
 //! to standard error, since standard output is the command's.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde_json::{json, Value};
 use weir_config::ReportFormat;
@@ -194,13 +195,35 @@ pub fn status(name: &str, prefix: &str, report: &Report, now_ns: i64) -> String 
     out + &refusals(report)
 }
 
-/// The state of an instance of several servers, for people: all together, then a line each.
-pub fn several(name: &str, prefix: &str, seen: &[Seen], now_ns: i64) -> String {
+/// What the servers that answered did, as if one had done it.
+pub fn sum_of_seen(seen: &[Seen]) -> Option<Report> {
     let reports: Vec<&Report> = seen
         .iter()
         .filter_map(|one| one.report.as_ref().ok())
         .collect();
-    let mut out = match sum(&reports) {
+    sum(&reports)
+}
+
+/// What was done between two looks, a second.
+pub fn rates(before: &Report, after: &Report, between: Duration) -> String {
+    let a_second = |name: &str| {
+        let more = counter(after, name).saturating_sub(counter(before, name));
+        let ms = u64::try_from(between.as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1);
+        more.saturating_mul(1000) / ms
+    };
+    format!(
+        "  rates     {}/s written, {}/s read, {} opens/s\n",
+        bytes(a_second("bytes_written")),
+        bytes(a_second("bytes_read")),
+        a_second("opens")
+    )
+}
+
+/// The state of an instance of several servers, for people: all together, then a line each.
+pub fn several(name: &str, prefix: &str, seen: &[Seen], now_ns: i64) -> String {
+    let mut out = match sum_of_seen(seen) {
         Some(all) => status(name, prefix, &all, now_ns),
         None => format!("{name} at {prefix}\n"),
     };
@@ -218,9 +241,14 @@ pub fn several(name: &str, prefix: &str, seen: &[Seen], now_ns: i64) -> String {
     for Seen { seat, report } in seen {
         let what = match report {
             Ok(report) => {
-                let live: u64 = report.tiers.iter().map(|tier| tier.live_bytes).sum();
+                let tiers = sum_of_tiers(report.tiers.iter());
+                let tiers = tiers.iter().map(|tier| {
+                    let (live, budget) = (bytes(tier.live_bytes), bytes(tier.budget_bytes));
+                    format!("{} {live} of {budget}", tier.name)
+                });
+                let tiers: Vec<String> = tiers.collect();
                 let (pid, clients) = (report.pid, report.clients);
-                format!("process {pid}, {clients} clients, {} of data", bytes(live))
+                format!("process {pid}, {clients} clients, {}", tiers.join(", "))
             }
             Err(why) => why.clone(),
         };
@@ -231,11 +259,7 @@ pub fn several(name: &str, prefix: &str, seen: &[Seen], now_ns: i64) -> String {
 
 /// The same for programs: the sum, and each.
 pub fn several_json(seen: &[Seen]) -> Value {
-    let reports: Vec<&Report> = seen
-        .iter()
-        .filter_map(|one| one.report.as_ref().ok())
-        .collect();
-    let mut value = sum(&reports).as_ref().map_or_else(|| json!({}), json);
+    let mut value = sum_of_seen(seen).as_ref().map_or_else(|| json!({}), json);
     value["servers"] = seen.len().into();
     value["each"] = seen
         .iter()
@@ -369,6 +393,16 @@ mod tests {
         );
         assert_eq!(all.tiers.len(), 2);
         assert_eq!(sum(&[]), None);
+    }
+
+    #[test]
+    fn rates_are_what_came_between_a_second() {
+        let (before, mut after) = (report(), report());
+        after.counters = vec![("bytes_written".into(), 7 << 20), ("opens".into(), 10)];
+        assert_eq!(
+            rates(&before, &after, Duration::from_millis(500)),
+            "  rates     8.00 MiB/s written, 0 B/s read, 6 opens/s\n"
+        );
     }
 
     #[test]

@@ -2,21 +2,26 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use weir_config::{Config, Environment};
-use weir_core::proto::{Entry, Lookup, Readdir, Status};
+use weir_core::proto::{Entry, FsError, GetAttr, Lookup, Readdir, Status};
+
+use weir_server::control::ControlError;
 
 use crate::args::{LsArgs, StatusArgs};
 use crate::exit::Failure;
-use crate::instance::Connection;
+use crate::instance::{Connection, Report};
 use crate::launch::agent;
 use crate::launch::message::Seen;
+use crate::layout::Layout;
 use crate::place::{self, Parent};
 use crate::run::live_run_dir;
 use crate::{report, roster};
 
+/// How long `weir status --rates` watches.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// How much of a directory is asked for at a time.
 const READDIR_BYTES: u32 = 256 << 10;
 
@@ -25,11 +30,11 @@ pub fn status(args: &StatusArgs, config: &Config, env: &Environment) -> Result<(
     let one = args.instance.is_some() || env.get("WEIR_INSTANCE").is_some();
     if one {
         let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
-        return Ok(show_status(&run_dir, args.json)?);
+        return Ok(show_status(&run_dir, args)?);
     }
     for run_dir in live(config, env) {
         // One that ends just now is none that runs.
-        if let Err(e) = show_status(&run_dir, args.json) {
+        if let Err(e) = show_status(&run_dir, args) {
             eprintln!("weir: {e:#}");
         }
     }
@@ -49,42 +54,56 @@ fn live(config: &Config, env: &Environment) -> Vec<PathBuf> {
     dirs.filter(|run_dir| !is_another(run_dir)).collect()
 }
 
-fn show_status(run_dir: &Path, as_json: bool) -> Result<()> {
-    let roster = roster::read(run_dir)?;
-    if let (Some(_), Some(seen)) = (roster, agent::status(run_dir)?) {
-        return show_several(run_dir, &seen, as_json);
-    }
-    let mut connection = Connection::to(run_dir)?;
-    let status = connection.call(Status {})?;
-    let prefix = connection.welcome().prefix.clone();
-    if as_json {
-        let mut json = report::json(&status);
-        json["run_dir"] = run_dir.display().to_string().into();
-        json["prefix"] = prefix.into();
-        println!("{json}");
-    } else {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
-        let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
-        print!(
-            "{}",
-            report::status(&name, &prefix, &status, i64::try_from(now)?)
-        );
-    }
-    Ok(())
+/// What an instance is like: of several servers, each.
+enum State {
+    One(Report),
+    Several(Vec<Seen>),
 }
 
-fn show_several(run_dir: &Path, seen: &[Seen], as_json: bool) -> Result<()> {
+impl State {
+    fn of(run_dir: &Path) -> Result<State> {
+        let roster = roster::read(run_dir)?;
+        if let (Some(_), Some(seen)) = (roster, agent::status(run_dir)?) {
+            return Ok(State::Several(seen));
+        }
+        Ok(State::One(Connection::to(run_dir)?.call(Status {})?))
+    }
+
+    fn sum(&self) -> Option<Report> {
+        match self {
+            State::One(report) => Some(report.clone()),
+            State::Several(seen) => report::sum_of_seen(seen),
+        }
+    }
+}
+
+fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
+    let state = State::of(run_dir)?;
     let prefix = Connection::to(run_dir)?.welcome().prefix.clone();
-    if as_json {
-        let mut json = report::several_json(seen);
+    if args.json {
+        let mut json = match &state {
+            State::One(report) => report::json(report),
+            State::Several(seen) => report::several_json(seen),
+        };
         json["run_dir"] = run_dir.display().to_string().into();
         json["prefix"] = prefix.into();
         println!("{json}");
-    } else {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
-        let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
-        let text = report::several(&name, &prefix, seen, i64::try_from(now)?);
-        print!("{text}");
+        return Ok(());
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+    let now_ns = i64::try_from(now)?;
+    let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
+    let text = match &state {
+        State::One(report) => report::status(&name, &prefix, report, now_ns),
+        State::Several(seen) => report::several(&name, &prefix, seen, now_ns),
+    };
+    print!("{text}");
+    if args.rates {
+        let begin = Instant::now();
+        std::thread::sleep(BETWEEN_LOOKS);
+        if let (Some(before), Some(after)) = (state.sum(), State::of(run_dir)?.sum()) {
+            print!("{}", report::rates(&before, &after, begin.elapsed()));
+        }
     }
     Ok(())
 }
@@ -118,12 +137,36 @@ pub fn list(args: &LsArgs, config: &Config, env: &Environment) -> Result<(), Fai
     };
     entries.retain(|entry| args.all || !entry.name.starts_with(b"."));
     entries.sort_by(|a, b| a.name.cmp(&b.name));
+    let several = connection.welcome().servers > 1;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    for entry in &entries {
+    for entry in &mut entries {
+        if args.long && several {
+            complete(&mut connection, entry)?;
+        }
         print_entry(&mut out, entry, args.long).context("standard output")?;
+        if args.layout && is_file(entry.mode) {
+            for line in Layout::of(&mut connection, entry.ino)?.lines() {
+                writeln!(out, "    {line}").context("standard output")?;
+            }
+        }
     }
     out.flush().context("standard output")?;
     Ok(())
+}
+
+/// What a directory does not say of a file that lives at another server. One that has just gone
+/// stays as it was listed.
+fn complete(connection: &mut Connection, entry: &mut Entry) -> Result<()> {
+    match connection.call(GetAttr { ino: entry.ino }) {
+        Ok(attr) => {
+            (entry.mode, entry.size, entry.mtime_ns) = (attr.mode, attr.size, attr.mtime_ns);
+            Ok(())
+        }
+        Err(error) => match error.downcast_ref() {
+            Some(ControlError::Refused(FsError::Stale | FsError::NotFound)) => Ok(()),
+            _ => Err(error),
+        },
+    }
 }
 
 /// The components of a path, given with the mount prefix or below it.
@@ -152,6 +195,10 @@ fn read_directory(connection: &mut Connection, directory: &Entry) -> Result<Vec<
         }
         entries.extend(more);
     }
+}
+
+fn is_file(mode: u32) -> bool {
+    mode & libc::S_IFMT == libc::S_IFREG
 }
 
 fn is_directory(mode: u32) -> bool {
