@@ -142,12 +142,31 @@ impl<P: Platform> Cluster<P> {
             local
         };
         let leased = known.is_some() && self.node(|node| node.attr_of(local))?.fresh;
+        if !leased {
+            self.refresh_here(local, attr, false)?;
+        }
+        self.node(|node| node.attr_now(local))
+    }
+
+    /// Lets a stand-in show what its home says, and what this node wrote and did not publish:
+    /// its last writer may have ended while the home was asked.
+    fn refresh_here(&self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
+        let in_flight = self.is_in_flight(attr.home);
         self.node(|node| {
-            if !leased {
-                node.refresh(local, attr, false)?;
+            let mut attr = *attr;
+            if in_flight || node.pending_count(local) > 0 {
+                attr.size = attr.size.max(node.attr_of(local)?.size);
             }
-            node.attr_now(local)
+            node.refresh(local, &attr, leased)
         })
+    }
+
+    /// What a home answered before this node's publish reached it is not to be believed any
+    /// more.
+    pub(super) fn doubt_answers(&self, ino: Ino) {
+        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+            known.recalls += 1;
+        }
     }
 
     /// The attributes of an inode as this node sees them.
@@ -405,8 +424,7 @@ impl<P: Platform> Cluster<P> {
             let recalls = self.recalls(ino);
             let attr = self.call(ino.rank(), peer::Lease { ino }).await?;
             if self.recalls(ino) == recalls {
-                self.node(|node| node.refresh(local, &attr, true))?;
-                return Ok(());
+                return self.refresh_here(local, &attr, true);
             }
         }
     }
@@ -482,28 +500,20 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn truncate_at_home(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let _alone = self.inner.publishing.hold(ino, self.token()).await;
         let old = self.published_size(ino);
-        self.node(|node| node.set_size(ino, size))?;
         {
-            let mut files = self.inner.files.borrow_mut();
-            let file = files.published.entry(ino).or_default();
-            file.size = size;
-            self.note(&Item::Published(ino, size, file.stored));
+            // What is on its way to the slices gets there before it is erased.
+            let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
+            self.set_published_size(ino, size)?;
         }
         self.cut_appends(ino, size);
-        let holders: Vec<Rank> = {
-            let files = self.inner.files.borrow();
-            files
-                .holders
-                .get(&ino)
-                .into_iter()
-                .flatten()
-                .copied()
-                .collect()
-        };
-        let asked = holders
+        let asked = self
+            .holders_of(ino)
             .into_iter()
             .map(|rank| self.call(rank, peer::Cut { ino, size }));
         join_all(asked).await;
+        // What other nodes were publishing has arrived, and raised the size.
+        let old = old.max(self.published_size(ino));
+        self.set_published_size(ino, size)?;
         let freed = self.erase_everywhere(ino, size, old).await;
         self.recall_leases(ino, None).await;
         let freed = freed?;
@@ -512,7 +522,19 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    pub(super) fn cut_here(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+    fn set_published_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        self.node(|node| node.set_size(ino, size))?;
+        let mut files = self.inner.files.borrow_mut();
+        let file = files.published.entry(ino).or_default();
+        file.size = size;
+        self.note(&Item::Published(ino, size, file.stored));
+        Ok(())
+    }
+
+    /// A file was cut at its home, which erases what was published once this is done.
+    pub(super) async fn cut_here(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        // What is on its way to the slices gets there before it is erased.
+        let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
         if let Some(local) = self.local(ino) {
             self.node(|node| node.set_size(local, size))?;
         }

@@ -271,7 +271,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
     }
 
     async fn cut(&self, _: Rank, op: Cut) -> Result<(), FsError> {
-        self.counted("cut").cut_here(op.ino, op.size)
+        self.counted("cut").cut_here(op.ino, op.size).await
     }
 
     async fn flush(&self, _: Rank, op: Flush) -> Result<(), FsError> {

@@ -150,6 +150,7 @@ impl<P: Platform> Cluster<P> {
         }
         // Where the bytes are is now what the slices' homes say.
         self.forget_map(ino);
+        self.doubt_answers(ino);
         self.node(|node| node.touch_generation(local));
         self.give_back(freed).await;
         Ok(())
