@@ -33,8 +33,10 @@ test-rust:
 	$(CARGO) build --package $(PRELOAD)
 	$(CARGO) test --package $(PRELOAD)
 
+# What one node does, four servers do.
 test-real:
 	$(CARGO) test --release --package weir-tests
+	WEIR_TEST_SERVERS=4 $(CARGO) test --release --package weir-tests --test real --test semantics
 
 # In CI every decoder is fuzzed for a minute in all; elsewhere `tools/fuzz` does it.
 fuzz:

@@ -40,9 +40,62 @@ pub struct Job {
     /// What comes after the directory.
     pub arguments: Vec<String>,
     /// Options of `weir run`.
-    pub weir_options: Vec<String>,
+    pub weir_options: Options,
     /// The most it may take.
     pub limit: Duration,
+}
+
+/// What `weir run` is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The memory tier of each server, in MiB.
+    pub memory_mib: u64,
+    /// The file tier of each server, in MiB.
+    pub file_mib: Option<u64>,
+    /// As they are.
+    pub more: &'static [&'static str],
+}
+
+impl Options {
+    /// The words of a command line. Without a number of servers among them, that is
+    /// `WEIR_TEST_SERVERS`, else 1: servers on one machine share its budgets.
+    fn words(self) -> Result<Vec<OsString>> {
+        let mut words: Vec<OsString> = self.more.iter().map(OsString::from).collect();
+        let said = self
+            .more
+            .iter()
+            .skip_while(|&&word| word != "--servers")
+            .nth(1);
+        let servers = match (said, servers_wanted()?) {
+            (Some(said), _) => said.parse().context("--servers")?,
+            (None, 1) => 1,
+            (None, wanted) => {
+                words.extend(["--servers".into(), wanted.to_string().into()]);
+                wanted
+            }
+        };
+        words.extend(["--memory".into(), mib(self.memory_mib * servers)]);
+        if let Some(file) = self.file_mib {
+            let mut budget = OsString::from("file.budget=");
+            budget.push(mib(file * servers));
+            words.extend(["--set".into(), budget]);
+        }
+        Ok(words)
+    }
+}
+
+fn mib(count: u64) -> OsString {
+    format!("{count}M").into()
+}
+
+/// On how many servers the tests of one node are to run: `WEIR_TEST_SERVERS`, else 1.
+pub fn servers_wanted() -> Result<u64> {
+    match std::env::var("WEIR_TEST_SERVERS") {
+        Ok(text) => text
+            .parse()
+            .with_context(|| format!("WEIR_TEST_SERVERS={text}")),
+        Err(_) => Ok(1),
+    }
 }
 
 impl Target {
@@ -70,12 +123,7 @@ impl Target {
         let (dir, cleanup) = match self {
             Self::Weir { binary } => {
                 words.extend([binary.into(), "run".into()]);
-                // The same on several servers: a number, and the rank that is used.
-                let said = job.weir_options.iter().any(|word| word == "--servers");
-                if let Some(servers) = std::env::var_os("WEIR_TEST_SERVERS").filter(|_| !said) {
-                    words.extend(["--servers".into(), servers]);
-                }
-                words.extend(job.weir_options.iter().map(OsString::from));
+                words.extend(job.weir_options.words()?);
                 words.push("--".into());
                 (PathBuf::from("/weir"), None)
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use weir_tests::build::{program, Compiler};
-use weir_tests::launch::{check_file, run, Job, Target};
+use weir_tests::launch::{check_file, run, Job, Options, Target};
 use weir_tests::needs::{self, missing, Need};
 
 /// What is run.
@@ -35,30 +35,42 @@ struct Check {
     arguments: &'static [&'static str],
     needs: &'static [Need],
     /// Of `weir run`, instead of [`USUAL`].
-    weir_options: Option<&'static [&'static str]>,
+    weir_options: Option<Options>,
 }
 
 /// Small enough for several instances at once.
-const USUAL: &[&str] = &["--memory", "1G", "--set", "memory.warm=256M"];
+const USUAL: Options = Options {
+    memory_mib: 1024,
+    file_mib: None,
+    more: &["--set", "memory.warm=256M"],
+};
 /// Data goes on to the file tier after 64 MiB.
-const SPILLING: &[&str] = &["--memory", "64M", "--set", "file.budget=4G"];
+const SPILLING: Options = Options {
+    memory_mib: 64,
+    file_mib: Some(4096),
+    more: &[],
+};
 /// Both tiers together hold 256 MiB.
-const TINY: &[&str] = &["--memory", "128M", "--set", "file.budget=128M"];
+const TINY: Options = Options {
+    memory_mib: 128,
+    file_mib: Some(128),
+    more: &[],
+};
 /// Four servers on this machine.
-const FOUR: &[&str] = &[
-    "--servers",
-    "4",
-    "--memory",
-    "1G",
-    "--set",
-    "memory.warm=256M",
-];
+const FOUR: Options = Options {
+    memory_mib: 256,
+    file_mib: None,
+    more: &["--servers", "4", "--set", "memory.warm=256M"],
+};
 /// The same, over libfabric.
-const FOUR_LIBFABRIC: &[&str] = &[
+const FOUR_LIBFABRIC: Options = Options {
+    memory_mib: 256,
+    file_mib: None,
+    more: FOUR_LIBFABRIC_MORE,
+};
+const FOUR_LIBFABRIC_MORE: &[&str] = &[
     "--servers",
     "4",
-    "--memory",
-    "1G",
     "--set",
     "memory.warm=256M",
     "--set",
@@ -315,7 +327,7 @@ fn compile(programs: &[(&str, Compiler)]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn job(check: &Check, target: &Target) -> anyhow::Result<Job> {
+fn job(check: &Check) -> anyhow::Result<Job> {
     let mut command: Vec<OsString> = Vec::new();
     match check.what {
         What::Program(source, compiler) => command.push(program(source, compiler)?.into()),
@@ -339,12 +351,6 @@ fn job(check: &Check, target: &Target) -> anyhow::Result<Job> {
             ]);
         }
     }
-    let options = check.weir_options.unwrap_or(USUAL);
-    let options = if matches!(target, Target::Weir { .. }) {
-        options
-    } else {
-        &[]
-    };
     Ok(Job {
         name: check.name.to_owned(),
         command,
@@ -353,7 +359,7 @@ fn job(check: &Check, target: &Target) -> anyhow::Result<Job> {
             .iter()
             .map(|&word| word.to_owned())
             .collect(),
-        weir_options: options.iter().map(|&word| word.to_owned()).collect(),
+        weir_options: check.weir_options.unwrap_or(USUAL),
         limit: limit(),
     })
 }
@@ -370,7 +376,7 @@ fn trial(check: &'static Check, target: &Result<Target, String>, allow_missing: 
         }
         let outcome = target
             .map_err(anyhow::Error::msg)
-            .and_then(|target| run(&target, &job(check, &target)?));
+            .and_then(|target| run(&target, &job(check)?));
         outcome.map_err(|error| Failed::from(format!("{error:#}")))
     });
     if allow_missing && !packages.is_empty() {

@@ -1,13 +1,14 @@
 //! The examples of docs/SEMANTICS.md, each run as it stands there: what is in a fence of `sh`,
 //! `python` or `c` runs in an empty directory of weir, and must say what the fence of `text`
-//! behind it says. `sh nodes` has four servers: `on RANK COMMAND` runs a command at one of them.
+//! behind it says. `sh nodes` has four servers: `on RANK COMMAND` runs a command at one of them. The others have one, or as
+//! many as `WEIR_TEST_SERVERS` says.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{bail, ensure, Context, Result};
 use libtest_mimic::{Arguments, Failed, Trial};
-use weir_tests::launch::Target;
+use weir_tests::launch::{servers_wanted, Target};
 use weir_tests::source_root;
 
 struct Example {
@@ -101,8 +102,12 @@ fn run(example: &Example, binary: &PathBuf) -> Result<()> {
     let path = std::iter::once(beside.to_owned()).chain(std::env::split_paths(&path));
     command.env("PATH", std::env::join_paths(path)?);
     command.args(["run", "--memory", "256M", "--report", "none"]);
-    if example.language == "sh nodes" {
-        command.args(["--servers", "4"]);
+    let servers = match example.language.as_str() {
+        "sh nodes" => 4,
+        _ => servers_wanted()?,
+    };
+    if servers > 1 {
+        command.arg("--servers").arg(servers.to_string());
     }
     command
         .arg("--")

@@ -154,7 +154,8 @@ impl<P: Platform> Cluster<P> {
         let in_flight = self.is_in_flight(attr.home);
         self.node(|node| {
             let mut attr = *attr;
-            if in_flight || node.pending_count(local) > 0 {
+            // While someone writes, the size is the writers', and the stand-in's is of old.
+            if node.block_of(local).is_none() && (in_flight || node.pending_count(local) > 0) {
                 attr.size = attr.size.max(node.attr_of(local)?.size);
             }
             node.refresh(local, &attr, leased)
