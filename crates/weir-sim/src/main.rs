@@ -4,9 +4,9 @@
 //! ```text
 //! weir-sim FIRST COUNT [--mild]  a line a seed: what came of it; --mild: none of the faults by
 //!                               which calls to servers are lost
-//! weir-sim --replay SEED ...    one seed with its trace; --without-clients 0,2
+//! weir-sim --replay SEED ...    one seed with its trace; --mild as above; --without-clients 0,2
 //!                               --without-faults 1 --operations N leave some of it out
-//! weir-sim --shrink SEED        what can be left out so that it still fails
+//! weir-sim --shrink SEED [--mild]  what can be left out so that it still fails
 //! ```
 
 use std::collections::BTreeMap;
@@ -17,15 +17,17 @@ use weir_sim::run::{run, Outcome};
 use weir_sim::shrink::shrink;
 
 const USAGE: &str =
-    "usage: weir-sim FIRST COUNT [--mild] | --replay SEED [--without-clients N,..] \
-                     [--without-faults N,..] [--operations N] | --shrink SEED";
+    "usage: weir-sim FIRST COUNT [--mild] | --replay SEED [--mild] [--without-clients N,..] \
+                     [--without-faults N,..] [--operations N] | --shrink SEED [--mild]";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let mild = words.iter().any(|word| word == "--mild");
+    words.retain(|word| word != "--mild");
     let done = match words.first().map(String::as_str) {
-        Some("--replay") => replay(&words[1..]),
-        Some("--shrink") => smaller(&words[1..]),
-        _ => many(&words),
+        Some("--replay") => replay(&words[1..], mild),
+        Some("--shrink") => smaller(&words[1..], mild),
+        _ => many(&words, mild),
     };
     done.unwrap_or_else(|| {
         eprintln!("{USAGE}");
@@ -33,15 +35,23 @@ fn main() -> ExitCode {
     })
 }
 
-fn many(words: &[String]) -> Option<ExitCode> {
+/// What a seed draws, or the mild part of it.
+fn plan_of(seed: u64, mild: bool) -> Plan {
+    let plan = Plan::of(seed);
+    if mild {
+        plan.mild()
+    } else {
+        plan
+    }
+}
+
+fn many(words: &[String], mild: bool) -> Option<ExitCode> {
     let first: u64 = words.first()?.parse().ok()?;
     let count: u64 = words.get(1)?.parse().ok()?;
-    let mild = words.get(2).is_some_and(|word| word == "--mild");
     for seed in first..first.saturating_add(count) {
         // If it does not come back, this is the seed that did it.
         println!("begin {seed}");
-        let plan = Plan::of(seed);
-        let outcome = run(&if mild { plan.mild() } else { plan }, false);
+        let outcome = run(&plan_of(seed, mild), false);
         println!("{}", line(seed, &outcome));
     }
     Some(ExitCode::SUCCESS)
@@ -77,7 +87,7 @@ fn line(seed: u64, outcome: &Outcome) -> String {
     )
 }
 
-fn replay(words: &[String]) -> Option<ExitCode> {
+fn replay(words: &[String], mild: bool) -> Option<ExitCode> {
     let seed = words.first()?.parse().ok()?;
     let mut without = Without::default();
     for pair in words[1..].chunks(2) {
@@ -90,7 +100,7 @@ fn replay(words: &[String]) -> Option<ExitCode> {
             _ => return None,
         }
     }
-    let plan = Plan::of(seed).without(&without);
+    let plan = plan_of(seed, mild).without(&without);
     println!("{plan:#?}");
     let outcome = run(&plan, true);
     for line in &outcome.trace {
@@ -103,14 +113,15 @@ fn replay(words: &[String]) -> Option<ExitCode> {
     Some(ExitCode::from(u8::from(!outcome.faults.is_empty())))
 }
 
-fn smaller(words: &[String]) -> Option<ExitCode> {
+fn smaller(words: &[String], mild: bool) -> Option<ExitCode> {
     let seed: u64 = words.first()?.parse().ok()?;
-    let without = shrink(seed);
+    let without = shrink(&plan_of(seed, mild));
     let list = |numbers: &[usize]| {
         let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
         numbers.join(",")
     };
     let mut command = vec!["--replay".to_owned(), seed.to_string()];
+    command.extend(mild.then(|| "--mild".to_owned()));
     for (key, numbers) in [
         ("--without-clients", &without.clients),
         ("--without-faults", &without.faults),

@@ -5,8 +5,7 @@ use crate::plan::{Plan, Without};
 use crate::run::run;
 
 /// What can be left out of a failing plan so that it still fails.
-pub fn shrink(seed: u64) -> Without {
-    let plan = Plan::of(seed);
+pub fn shrink(plan: &Plan) -> Without {
     let mut without = Without::default();
     let fails = |without: &Without| {
         let reduced = plan.clone().without(without);

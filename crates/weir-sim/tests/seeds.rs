@@ -12,3 +12,15 @@ fn the_same_seed_is_the_same_run() {
         assert_ne!(once.hash, run(&Plan::of(seed + 100), false).hash);
     }
 }
+
+/// Seeds that failed once, with what was wrong.
+#[test]
+fn what_failed_once_fails_no_more() {
+    let mild = |seed| Plan::of(seed).mild();
+    for plan in [
+        // A truncation overlooked what its own node published while it waited for that.
+        mild(1800),
+    ] {
+        assert_eq!(run(&plan, false).faults, [""; 0], "seed {}", plan.seed);
+    }
+}

@@ -176,7 +176,7 @@ pub fn run(words: &[String]) -> Result<ExitCode> {
     let tally = locked(&tally);
     tally.print(begin.elapsed());
     for (seed, what) in tally.failed.iter().take(ENOUGH) {
-        explain(&program, *seed, what)?;
+        explain(&program, *seed, wish.mild, what)?;
     }
     if tally.failed.is_empty() {
         println!("none failed");
@@ -303,14 +303,15 @@ fn last_words(child: &mut Child) -> Result<String> {
 }
 
 /// Says what a failing seed does, and how to see it again.
-fn explain(program: &Path, seed: u64, what: &str) -> Result<()> {
+fn explain(program: &Path, seed: u64, mild: bool, what: &str) -> Result<()> {
     println!("\nseed {seed}: {what}");
     let smaller = command(program)
         .args(["--shrink", &seed.to_string()])
+        .args(mild.then_some("--mild"))
         .output()?;
     let smaller = String::from_utf8_lossy(&smaller.stdout).trim().to_owned();
     let smaller = if smaller.is_empty() {
-        format!("--replay {seed}")
+        format!("--replay {seed}{}", if mild { " --mild" } else { "" })
     } else {
         smaller
     };

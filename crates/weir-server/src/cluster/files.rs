@@ -500,12 +500,14 @@ impl<P: Platform> Cluster<P> {
     /// Sets the size of a file of this server, everywhere.
     pub(super) async fn truncate_at_home(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let _alone = self.inner.publishing.hold(ino, self.token()).await;
-        let old = self.published_size(ino);
-        {
-            // What is on its way to the slices gets there before it is erased.
+        let old = {
+            // What is on its way to the slices gets there before it is erased, and may make
+            // the file longer.
             let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
+            let old = self.published_size(ino);
             self.set_published_size(ino, size)?;
-        }
+            old
+        };
         self.cut_appends(ino, size);
         let asked = self
             .holders_of(ino)
