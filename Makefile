@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build setup demo test test-rust test-real fuzz bench man docs lint fmt clippy tidy deny aarch64 install clean
+.PHONY: build setup demo test test-rust simulate test-real fuzz bench man docs lint fmt clippy tidy deny aarch64 install clean
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -26,12 +26,16 @@ demo: setup build
 	demo/run
 
 # Quick checks first; programs that use weir last, on the release build.
-test: setup fmt tidy clippy deny test-rust fuzz aarch64 build test-real
+test: setup fmt tidy clippy deny test-rust simulate fuzz aarch64 build test-real
 
 test-rust:
 	$(CARGO) test --workspace --exclude $(PRELOAD) --exclude weir-tests
 	$(CARGO) build --package $(PRELOAD)
 	$(CARGO) test --package $(PRELOAD)
+
+# Always from the first seed on, so that what fails is what was changed.
+simulate:
+	$(CARGO) xtask simulate --minutes 3 --mild
 
 # What one node does, four servers do.
 test-real:

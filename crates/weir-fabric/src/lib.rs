@@ -113,6 +113,11 @@ pub trait Fabric {
     /// Asks another server; the answer is an [`Event::Done`].
     fn call(&self, to: Rank, message: Message) -> CallId;
 
+    /// As [`Fabric::call`], without a deadline, and however long the server cannot be reached:
+    /// it ends without a reply only if the server was started anew after it had been asked, or
+    /// the fabric ends. So what was begun can be ended or undone, whenever that may be.
+    fn call_surely(&self, to: Rank, message: Message) -> CallId;
+
     /// Answers a request.
     fn reply(&self, token: Token, message: Message);
 

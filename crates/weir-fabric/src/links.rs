@@ -16,7 +16,7 @@
 //!
 //! Times are since any moment that the transport chooses, and never go back.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use weir_core::types::Rank;
@@ -26,6 +26,8 @@ use crate::{CallId, Event, Lost, Message, Timing, Token};
 
 /// Before a server that could not be reached is tried again.
 const RETRY: Duration = Duration::from_millis(30);
+/// The same, of a server that was given up, as long as it is still owed calls.
+const RETRY_LOST: Duration = Duration::from_millis(500);
 
 /// What the transport is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,11 +73,20 @@ struct Call {
     sent: bool,
 }
 
+/// How long a call waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Patience {
+    Bounded,
+    Endless,
+}
+
 /// What is asked of a server.
 #[derive(Debug, Default)]
 struct Peer {
     line: Line,
     calls: BTreeMap<CallId, Call>,
+    /// Calls that wait however long it takes; their deadlines mean nothing.
+    owed: BTreeMap<CallId, Call>,
     incarnation: Option<u64>,
     unreachable_since: Option<Duration>,
     retry_at: Option<Duration>,
@@ -86,6 +97,24 @@ struct Peer {
 }
 
 impl Peer {
+    fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.owed.is_empty()
+    }
+
+    /// The first call without a reply.
+    fn first(&self) -> Option<CallId> {
+        let both = [&self.calls, &self.owed];
+        both.into_iter()
+            .filter_map(|calls| calls.keys().next().copied())
+            .min()
+    }
+
+    /// After it was given up: it is tried again only for what it is owed.
+    fn rest(&mut self, now: Duration) {
+        self.unreachable_since = None;
+        self.retry_at = (!self.owed.is_empty()).then(|| now + RETRY_LOST);
+    }
+
     /// When it is to be looked at next.
     fn due(&self, timing: &Timing) -> Option<Duration> {
         // Deadlines are in the order of calls.
@@ -146,11 +175,26 @@ impl Links {
     /// Whether a server owes a reply.
     pub fn awaits(&self, from: Rank) -> bool {
         let peer = self.peers.get(&from);
-        peer.is_some_and(|peer| !peer.calls.is_empty())
+        peer.is_some_and(|peer| !peer.is_idle())
     }
 
     /// Asks another server. The numbers of calls only grow.
     pub fn ask(&mut self, now: Duration, to: Rank, id: CallId, message: Message) {
+        self.add(now, to, (id, message), Patience::Bounded);
+    }
+
+    /// Asks another server, and gives up only when it was started anew after it had been asked.
+    pub fn ask_surely(&mut self, now: Duration, to: Rank, id: CallId, message: Message) {
+        self.add(now, to, (id, message), Patience::Endless);
+    }
+
+    fn add(
+        &mut self,
+        now: Duration,
+        to: Rank,
+        (id, message): (CallId, Message),
+        patience: Patience,
+    ) {
         self.next_call = self.next_call.max(id.0 + 1);
         if usize::from(to.0) >= self.servers || to == self.me {
             let ended = Event::Done(id, Err(Lost::Unreachable));
@@ -162,10 +206,14 @@ impl Links {
             deadline: now + self.timing.deadline,
             sent: false,
         };
-        peer.calls.insert(id, call);
+        match patience {
+            Patience::Bounded => peer.calls.insert(id, call),
+            Patience::Endless => peer.owed.insert(id, call),
+        };
+        let waits = peer.retry_at.is_some() && !(peer.lost && patience == Patience::Bounded);
         match peer.line {
             Line::Up => self.send_calls(to, false),
-            Line::Down if peer.retry_at.is_none() => self.dial(to),
+            Line::Down if !waits => self.dial(to),
             Line::Down | Line::Dialling => {}
         }
     }
@@ -186,11 +234,17 @@ impl Links {
         peer.line = Line::Up;
         if before.is_some_and(|before| before != incarnation) {
             // What it had been sent, its former life may have done.
-            let (lost, kept): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut peer.calls)
-                .into_iter()
-                .partition(|(_, call)| call.sent);
-            peer.calls = kept;
-            let ended = lost.into_keys();
+            let mut lost = BTreeSet::new();
+            for calls in [&mut peer.calls, &mut peer.owed] {
+                lost.extend(
+                    calls
+                        .iter()
+                        .filter(|(_, call)| call.sent)
+                        .map(|(id, _)| *id),
+                );
+                calls.retain(|_, call| !call.sent);
+            }
+            let ended = lost.into_iter();
             let ended = ended.map(|id| Event::Done(id, Err(Lost::Restarted)));
             self.events.extend(ended);
             self.events.push_back(Event::PeerLost(to));
@@ -203,9 +257,8 @@ impl Links {
         let Some(peer) = self.peers.get_mut(&to) else {
             return;
         };
-        let first = peer.calls.keys().next();
-        let ended_below = first.map_or(self.next_call, |id| id.0);
-        for (id, call) in &mut peer.calls {
+        let ended_below = peer.first().map_or(self.next_call, |id| id.0);
+        for (id, call) in peer.calls.iter_mut().chain(&mut peer.owed) {
             if again || !call.sent {
                 call.sent = true;
                 self.orders.push_back(Order::Request {
@@ -223,12 +276,12 @@ impl Links {
         let peer = self.peers.entry(to).or_default();
         peer.suspect |= std::mem::take(&mut peer.line) == Line::Up;
         if peer.lost {
-            (peer.unreachable_since, peer.retry_at) = (None, None);
+            peer.rest(now);
             let ended = std::mem::take(&mut peer.calls).into_keys();
             let ended = ended.map(|id| Event::Done(id, Err(Lost::Unreachable)));
             return self.events.extend(ended);
         }
-        if peer.suspect || !peer.calls.is_empty() {
+        if peer.suspect || !peer.is_idle() {
             peer.unreachable_since.get_or_insert(now);
             peer.retry_at = Some(now + RETRY);
         } else {
@@ -302,7 +355,12 @@ impl Links {
     /// A reply came over the connection that was dialled.
     pub fn replied(&mut self, to: Rank, call: CallId, message: Message) {
         let peer = self.peers.entry(to).or_default();
-        if peer.calls.remove(&call).is_some() {
+        if peer
+            .calls
+            .remove(&call)
+            .or_else(|| peer.owed.remove(&call))
+            .is_some()
+        {
             self.events.push_back(Event::Done(call, Ok(message)));
         }
     }
@@ -310,7 +368,8 @@ impl Links {
     /// The transport has ended: nothing that is asked has a reply any more.
     pub fn end(&mut self) {
         for peer in self.peers.values_mut() {
-            let ended = std::mem::take(&mut peer.calls).into_keys();
+            let calls = std::mem::take(&mut peer.calls).into_keys();
+            let ended = calls.chain(std::mem::take(&mut peer.owed).into_keys());
             let ended = ended.map(|id| Event::Done(id, Err(Lost::Ended)));
             self.events.extend(ended);
         }
@@ -335,7 +394,7 @@ impl Links {
         let mut lost: Vec<(CallId, Lost)> = Vec::new();
         if peer.line == Line::Down && peer.unreachable_since.is_some_and(gone) {
             lost.extend(peer.calls.keys().map(|id| (*id, Lost::Unreachable)));
-            (peer.unreachable_since, peer.retry_at) = (None, None);
+            peer.rest(now);
             (peer.lost, peer.suspect) = (true, false);
             self.events.push_back(Event::PeerLost(rank));
         } else {
@@ -346,7 +405,7 @@ impl Links {
             peer.calls.remove(&id);
             self.events.push_back(Event::Done(id, Err(why)));
         }
-        if peer.calls.is_empty() && peer.line == Line::Down && !peer.suspect {
+        if peer.is_idle() && peer.line == Line::Down && !peer.suspect {
             (peer.unreachable_since, peer.retry_at) = (None, None);
         }
         if peer.retry_at.is_some_and(|at| at <= now) {
@@ -526,6 +585,38 @@ mod tests {
         assert!(!links.asked(token(1), 7, body(7)));
         links.answer(token(1), body(8));
         assert_eq!(orders(&mut links), []);
+    }
+
+    #[test]
+    fn what_is_owed_outlasts_giving_up_and_is_sent_with_its_number() {
+        let mut links = links();
+        links.connected(THERE, 1);
+        links.ask_surely(ms(0), THERE, CallId(1), body(1));
+        links.ask(ms(0), THERE, CallId(2), body(2));
+        orders(&mut links);
+        links.broken(ms(1), THERE);
+        let mut now = ms(1);
+        while events(&mut links).is_empty() {
+            now = links.due().unwrap();
+            links.look(now);
+            links.broken(now, THERE);
+        }
+        orders(&mut links);
+        // It is tried again, more seldom; and a call of the other kind ends at the first failure.
+        links.ask(now, THERE, CallId(3), body(3));
+        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        links.broken(now, THERE);
+        let lost = Event::Done(CallId(3), Err(Lost::Unreachable));
+        assert_eq!(events(&mut links), [lost]);
+        now = links.due().unwrap();
+        links.look(now);
+        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        links.connected(THERE, 1);
+        assert_eq!(orders(&mut links), [request(1, 1)]);
+        links.broken(now, THERE);
+        links.connected(THERE, 2);
+        let lost = Event::Done(CallId(1), Err(Lost::Restarted));
+        assert_eq!(events(&mut links), [lost, Event::PeerLost(THERE)]);
     }
 
     #[test]

@@ -82,18 +82,33 @@ impl Tcp {
     }
 }
 
-impl Fabric for Tcp {
-    fn call(&self, to: Rank, message: Message) -> CallId {
+impl Tcp {
+    fn ask(&self, to: Rank, message: Message, surely: bool) -> CallId {
         let id = CallId(self.next.fetch_add(1, Ordering::Relaxed));
         if message.body.len() > BODY_MOST - 8 || message.bulk.len() > BULK_MOST {
             let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
             return id;
         }
-        let call = Command::Call { to, id, message };
+        let call = Command::Call {
+            to,
+            id,
+            message,
+            surely,
+        };
         if self.commands.send(call).is_err() {
             let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
         }
         id
+    }
+}
+
+impl Fabric for Tcp {
+    fn call(&self, to: Rank, message: Message) -> CallId {
+        self.ask(to, message, false)
+    }
+
+    fn call_surely(&self, to: Rank, message: Message) -> CallId {
+        self.ask(to, message, true)
     }
 
     fn reply(&self, token: Token, message: Message) {

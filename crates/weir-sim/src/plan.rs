@@ -12,6 +12,9 @@ use weir_fabric::sim::Weather;
 /// The most servers.
 const SERVERS: u64 = 8;
 
+/// Messages that take so many times as long may come too late to be answered in time.
+const SLOW: u32 = 32;
+
 /// Something that goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
@@ -47,8 +50,16 @@ impl Trouble {
         match self {
             Trouble::KillClient(_) => false,
             // Messages may come too late to be answered in time.
-            Trouble::Slow(_, times) => *times >= 32,
+            Trouble::Slow(..) => self.slows() >= SLOW,
             _ => true,
+        }
+    }
+
+    /// How many times as long messages take by it.
+    fn slows(&self) -> u32 {
+        match self {
+            Trouble::Slow(_, times) => *times,
+            _ => 1,
         }
     }
 
@@ -183,12 +194,17 @@ impl Plan {
     #[must_use]
     pub fn mild(mut self) -> Plan {
         self.faults.retain(|fault| !fault.what.fails_calls());
+        if self.fails_calls() {
+            self.faults.retain(|fault| fault.what.slows() == 1);
+        }
         self
     }
 
     /// Whether calls may fail for want of a server.
     pub fn fails_calls(&self) -> bool {
-        self.faults.iter().any(|fault| fault.what.fails_calls())
+        // Between two slow servers messages are slower still.
+        let slows = self.faults.iter().map(|fault| fault.what.slows());
+        slows.product::<u32>() >= SLOW || self.faults.iter().any(|fault| fault.what.fails_calls())
     }
 
     /// Whether a server is lost for good.

@@ -46,7 +46,7 @@ pub struct Process<'f> {
     ofds: Cell<(u32, u32)>,
     free_ofds: RefCell<Vec<&'static Ofd>>,
     files: RefCell<BTreeMap<Ino, Rc<Open>>>,
-    /// Whether the publish of the last close was done.
+    /// Whether the last close published what the node wrote.
     published: Cell<bool>,
 }
 
@@ -74,7 +74,7 @@ impl<'f> Process<'f> {
             ofds: Cell::new((0, 0)),
             free_ofds: RefCell::default(),
             files: RefCell::default(),
-            published: Cell::new(true),
+            published: Cell::new(false),
         }
     }
 
@@ -260,8 +260,8 @@ impl<'f> Process<'f> {
     /// close(2); whether what the node wrote is published by it.
     pub fn close(&self, file: File) -> Result<bool, Errno> {
         let open = self.opened(file)?;
-        self.published.set(true);
-        // Whether that published all is in `published`.
+        // A process that wrote nothing publishes nothing, neither what others of its node wrote.
+        self.published.set(false);
         let _ = open.vnode.detach(self);
         self.files.borrow_mut().remove(&file.local);
         self.give_ofd(open.ofd);

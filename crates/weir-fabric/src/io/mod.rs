@@ -51,6 +51,8 @@ pub enum Command {
         id: CallId,
         /// What.
         message: Message,
+        /// See [`crate::Fabric::call_surely`].
+        surely: bool,
     },
     /// Answer another server.
     Reply {
@@ -220,8 +222,17 @@ impl Io {
         self.orders.look();
         while let Some(command) = self.orders.next() {
             match command {
-                Command::Call { to, id, message } => {
-                    self.links.ask(self.begun.elapsed(), to, id, message);
+                Command::Call {
+                    to,
+                    id,
+                    message,
+                    surely,
+                } => {
+                    let now = self.begun.elapsed();
+                    match surely {
+                        true => self.links.ask_surely(now, to, id, message),
+                        false => self.links.ask(now, to, id, message),
+                    }
                 }
                 Command::Reply { token, message } => self.links.answer(token, message),
                 Command::Dial(to) => self.dial_bulk(to),

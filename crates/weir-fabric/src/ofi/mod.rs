@@ -240,17 +240,32 @@ impl Libfabric {
     }
 }
 
-impl Fabric for Libfabric {
-    fn call(&self, to: Rank, message: Message) -> CallId {
+impl Libfabric {
+    fn ask(&self, to: Rank, message: Message, surely: bool) -> CallId {
         let id = CallId(self.next.fetch_add(1, Ordering::Relaxed));
         let too_long = message.body.len() > BODY_MOST - 8 || message.bulk.len() > BULK_MOST;
-        let call = Command::Call { to, id, message };
+        let call = Command::Call {
+            to,
+            id,
+            message,
+            surely,
+        };
         if too_long || self.commands.send(call).is_err() {
             // This end of the queue is open as long as `self`.
             let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
         }
         self.bell.ring();
         id
+    }
+}
+
+impl Fabric for Libfabric {
+    fn call(&self, to: Rank, message: Message) -> CallId {
+        self.ask(to, message, false)
+    }
+
+    fn call_surely(&self, to: Rank, message: Message) -> CallId {
+        self.ask(to, message, true)
     }
 
     fn reply(&self, token: Token, message: Message) {

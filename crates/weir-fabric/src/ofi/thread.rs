@@ -38,6 +38,8 @@ pub enum Command {
         to: Rank,
         id: CallId,
         message: Message,
+        /// See [`crate::Fabric::call_surely`].
+        surely: bool,
     },
     /// Answer another server.
     Reply { token: Token, message: Message },
@@ -167,9 +169,17 @@ impl Thread {
     fn obey(&mut self) -> bool {
         while let Ok(command) = self.ends.commands.try_recv() {
             match command {
-                Command::Call { to, id, message } => {
+                Command::Call {
+                    to,
+                    id,
+                    message,
+                    surely,
+                } => {
                     let now = self.now();
-                    self.links.ask(now, to, id, message);
+                    match surely {
+                        true => self.links.ask_surely(now, to, id, message),
+                        false => self.links.ask(now, to, id, message),
+                    }
                 }
                 Command::Reply { token, message } => self.links.answer(token, message),
                 Command::End => return false,

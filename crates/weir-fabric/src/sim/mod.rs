@@ -218,8 +218,8 @@ pub struct End {
     rank: Rank,
 }
 
-impl Fabric for End {
-    fn call(&self, to: Rank, message: Message) -> CallId {
+impl End {
+    fn ask(&self, to: Rank, message: Message, surely: bool) -> CallId {
         let mut state = self.network.0.borrow_mut();
         let now = state.now;
         let server = state.server(self.rank);
@@ -229,10 +229,23 @@ impl Fabric for End {
             let ended = Event::Done(id, Err(Lost::Ended));
             server.events.push_back(ended);
         } else {
-            server.links.ask(now, to, id, message);
+            match surely {
+                true => server.links.ask_surely(now, to, id, message),
+                false => server.links.ask(now, to, id, message),
+            }
             state.work(self.rank);
         }
         id
+    }
+}
+
+impl Fabric for End {
+    fn call(&self, to: Rank, message: Message) -> CallId {
+        self.ask(to, message, false)
+    }
+
+    fn call_surely(&self, to: Rank, message: Message) -> CallId {
+        self.ask(to, message, true)
     }
 
     fn reply(&self, token: Token, message: Message) {
