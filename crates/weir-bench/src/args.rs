@@ -88,15 +88,15 @@ pub struct BenchArgs {
     /// Measure and judge the promises of weir: the first target against the baseline, the copy limits, the device
     ///
     /// What is written and read is given by the promises; --block says about how much.
-    #[arg(long, conflicts_with_all = ["transfers", "patterns", "ops", "segments", "fsync"])]
+    #[arg(long, group = "judged", conflicts_with_all = ["transfers", "patterns", "ops", "segments", "fsync"])]
     pub suite: bool,
 
     /// With --suite: a directory whose writes must reach the device, measured with fsync against --device
     #[arg(long, value_name = "NAME=DIR", value_parser = parse_target, requires = "suite")]
     pub durable: Vec<Target>,
 
-    /// With --suite: exit with code 4 unless every row is measured and met
-    #[arg(long, requires = "suite")]
+    /// Of what is judged: exit with code 4 unless every row is measured and met
+    #[arg(long, requires = "judged")]
     pub strict: bool,
 
     /// Write all samples and summaries as JSON

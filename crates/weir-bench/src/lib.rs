@@ -33,6 +33,15 @@ mod suite;
 mod table;
 mod worker;
 
+/// What benchmarks of other shapes share with this one.
+pub mod parts {
+    pub use crate::content::{Content, Mismatch};
+    pub use crate::group::WrongData;
+    pub use crate::machine::Machine;
+    pub use crate::results::Spread;
+    pub use crate::table::{digits, new_table};
+}
+
 use std::time::SystemTime;
 
 use anyhow::{ensure, Context};

@@ -183,7 +183,8 @@ pub fn verdicts(verdicts: &[Verdict]) -> Table {
     table
 }
 
-fn new_table(header: &[&str]) -> Table {
+/// An empty table with this header.
+pub fn new_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     // A line under the header and nothing else, so that rows can be cut and pasted.
     table.load_preset("     --            ").set_header(header);

@@ -141,7 +141,10 @@ pub enum Command {
     ///
     /// Any directory can be a target, so that weir, tmpfs and a disk are measured by the same
     /// code in the same run. To measure weir: weir run -- weir bench /weir /dev/shm
-    Bench(Box<weir_bench::BenchArgs>),
+    ///
+    /// With --hosts, --hostfile, --job or --servers it is an instance of several nodes that is
+    /// measured and judged, beside plain TCP between them: weir bench --hosts a,b,c,d
+    Bench(Box<crate::bench::BenchCommand>),
     /// Predict what an instance of many nodes would do, from a model and measured costs.
     ///
     /// The model is driven by the placement, the records and the encodings of weir itself, and
@@ -159,6 +162,9 @@ pub enum Command {
         #[arg(long)]
         join: Option<PathBuf>,
     },
+    /// A worker of weir bench --hosts; started by the agents.
+    #[command(hide = true)]
+    Worker,
     /// Write the man pages into a directory.
     #[command(hide = true)]
     Man {

@@ -7,6 +7,7 @@
 //! A library, so that what agents say to each other can be fuzzed ([`launch`]).
 
 mod args;
+mod bench;
 mod doctor;
 mod exit;
 mod inject;
@@ -78,9 +79,13 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Laminate(args) => laminate::laminate(args, &settings()?.config, &env)?,
         Command::Doctor(args) => doctor::run(args, &settings()?, &env)?,
         Command::Config(args) => print_config(args, &settings()?),
-        Command::Bench(args) => return Ok(weir_bench::run(args)?.into()),
+        Command::Bench(args) => {
+            let load = |more: &[&str]| load_with(cli, &env, more);
+            return bench::run(args, load, &env).map(ExitCode::from);
+        }
         Command::SimulateScale(args) => scale::run(args)?,
         Command::Server => serve::run()?,
+        Command::Worker => bench::worker::run()?,
         Command::Agent { join } => launch::agent::run(join.as_deref())?,
         Command::Man { directory } => manual::write(directory)?,
     }
@@ -88,8 +93,15 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
 }
 
 fn load(cli: &Cli, env: &Environment) -> Result<Loaded, Failure> {
+    load_with(cli, env, &[])
+}
+
+/// The settings, with more of them set, last.
+fn load_with(cli: &Cli, env: &Environment, more: &[&str]) -> Result<Loaded, Failure> {
     let here = std::env::current_dir().unwrap_or_else(|_| "/".into());
-    let loaded = cli.sources(env.clone()).load(&here)?;
+    let mut sources = cli.sources(env.clone());
+    sources.set.extend(more.iter().map(|&set| set.to_owned()));
+    let loaded = sources.load(&here)?;
     for warning in &loaded.warnings {
         eprintln!("weir: warning: {warning}");
     }

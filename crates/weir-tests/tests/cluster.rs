@@ -378,3 +378,48 @@ fn slurm_is_given_one_step_for_all() {
     }
     assert!(srun.ends_with(" agent"), "{srun}");
 }
+
+#[test]
+fn the_bench_of_nodes_measures_every_row() {
+    let Some(cluster) = cluster("weir bench --hosts", 3, &[], vec![]) else {
+        return;
+    };
+    let report = cluster.dir().join("shared/bench.json");
+    let mut command = cluster.node(0).command(weir_binary().unwrap());
+    command.args(["bench", "--hosts", &cluster.host_list()]);
+    command.args(["--quick", "--quiet", "--json", text(&report)]);
+    let output = small(&mut command).output().unwrap();
+    let table = said(&output);
+    let report = std::fs::read_to_string(&report).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let hosts: Vec<&str> = cluster.nodes().iter().map(Node::host).collect();
+    assert_eq!(report["nodes"], serde_json::json!(hosts));
+    assert_eq!(report["one_machine"], true);
+    assert!(
+        report["verified_bytes"].as_u64() > Some(64 << 20),
+        "{table}"
+    );
+    let rows = report["rows"].as_array().unwrap();
+    for row in rows {
+        let what = row["what"].as_str().unwrap();
+        // libfabric need not be there.
+        let measured = row["samples"].as_array().unwrap().len() == 1;
+        assert!(measured || what.contains("libfabric"), "{what}\n{table}");
+    }
+    let met = |part: &str| {
+        let is_it = |row: &&serde_json::Value| row["what"].as_str().unwrap().contains(part);
+        rows.iter().find(is_it).unwrap()["met"].clone()
+    };
+    // Counts, not times: they hold on any machine.
+    assert_eq!(met("messages a write"), true, "{table}");
+    assert_eq!(met("pieces by 32 processes: moved"), true, "{table}");
+    assert_gone(&cluster);
+    // Where there is nothing to compare.
+    let mut command = cluster.node(0).command(weir_binary().unwrap());
+    let output = command.args(["bench", "--servers", "1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let mut command = cluster.node(0).command(weir_binary().unwrap());
+    let both = ["bench", "--servers", "2", "--fsync", "/tmp"];
+    let output = command.args(both).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}

@@ -2,19 +2,7 @@
 //!
 //! The first node's agent writes an invitation, of mode 0600, where all nodes see it (the home
 //! directory): where it listens, and the charge with the secret. Who connects proves to know the
-//! secret, and so does who answers; neither sends it.
-//!
-//! ```text
-//!  first node                                        another
-//!   | --- 32 random bytes A ------------------------->|
-//!   |<-- rank (u16, little endian), 32 random bytes B, |
-//!   |    MAC("agent", A, B, rank) --------------------|
-//!   | --- MAC("root", B, A, rank) ------------------->|   then lines, as in `message`
-//! ```
-//!
-//! The MAC is BLAKE3, keyed with the secret, over the instance's id and what is in parentheses.
-//! The lines that follow are not secret, and whoever could change them on the way could
-//! disturb the servers as well.
+//! secret, and so does who answers (`greet`).
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,7 +10,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use serde::{Deserialize, Serialize};
@@ -30,12 +17,9 @@ use weir_config::{Environment, Loaded};
 
 use super::address::fabric_listener;
 use super::agent::find_here;
+use super::greet::Known;
 use super::message::{Charge, Own};
-use super::root::random;
 use super::server::to_line;
-
-/// How long a step of the greeting, or a connection, may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest invitation, bytes.
 const INVITATION_MOST: u64 = 16 << 20;
@@ -107,29 +91,16 @@ pub fn invite(
 }
 
 /// The first node's side of the greeting; the rank of who came.
-fn greet(mut stream: &TcpStream, charge: &Charge) -> Result<u16> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let ours: [u8; 32] = random()?;
-    stream.write_all(&ours)?;
-    let (mut rank, mut theirs, mut proof) = ([0; 2], [0; 32], [0; 32]);
-    stream.read_exact(&mut rank)?;
-    stream.read_exact(&mut theirs)?;
-    stream.read_exact(&mut proof)?;
-    // Comparing hashes takes the same time wherever they differ.
-    ensure!(
-        mac(charge, "agent", &ours, &theirs, rank) == blake3::Hash::from_bytes(proof),
-        "it does not know the secret"
-    );
-    let seat = u16::from_le_bytes(rank);
-    ensure!(
-        charge.seats.iter().any(|known| known.rank == seat),
-        "no seat {seat} is awaited"
-    );
-    stream.write_all(mac(charge, "root", &theirs, &ours, rank).as_bytes())?;
-    stream.set_read_timeout(None)?;
-    stream.set_write_timeout(None)?;
-    Ok(seat)
+fn greet(stream: &TcpStream, charge: &Charge) -> Result<u16> {
+    let awaited = |rank| charge.seats.iter().any(|known| known.rank == rank);
+    known(charge).let_in(stream, awaited)
+}
+
+fn known(charge: &Charge) -> Known<'_> {
+    Known {
+        instance: charge.instance,
+        secret: &charge.secret,
+    }
 }
 
 /// Follows the invitation in `file`: the charge of this node, and both ways of the connection.
@@ -137,46 +108,13 @@ pub fn join(file: &Path) -> Result<(Charge, TcpStream, TcpStream)> {
     let Invitation { address, charge } =
         read(file).with_context(|| format!("the invitation {}", file.display()))?;
     let seat = find_here(&charge.seats)?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)
-        .with_context(|| format!("the first node's {address}"))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let (ours, rank): ([u8; 32], _) = (random()?, seat.rank.to_le_bytes());
-    let (mut theirs, mut proof) = ([0; 32], [0; 32]);
-    stream.read_exact(&mut theirs)?;
-    stream.write_all(&rank)?;
-    stream.write_all(&ours)?;
-    stream.write_all(mac(&charge, "agent", &theirs, &ours, rank).as_bytes())?;
-    stream
-        .read_exact(&mut proof)
-        .context("the first node turned us away")?;
-    ensure!(
-        mac(&charge, "root", &ours, &theirs, rank) == blake3::Hash::from_bytes(proof),
-        "who answers at {address} does not know the secret"
-    );
-    stream.set_read_timeout(None)?;
+    let stream = known(&charge).come(address, seat.rank)?;
     let charge = Charge {
         seats: vec![seat],
         own: Own::First,
         ..charge
     };
     Ok((charge, stream.try_clone()?, stream))
-}
-
-fn mac(charge: &Charge, side: &str, first: &[u8], second: &[u8], rank: [u8; 2]) -> blake3::Hash {
-    let mut hasher = blake3::Hasher::new_keyed(charge.secret.expose());
-    // Parts of fixed lengths after the side's zero: nothing can be taken for something else.
-    let parts = [
-        side.as_bytes(),
-        &[0],
-        &charge.instance.0,
-        first,
-        second,
-        &rank,
-    ];
-    for part in parts {
-        hasher.update(part);
-    }
-    hasher.finalize()
 }
 
 fn read(file: &Path) -> Result<Invitation> {

@@ -9,6 +9,7 @@
 //!    |          ... the instance runs ...  |
 //!    |<-- Lost: a server died -------------|
 //!    | --- Look, <-- Saw: for weir status  |
+//!    | --- Work: for weir bench ---------->|   starts workers, which connect to who asks
 //!    |<-- Stop: somebody asked there ------|
 //!    | --- Stop -------------------------->|
 //!    |<-- Ended: reports ------------------|
@@ -26,6 +27,7 @@ use anyhow::{ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_core::roster::{InstanceId, Member, Roster, Secret};
 
+use super::errand::Errand;
 use super::reach::Reach;
 use super::server::{to_line, Ended, Ready};
 use crate::instance::Report;
@@ -98,6 +100,8 @@ pub enum Down {
     Roster(Roster),
     /// End the servers.
     Stop,
+    /// Start a worker of `weir bench` beside each of your servers.
+    Work(Errand),
     /// Say what your servers are doing.
     Look(u64),
     /// What came of somebody's [`Up::Ask`].

@@ -27,7 +27,8 @@
 //! | `reach` | the commands that start agents |
 //! | `message` | what agents say |
 //! | `link` | a process below an agent: its words, its noise |
-//! | `join` | agents that connect back |
+//! | `join`, `greet` | agents that connect back; how both prove who they are |
+//! | `errand` | workers of `weir bench`, which agents start too |
 //! | `agent` | one node's part: the state machine |
 //! | `root` | the starter's end |
 //! | `address` | where a server listens for others |
@@ -36,6 +37,8 @@
 pub mod address;
 pub mod agent;
 pub mod endpoint;
+pub mod errand;
+pub mod greet;
 pub mod hosts;
 mod join;
 mod link;

@@ -11,6 +11,7 @@ use weir_config::Loaded;
 use weir_core::roster::{InstanceId, Secret};
 
 use super::agent::Summary;
+use super::errand::Errand;
 use super::message::{hear, Charge, Down, Heard, Seated, Up};
 use super::nodes::Found;
 use super::server::{read_line, to_line, Ready};
@@ -133,6 +134,12 @@ impl Root {
             let names = seated.ready.cleared.iter();
             names.map(move |name| (host, name.as_str()))
         })
+    }
+
+    /// Has a worker of `weir bench` started beside each server.
+    pub fn employ(&mut self, errand: &Errand) -> Result<()> {
+        let line = to_line(&Down::Work(errand.clone()));
+        writeln!(self.lifeline, "{line}").context("the agent was lost")
     }
 
     /// Ends the instance and hears what it did.

@@ -221,6 +221,7 @@ impl<P: Platform> Cluster<P> {
         let asked = self.asked().into_iter();
         let of_peers = asked.map(|(name, count)| (format!("peer {name}"), count));
         status.requests.extend(of_peers);
+        status.counters.extend(self.moved());
         status.findings = self.findings();
         status
     }

@@ -175,6 +175,7 @@ impl<P: Platform> Cluster<P> {
     fn read(&self, read: &Read, to: Box<dyn bulk::Landing>) {
         // Where the fabric has no shorter way, a call brings them.
         let Some(mut to) = self.inner.net.read(read.to, &read.ranges, to) else {
+            self.count_moved(1, read.bytes as usize);
             return;
         };
         let (this, rank) = (self.clone(), read.to);

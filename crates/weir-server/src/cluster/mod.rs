@@ -144,6 +144,16 @@ struct Inner<P: Platform + 'static> {
     /// Files, of any server, whose home says where programs of this node append.
     shared_appends: RefCell<BTreeSet<Ino>>,
     asked: RefCell<HashMap<&'static str, u64>>,
+    moved: Cell<Moved>,
+}
+
+/// What this server has asked of others.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moved {
+    /// Requests.
+    calls: u64,
+    /// Bytes of requests and replies, and of logs, without what a transport adds.
+    bytes: u64,
 }
 
 impl<P: Platform> Cluster<P> {
@@ -183,6 +193,7 @@ impl<P: Platform> Cluster<P> {
                 appends: RefCell::default(),
                 shared_appends: RefCell::default(),
                 asked: RefCell::default(),
+                moved: Cell::default(),
             }),
         }
     }
@@ -265,6 +276,23 @@ impl<P: Platform> Cluster<P> {
         all
     }
 
+    /// What this server has asked of others, by name.
+    pub fn moved(&self) -> [(String, u64); 2] {
+        let moved = self.inner.moved.get();
+        [
+            ("fabric_calls".to_owned(), moved.calls),
+            ("fabric_bytes".to_owned(), moved.bytes),
+        ]
+    }
+
+    fn count_moved(&self, calls: u64, bytes: usize) {
+        let moved = self.inner.moved.get();
+        self.inner.moved.set(Moved {
+            calls: moved.calls + calls,
+            bytes: moved.bytes + bytes as u64,
+        });
+    }
+
     fn rank(&self) -> Rank {
         self.inner.rank
     }
@@ -315,8 +343,11 @@ impl<P: Platform> Cluster<P> {
             own.await
         } else {
             self.commit();
+            self.count_moved(1, request.len());
             let asked = self.inner.net.call(to, request).await;
-            asked.map_err(|_| FsError::Unreachable)?
+            let answer = asked.map_err(|_| FsError::Unreachable)?;
+            self.count_moved(0, answer.body.len() + answer.bulk.len());
+            answer
         };
         Ok((peer::reply::<O>(&answer.body)?, answer.bulk))
     }

@@ -36,6 +36,7 @@ use anyhow::{ensure, Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 use weir_core::roster::{Member, Roster};
 
+use super::errand::{Errand, Task};
 use super::join;
 use super::link::Link;
 use super::message::{read_down, send_up, Charge, Down, Failed, Seat, Seated, Seen, Up};
@@ -227,6 +228,7 @@ impl Agent {
                 self.farewell = Some(Farewell { report });
             }
             Event::Above(Ok(Some(Down::Look(id)))) => self.look(id),
+            Event::Above(Ok(Some(Down::Work(errand)))) => self.work(&errand),
             Event::Above(Ok(Some(Down::Answer(id, seen)))) => self.answered(id, seen),
             Event::Above(Ok(Some(Down::Charge(_)))) => {}
             Event::Above(Ok(None) | Err(_)) => {
@@ -263,6 +265,30 @@ impl Agent {
             Event::LookOver(id) => self.close_look(id),
         }
         Ok(())
+    }
+
+    /// Has a worker started beside each server. One that cannot be is missed by who waits for it.
+    fn work(&self, errand: &Errand) {
+        let down = Down::Work(errand.clone());
+        self.links.iter().for_each(|link| link.tell(&down));
+        for local in &self.locals {
+            let Some(run_dir) = local.run_dir.clone() else {
+                continue;
+            };
+            let task = Task {
+                errand: errand.clone(),
+                number: local.seat.rank,
+                run_dir,
+            };
+            let tended = task.start(&[]).and_then(|mut child| {
+                spawn("weir-worker", move || {
+                    let _ = child.wait();
+                })
+            });
+            if let Err(e) = tended {
+                eprintln!("a worker beside server {}: {e:#}", local.seat.rank);
+            }
+        }
     }
 
     /// The whole instance is to stop: the root knows how.

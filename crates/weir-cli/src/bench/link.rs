@@ -1,0 +1,184 @@
+//! The links as plain blocking TCP uses them: what remote reads and requests are compared with.
+//!
+//! Streams do what iperf3 does: each connection has a thread at both ends, which sends or receives
+//! 128 KiB a call, out of and into one buffer. A connection begins with the token of its step, so
+//! that whoever else connects is not taken for a stream.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, ensure, Context, Result};
+
+use super::files::{done, Prepared};
+use super::wire::Done;
+
+/// What is sent and received by one call: iperf3's default.
+pub const STEP: usize = 128 << 10;
+/// Bytes of a small message.
+pub const SMALL: usize = 64;
+/// The most connections of one step.
+const STREAMS_MOST: usize = 4096;
+/// How long the other end may take to connect.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Listens on this node's address.
+pub fn listen(address: IpAddr) -> Result<TcpListener> {
+    TcpListener::bind((address, 0)).with_context(|| format!("listening on {address}"))
+}
+
+fn connect(to: SocketAddr, token: &[u8; 16]) -> Result<TcpStream> {
+    let mut stream =
+        TcpStream::connect_timeout(&to, PATIENCE).with_context(|| format!("connecting to {to}"))?;
+    stream.write_all(token)?;
+    Ok(stream)
+}
+
+/// The next connection that begins with `token`.
+fn accept(listener: &TcpListener, token: &[u8; 16]) -> Result<TcpStream> {
+    let begin = Instant::now();
+    listener.set_nonblocking(true)?;
+    loop {
+        match listener.accept() {
+            Ok((mut stream, _)) => {
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                let mut theirs = [0; 16];
+                let whole = stream.read_exact(&mut theirs);
+                if whole.is_ok() && theirs == *token {
+                    stream.set_read_timeout(None)?;
+                    return Ok(stream);
+                }
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                ensure!(begin.elapsed() < PATIENCE, "nobody connected");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Connects to all of `to`, lets `from` connect, and moves `bytes` over each connection.
+pub fn streams<'a>(
+    listener: Option<&TcpListener>,
+    to: &[SocketAddr],
+    from: u32,
+    bytes: u64,
+    token: &[u8; 16],
+) -> Result<Prepared<'a>> {
+    ensure!(
+        to.len() <= STREAMS_MOST && from as usize <= STREAMS_MOST,
+        "too many connections"
+    );
+    let sending: Vec<TcpStream> = to
+        .iter()
+        .map(|to| connect(*to, token))
+        .collect::<Result<_>>()?;
+    let mut coming = Vec::new();
+    for _ in 0..from {
+        let listener = listener.context("nothing listens")?;
+        coming.push(accept(listener, token)?);
+    }
+    let moved = bytes * (sending.len() + coming.len()) as u64;
+    Ok(Box::new(move || {
+        let begin = Instant::now();
+        let spawn = |stream: TcpStream, act: fn(TcpStream, u64) -> std::io::Result<()>| {
+            std::thread::spawn(move || act(stream, bytes))
+        };
+        let sending = sending.into_iter().map(|stream| spawn(stream, give));
+        let coming = coming.into_iter().map(|stream| spawn(stream, take));
+        let threads: Vec<JoinHandle<_>> = sending.chain(coming).collect();
+        for thread in threads {
+            thread.join().map_err(|_| anyhow!("a stream panicked"))??;
+        }
+        Ok(done(begin, moved, 1))
+    }))
+}
+
+fn give(mut stream: TcpStream, mut bytes: u64) -> std::io::Result<()> {
+    let buffer = vec![7; STEP];
+    while bytes > 0 {
+        let most = usize::try_from(bytes).unwrap_or(STEP).min(STEP);
+        bytes -= stream.write(&buffer[..most])? as u64;
+    }
+    Ok(())
+}
+
+fn take(mut stream: TcpStream, mut bytes: u64) -> std::io::Result<()> {
+    let mut buffer = vec![1; STEP];
+    while bytes > 0 {
+        let most = usize::try_from(bytes).unwrap_or(STEP).min(STEP);
+        match stream.read(&mut buffer[..most])? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            read => bytes -= read as u64,
+        }
+    }
+    Ok(())
+}
+
+/// Asks an echo, or is one, over a connection that sends small messages at once.
+pub fn echo<'a>(
+    listener: Option<&TcpListener>,
+    to: Option<SocketAddr>,
+    trips: u32,
+    token: &[u8; 16],
+) -> Result<Prepared<'a>> {
+    let mut stream = match to {
+        Some(to) => connect(to, token)?,
+        None => accept(listener.context("nothing listens")?, token)?,
+    };
+    stream.set_nodelay(true)?;
+    Ok(Box::new(move || {
+        let mut bytes = [1; SMALL];
+        let begin = Instant::now();
+        for _ in 0..trips {
+            if to.is_some() {
+                stream.write_all(&bytes)?;
+                stream.read_exact(&mut bytes)?;
+            } else {
+                stream.read_exact(&mut bytes)?;
+                stream.write_all(&bytes)?;
+            }
+        }
+        Ok(Done {
+            bytes: 2 * SMALL as u64 * u64::from(trips),
+            calls: u64::from(trips),
+            ..done(begin, 0, 0)
+        })
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_stranger_is_not_taken_for_a_stream() {
+        let listener = listen(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut stranger = TcpStream::connect(address).unwrap();
+        stranger.write_all(&[9; 16]).unwrap();
+        drop(TcpStream::connect(address).unwrap());
+        let token = [3; 16];
+        let sender = std::thread::spawn(move || {
+            streams(None, &[address, address], 0, 300_000, &token).unwrap()()
+        });
+        let taken = streams(Some(&listener), &[], 2, 300_000, &token).unwrap()().unwrap();
+        assert_eq!(taken.bytes, 600_000);
+        assert_eq!(sender.join().unwrap().unwrap().bytes, 600_000);
+    }
+
+    #[test]
+    fn an_end_that_goes_away_is_an_error() {
+        let listener = listen(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let token = [3; 16];
+        let gone = std::thread::spawn(move || drop(connect(address, &token).unwrap()));
+        let take = streams(Some(&listener), &[], 1, 1, &token).unwrap();
+        gone.join().unwrap();
+        assert!(take().is_err());
+    }
+}

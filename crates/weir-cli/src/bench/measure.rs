@@ -1,0 +1,437 @@
+//! The measurements of `weir bench --hosts`: one round of each, the links' limits beside them.
+
+use anyhow::{Context, Result};
+use weir_core::roster::Secret;
+
+use super::hands::{Hand, Outcome};
+use super::plan::{self, Plan};
+use super::rows::Rows;
+use super::stage::{is_request, since, Stage};
+use super::wire::{Data, Step};
+use crate::launch::root::random;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// A scattered piece, and how far they are apart, bytes.
+const PIECE: u64 = 4 * KIB;
+const APART: u64 = 4 * PIECE;
+/// Pieces of one list.
+const LIST: u64 = 256;
+/// Bytes of a piece of the file that is looked up, and in how many places each process looks.
+const LOOKED: u64 = 64;
+const PLACES: u64 = 64;
+
+/// A run under way.
+pub struct Run<'a> {
+    /// What is measured.
+    pub stage: &'a mut Stage,
+    /// How much.
+    pub plan: &'a Plan,
+    /// What came of it.
+    pub rows: &'a mut Rows,
+    /// Which round.
+    pub round: u32,
+    /// Bytes read back and compared.
+    pub verified: u64,
+}
+
+#[allow(clippy::cast_precision_loss)] // bytes and counts, far below 2^53
+fn per_second(amount: u64, seconds: f64) -> f64 {
+    amount as f64 / seconds.max(1e-9)
+}
+
+#[allow(clippy::cast_precision_loss)] // counts, far below 2^53
+fn number(count: u64) -> f64 {
+    count as f64
+}
+
+impl Run<'_> {
+    /// All measurements, once.
+    pub fn all(&mut self) -> Result<()> {
+        self.writes().context("writes")?;
+        self.messages().context("messages a write")?;
+        self.remote_reads(false).context("remote reads")?;
+        self.crossed_reads().context("reads of all by all")?;
+        self.look_ups().context("look-ups")?;
+        self.calls(false).context("requests")?;
+        self.creates().context("creates")
+    }
+
+    /// Those that are told of libfabric too.
+    pub fn over_libfabric(&mut self) -> Result<()> {
+        self.remote_reads(true).context("remote reads")?;
+        self.calls(true).context("requests")
+    }
+
+    fn say(&self, what: &str) {
+        if !self.plan.quiet {
+            let (round, rounds) = (self.round + 1, self.plan.rounds);
+            eprintln!("round {round}/{rounds}  {what}");
+        }
+    }
+
+    fn servers(&self) -> u64 {
+        self.stage.nodes.len() as u64
+    }
+
+    /// The first process of each node.
+    fn one_each(&self) -> Vec<Hand> {
+        (0..self.stage.nodes.len())
+            .map(|node| self.stage.process(node, 0))
+            .collect()
+    }
+
+    /// All of a contiguous part of a file, in calls of `size`.
+    fn part(&self, name: &str, first: u64, bytes: u64, size: u64) -> Data {
+        Data {
+            path: self.stage.path(name),
+            first,
+            stride: size,
+            count: bytes / size,
+            size,
+            list: 1,
+            seed: u64::from(self.round) + 1,
+        }
+    }
+
+    /// Writes by all of `group`, then publishes; how long the slowest wrote, s.
+    fn write(&mut self, group: &[(Hand, Data)]) -> Result<f64> {
+        let steps = |step: fn(Data) -> Step| -> Vec<(Hand, Step)> {
+            let steps = group.iter().map(|(hand, data)| (*hand, step(data.clone())));
+            steps.collect()
+        };
+        let wrote = self.stage.hands.run(&steps(Step::Write))?;
+        let publish = steps(|_| Step::Publish);
+        self.stage.hands.run(&publish)?;
+        Ok(wrote.slowest())
+    }
+
+    /// Reads by all of `group`, and again with every byte compared; how long the slowest took, s.
+    fn read(&mut self, group: &[(Hand, Data)]) -> Result<f64> {
+        let steps = |step: fn(Data) -> Step| -> Vec<(Hand, Step)> {
+            let steps = group.iter().map(|(hand, data)| (*hand, step(data.clone())));
+            steps.collect()
+        };
+        let read = self.stage.hands.run(&steps(Step::Read))?;
+        let compared = self.stage.hands.run(&steps(Step::Verify))?;
+        self.verified += compared.bytes();
+        Ok(read.slowest())
+    }
+
+    fn remove(&mut self, hand: Hand, name: &str) -> Result<()> {
+        let path = self.stage.path(name);
+        self.stage.hands.run(&[(hand, Step::Remove(path))])?;
+        Ok(())
+    }
+
+    fn writes(&mut self) -> Result<()> {
+        let bytes = self.plan.bytes;
+        for (shared, row) in [(true, plan::write(true)), (false, plan::write(false))] {
+            self.say(&row.what);
+            let all = self.one_each();
+            let beside = match self.stage.one_machine {
+                true => self.stage.alone[..all.len()].to_vec(),
+                false => self.stage.alone[..1].to_vec(),
+            };
+            let mut rates = Vec::new();
+            for hands in [&all, &beside] {
+                let group = (0..).zip(hands).map(|(i, hand)| {
+                    let data = match shared {
+                        true => self.part("write", i * bytes, bytes, MIB),
+                        false => self.part(&format!("write.{i}"), 0, bytes, MIB),
+                    };
+                    (*hand, data)
+                });
+                let group: Vec<(Hand, Data)> = group.collect();
+                rates.push(per_second(bytes, self.write(&group)?));
+                let names = match shared {
+                    true => vec!["write".to_owned()],
+                    false => (0..hands.len()).map(|i| format!("write.{i}")).collect(),
+                };
+                for name in names {
+                    self.remove(hands[0], &name)?;
+                }
+            }
+            self.rows.add(&row, rates[0], Some(rates[1]));
+        }
+        Ok(())
+    }
+
+    /// What more and smaller writes of the same bytes cost in requests of any kind.
+    fn messages(&mut self) -> Result<()> {
+        let row = plan::messages();
+        self.say(&row.what);
+        let bytes = self.plan.bytes.min(16 * MIB);
+        let mut counted = Vec::new();
+        for size in [64 * KIB, 4 * KIB] {
+            let hands = self.one_each();
+            let group = (0..).zip(&hands).map(|(i, hand)| {
+                let data = self.part("messages", i * bytes, bytes, size);
+                (*hand, Step::Write(data))
+            });
+            let group: Vec<(Hand, Step)> = group.collect();
+            let stage = &mut *self.stage;
+            stage.hands.prepare(&group)?;
+            let before = stage.counts()?;
+            stage.hands.go(&group)?;
+            let after = stage.counts()?;
+            let requests: u64 = since(&before, &after, is_request).iter().sum();
+            counted.push((requests, bytes / size * hands.len() as u64));
+            let publish: Vec<_> = hands.iter().map(|hand| (*hand, Step::Publish)).collect();
+            self.stage.hands.run(&publish)?;
+            self.remove(hands[0], "messages")?;
+        }
+        let [(few, of_few), (many, of_many)] = counted[..] else {
+            unreachable!("two sizes");
+        };
+        let more = number(many.saturating_sub(few)) / number(of_many - of_few);
+        self.rows.add(&row, more, None);
+        Ok(())
+    }
+
+    /// Bytes over plain connections from each of `from` to each of `to`, but to itself; s.
+    fn plain(&mut self, from: &[usize], to: &[usize], streams: usize, bytes: u64) -> Result<f64> {
+        let token: [u8; 16] = random()?;
+        let mut places = Vec::new();
+        for node in to {
+            let worker = self.stage.nodes[*node].worker;
+            places.push((*node, self.stage.hands.listen_at(worker, false)?.address));
+        }
+        let step = |node: usize| -> Result<Step> {
+            let others = places.iter().filter(|(at, _)| *at != node);
+            let sends = from.contains(&node);
+            let targets = others.flat_map(|(_, place)| std::iter::repeat_n(*place, streams));
+            let senders = from.iter().filter(|at| **at != node).count();
+            let coming = if to.contains(&node) {
+                senders * streams
+            } else {
+                0
+            };
+            Ok(Step::Streams {
+                to: if sends { targets.collect() } else { Vec::new() },
+                from: u32::try_from(coming)?,
+                bytes,
+                token,
+            })
+        };
+        // Who receives is told to go first: its clock is the one that counts.
+        let mut nodes = to.to_vec();
+        nodes.extend(from.iter().filter(|node| !to.contains(node)));
+        let group = nodes
+            .iter()
+            .map(|node| Ok((self.stage.nodes[*node].worker, step(*node)?)));
+        let group: Vec<(Hand, Step)> = group.collect::<Result<_>>()?;
+        let moved = self.stage.hands.run(&group)?;
+        let seconds = moved.each[..to.len()].iter().map(|done| done.seconds);
+        Ok(seconds.fold(0.0, f64::max))
+    }
+
+    /// Node 0 reads what node 1 wrote.
+    fn remote_reads(&mut self, libfabric: bool) -> Result<()> {
+        let bytes = self.plan.bytes;
+        let writer = self.stage.process(1, 0);
+        let whole = self.part("remote", 0, bytes, MIB);
+        self.write(&[(writer, whole)])?;
+        let mut one_mib = None;
+        for (streams, size) in [(1, MIB), (1, 16 * MIB), (4, MIB), (4, 16 * MIB)] {
+            let row = plan::read(streams, size, libfabric);
+            self.say(&row.what);
+            let each = bytes / streams as u64;
+            let size = size.min(each);
+            let group = (0..streams).map(|i| {
+                let data = self.part("remote", i as u64 * each, each, size);
+                (self.stage.process(0, i + 1), data)
+            });
+            let group: Vec<(Hand, Data)> = group.collect();
+            let (link, weir) = if self.round.is_multiple_of(2) {
+                let link = self.plain(&[1], &[0], streams, each)?;
+                (link, self.read(&group)?)
+            } else {
+                let weir = self.read(&group)?;
+                (self.plain(&[1], &[0], streams, each)?, weir)
+            };
+            let rate = per_second(bytes, weir);
+            one_mib = one_mib.or(Some(rate));
+            self.rows.add(&row, rate, Some(per_second(bytes, link)));
+        }
+        if !libfabric {
+            self.pieces(one_mib)?;
+        }
+        self.remove(writer, "remote")
+    }
+
+    /// Every fourth piece of the file of the remote reads.
+    fn pieces(&mut self, one_mib: Option<f64>) -> Result<()> {
+        let mut rates = Vec::new();
+        let [row, beside_large] = [plan::pieces(true), plan::pieces(false)];
+        self.say(&row.what);
+        let all = self.plan.bytes / APART;
+        for (list, count) in [(1, (all / 16).max(LIST.min(all))), (LIST, all)] {
+            let data = Data {
+                stride: APART,
+                count,
+                list,
+                ..self.part("remote", 0, PIECE, PIECE)
+            };
+            let seconds = self.read(&[(self.stage.process(0, 1), data)])?;
+            rates.push(per_second(count * PIECE, seconds));
+        }
+        self.rows.add(&row, rates[1], Some(rates[0]));
+        self.rows.add(&beside_large, rates[1], one_mib);
+        Ok(())
+    }
+
+    /// Written segmented by all nodes, read strided by all.
+    fn crossed_reads(&mut self) -> Result<()> {
+        let (servers, bytes) = (self.servers(), self.plan.bytes);
+        // So that every process has a whole number of pieces in every other's part.
+        let bytes = bytes / (servers * MIB) * (servers * MIB);
+        let hands = self.one_each();
+        let group = (0..)
+            .zip(&hands)
+            .map(|(i, hand)| (*hand, self.part("crossed", i * bytes, bytes, MIB)));
+        let group: Vec<(Hand, Data)> = group.collect();
+        self.write(&group)?;
+        let nodes: Vec<usize> = (0..hands.len()).collect();
+        let over_links = bytes * (servers - 1);
+        for list in [bytes / MIB, 1] {
+            let row = plan::crossed(list > 1);
+            self.say(&row.what);
+            let link = self.plain(&nodes, &nodes, 1, bytes / servers)?;
+            let group = (0..).zip(&hands).map(|(i, hand)| {
+                let data = Data {
+                    first: i * MIB,
+                    stride: servers * MIB,
+                    list,
+                    ..self.part("crossed", 0, bytes, MIB)
+                };
+                (*hand, data)
+            });
+            let group: Vec<(Hand, Data)> = group.collect();
+            let seconds = self.read(&group)?;
+            let link = per_second(over_links, link);
+            self.rows
+                .add(&row, per_second(over_links, seconds), Some(link));
+        }
+        self.remove(hands[0], "crossed")
+    }
+
+    /// Where a strided file of very many pieces is, asked by many processes. Each reads pieces all
+    /// over it that are on its own node, so that nothing but locations moves.
+    fn look_ups(&mut self) -> Result<()> {
+        let rows = plan::look_ups(self.plan.pieces, plan::LOOKERS);
+        self.say(&rows[0].what);
+        let servers = self.servers();
+        let each = self.plan.pieces / servers;
+        let hands = self.one_each();
+        let all = self.part("look", 0, LOOKED, LOOKED);
+        let data = |i: u64| Data {
+            first: i * LOOKED,
+            stride: servers * LOOKED,
+            count: each,
+            ..all.clone()
+        };
+        let group = (0..).zip(&hands).map(|(i, hand)| (*hand, data(i)));
+        let group: Vec<(Hand, Data)> = group.collect();
+        self.write(&group)?;
+        let look = |i: usize| {
+            let (node, number) = (i % hands.len(), 1 + i / hands.len());
+            let spread = Data {
+                stride: each / PLACES * servers * LOOKED,
+                count: PLACES,
+                ..data(node as u64)
+            };
+            (self.stage.process(node, number), Step::Read(spread))
+        };
+        let lookers: Vec<(Hand, Step)> = (0..plan::LOOKERS).map(look).collect();
+        let before = self.stage.counts()?;
+        let first = self.stage.hands.run(&lookers[..1])?;
+        let others = self.stage.hands.run(&lookers[1..])?;
+        let after = self.stage.counts()?;
+        let moved = since(&before, &after, |name| name == "fabric_bytes");
+        self.rows.add(&rows[0], others.slowest(), None);
+        self.rows.add(&rows[1], number(moved.iter().sum()), None);
+        self.rows.add(&rows[2], first.slowest(), None);
+        let all = group.iter().map(|(hand, data)| {
+            let checked = Data {
+                list: LIST,
+                ..data.clone()
+            };
+            (*hand, Step::Verify(checked))
+        });
+        let all: Vec<(Hand, Step)> = all.collect();
+        self.verified += self.stage.hands.run(&all)?.bytes();
+        self.remove(hands[0], "look")
+    }
+
+    fn calls(&mut self, libfabric: bool) -> Result<()> {
+        let row = plan::calls(libfabric);
+        self.say(&row.what);
+        let [near, far] = [0, 1].map(|node: usize| self.stage.nodes[node].worker);
+        let trips = self.plan.trips;
+        let trip = |did: &Outcome| did.each[1].seconds / f64::from(trips);
+        let token = random()?;
+        let to = self.stage.hands.listen_at(far, false)?.address;
+        let echo = |to| Step::Echo { to, trips, token };
+        let group = [(far, echo(None)), (near, echo(Some(to)))];
+        let plain = trip(&self.stage.hands.run(&group)?);
+        let hands = &mut self.stage.hands;
+        let places = [
+            hands.listen_at(near, libfabric)?,
+            hands.listen_at(far, libfabric)?,
+        ];
+        let secret = String::from(Secret::new(random()?));
+        let call = |asks| Step::Calls {
+            places: places.clone(),
+            asks,
+            trips,
+            libfabric,
+            secret: secret.clone(),
+        };
+        let group = [(far, call(false)), (near, call(true))];
+        let called = trip(&hands.run(&group)?);
+        self.rows.add(&row, called, Some(plain));
+        Ok(())
+    }
+
+    /// Four processes create files in one directory, at all servers and at one alone.
+    fn creates(&mut self) -> Result<()> {
+        let servers = self.stage.nodes.len();
+        let [row, spread] = plan::creates(servers, self.stage.one_machine);
+        self.say(&row.what);
+        self.rows.declare(&row);
+        let files = self.plan.files;
+        let over_all: Vec<Hand> = (0..4)
+            .map(|i| self.stage.process(i % servers, 1 + i / servers))
+            .collect();
+        let at_one = self.stage.alone[..4].to_vec();
+        let mut rates = Vec::new();
+        for (hands, several) in [(over_all, true), (at_one, false)] {
+            let directory = self.stage.path("create");
+            let make = Step::Directory(directory.clone());
+            self.stage.hands.run(&[(hands[0], make)])?;
+            let group = (0..).zip(&hands).map(|(i, hand)| {
+                let step = Step::Create {
+                    directory: directory.clone(),
+                    first: i * files,
+                    files,
+                };
+                (*hand, step)
+            });
+            let group: Vec<(Hand, Step)> = group.collect();
+            let before = self.stage.counts()?;
+            let did = self.stage.hands.run(&group)?;
+            rates.push(per_second(files * hands.len() as u64, did.slowest()));
+            if several {
+                let asked = since(&before, &self.stage.counts()?, is_request);
+                let most = number(asked.iter().copied().max().unwrap_or(0));
+                let mean = number(asked.iter().sum::<u64>().max(1)) / number(asked.len() as u64);
+                self.rows.add(&spread, most / mean - 1.0, None);
+            }
+            self.remove(hands[0], "create")?;
+        }
+        self.rows.add(&row, rates[0], Some(rates[1]));
+        Ok(())
+    }
+}

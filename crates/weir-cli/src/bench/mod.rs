@@ -1,0 +1,296 @@
+//! `weir bench`: of directories by the crate `weir-bench`; with `--hosts`, `--hostfile`, `--job`
+//! or `--servers`, of an instance of several nodes, which it starts for that and stops.
+//!
+//! Workers are started by the instance's agents, so by whatever starts `weir start`. What is
+//! promised is judged beside plain TCP and plain servers in the same run, round by round.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `wire` | what workers are told and say |
+//! | `worker` | a worker: `files`, `link` (plain TCP), `calls` (weir's fabric) |
+//! | `hands` | all workers, seen from here |
+//! | `stage` | the instance, its workers, its counters |
+//! | `plan`, `measure` | what is promised; how it is measured |
+//! | `rows` | judged, as a table and as JSON |
+
+mod calls;
+mod files;
+mod hands;
+mod link;
+mod measure;
+mod plan;
+mod rows;
+mod stage;
+mod wire;
+pub mod worker;
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde::Serialize;
+use weir_bench::parts::{Machine, WrongData};
+use weir_bench::{EXIT_NOT_MET, EXIT_WRONG_DATA};
+use weir_config::{Environment, Loaded};
+
+use crate::exit::Failure;
+use crate::launch::nodes::{self, Found, Wanted};
+use measure::Run;
+use plan::Plan;
+use rows::{Rows, Verdict};
+use stage::Stage;
+
+const OF_DIRECTORIES: [&str; 14] = [
+    "dirs",
+    "targets",
+    "processes",
+    "transfers",
+    "patterns",
+    "ops",
+    "segments",
+    "baseline",
+    "fsync",
+    "verify",
+    "no_limits",
+    "device",
+    "durable",
+    "svg",
+];
+
+/// Of `weir bench`.
+#[derive(Args, Debug)]
+pub struct BenchCommand {
+    /// Measure an instance of several nodes, such as a,b[1-8], with a server on each.
+    ///
+    /// It is started for that, as by weir start, and this node must be among them. All rows are
+    /// judged: beside plain TCP between the same nodes, one server alone, and numbers. --block,
+    /// --files, --repeat, --quick, --quiet, --json and --strict mean what they do for
+    /// directories. Every byte that is read is compared with what was written.
+    #[arg(long, value_name = "LIST", group = "judged", conflicts_with_all = OF_DIRECTORIES)]
+    hosts: Option<String>,
+    /// The same, of the nodes of a file, one a line.
+    #[arg(long, value_name = "FILE", group = "judged", conflicts_with_all = OF_DIRECTORIES)]
+    hostfile: Option<PathBuf>,
+    /// The same, of the nodes of the batch job.
+    #[arg(long, group = "judged", conflicts_with_all = OF_DIRECTORIES)]
+    job: bool,
+    /// The same, of this many servers on this machine.
+    #[arg(long, value_name = "N", group = "judged", conflicts_with_all = OF_DIRECTORIES)]
+    servers: Option<u16>,
+    #[command(flatten)]
+    bench: weir_bench::BenchArgs,
+}
+
+impl BenchCommand {
+    fn of_nodes(&self) -> bool {
+        self.job || self.hosts.is_some() || self.hostfile.is_some() || self.servers.is_some()
+    }
+
+    fn plan(&self) -> Plan {
+        let (bench, quick) = (&self.bench, self.bench.quick);
+        let most = if quick { 16 << 20 } else { 256 << 20 };
+        Plan {
+            rounds: bench.rounds.unwrap_or(if quick { 1 } else { 5 }),
+            // Of whole large reads, by four.
+            bytes: bench.block.unwrap_or(most).next_multiple_of(16 << 20),
+            pieces: 1_000_000,
+            files: bench.files.unwrap_or(if quick { 200 } else { 5_000 }),
+            trips: if quick { 200 } else { 2_000 },
+            quiet: bench.quiet,
+        }
+    }
+}
+
+/// `weir bench`; the exit code. `load` reads the settings, with more of them set.
+pub fn run(
+    args: &BenchCommand,
+    load: impl Fn(&[&str]) -> Result<Loaded, Failure>,
+    env: &Environment,
+) -> Result<u8, Failure> {
+    if !args.of_nodes() {
+        return Ok(weir_bench::run(&args.bench)?);
+    }
+    match of_nodes(args, load, env) {
+        Err(Failure::Other(error)) if error.is::<WrongData>() => {
+            eprintln!("weir: {error:#}");
+            Ok(EXIT_WRONG_DATA)
+        }
+        other => other,
+    }
+}
+
+/// The JSON report. `format` is raised when a field changes its meaning or goes away.
+#[derive(Serialize)]
+struct Report<'a> {
+    tool: &'static str,
+    version: &'static str,
+    format: u32,
+    command: Vec<String>,
+    ended_unix_s: u64,
+    machine: Machine,
+    /// Nodes, by rank.
+    nodes: &'a [String],
+    /// Whether all of them are one machine.
+    one_machine: bool,
+    /// /proc/loadavg of this node before and after.
+    load: [String; 2],
+    rounds: u32,
+    verified_bytes: u64,
+    rows: &'a [Verdict],
+}
+
+fn of_nodes(
+    args: &BenchCommand,
+    load: impl Fn(&[&str]) -> Result<Loaded, Failure>,
+    env: &Environment,
+) -> Result<u8, Failure> {
+    let settings = load(&[])?;
+    let wanted = Wanted {
+        hosts: args.hosts.as_deref(),
+        hostfile: args.hostfile.as_deref(),
+        servers: args.servers,
+    };
+    let found = nodes::find(&wanted, &settings.config.launch, env)?;
+    let found = found.context("an instance of several nodes is measured; this is one")?;
+    let plan = args.plan();
+    let load_before = loadavg();
+    let mut rows = Rows::default();
+    let mut done = measure(&found, &settings, env, &plan, &mut rows)?;
+    done.verified += libfabric(&found, &load, env, &plan, &mut rows)?;
+    let verdicts = rows.verdicts();
+    println!("{}", rows::table(&verdicts));
+    let judged = verdicts.iter().filter(|verdict| verdict.met.is_some());
+    let met = judged.clone().filter(|verdict| verdict.met == Some(true));
+    let (met, judged) = (met.count(), judged.count());
+    println!("{met} of {judged} promises met.");
+    let mib = done.verified >> 20;
+    println!("Read back and compared: {mib} MiB, all as written.");
+    let load = [load_before, loadavg()];
+    println!(
+        "Load of this node before and after: {}; {}",
+        load[0], load[1]
+    );
+    if let Some(path) = &args.bench.json {
+        write_json(path, &done, &plan, load, &verdicts)?;
+    }
+    Ok(match args.bench.strict && met < judged {
+        true => EXIT_NOT_MET,
+        false => 0,
+    })
+}
+
+/// What was measured, beside the rows.
+struct Finished {
+    hosts: Vec<String>,
+    one_machine: bool,
+    verified: u64,
+}
+
+fn measure(
+    found: &Found,
+    settings: &Loaded,
+    env: &Environment,
+    plan: &Plan,
+    rows: &mut Rows,
+) -> Result<Finished, Failure> {
+    let processes = 1 + 4.max(plan::LOOKERS.div_ceil(found.seats.len()));
+    let mut stage = Stage::set(found, settings, env, processes, true)?;
+    let mut run = Run {
+        stage: &mut stage,
+        plan,
+        rows,
+        round: 0,
+        verified: 0,
+    };
+    for round in 0..plan.rounds {
+        run.round = round;
+        run.all()?;
+    }
+    let verified = run.verified;
+    let hosts = stage.nodes.iter().map(|node| node.host.clone());
+    let finished = Finished {
+        hosts: hosts.collect(),
+        one_machine: stage.one_machine,
+        verified,
+    };
+    let turned_away = stage.hands.turned_away();
+    if turned_away > 0 {
+        eprintln!("weir: {turned_away} connections of no worker were turned away");
+    }
+    stage.strike()?;
+    Ok(finished)
+}
+
+/// Some of the same over libfabric, where it is; bytes compared.
+fn libfabric(
+    found: &Found,
+    load: impl Fn(&[&str]) -> Result<Loaded, Failure>,
+    env: &Environment,
+    plan: &Plan,
+    rows: &mut Rows,
+) -> Result<u64, Failure> {
+    let reads = [(1, 1), (1, 16), (4, 1), (4, 16)];
+    let reads = reads.map(|(streams, mib)| plan::read(streams, mib << 20, true));
+    let all = reads.into_iter().chain([plan::calls(true)]);
+    let not = |rows: &mut Rows, why: &str| all.for_each(|row| rows.why_not(&row, why));
+    if let Err(why) = weir_fabric::ofi::find() {
+        not(rows, &format!("libfabric: {why}"));
+        return Ok(0);
+    }
+    let settings = load(&["fabric.transport=libfabric"])?;
+    let mut stage = Stage::set(found, &settings, env, 5, false)?;
+    let mut verified = 0;
+    if stage.libfabric {
+        let mut run = Run {
+            stage: &mut stage,
+            plan,
+            rows,
+            round: 0,
+            verified: 0,
+        };
+        for round in 0..plan.rounds {
+            run.round = round;
+            run.over_libfabric()?;
+        }
+        verified = run.verified;
+    } else {
+        not(
+            rows,
+            "a node has no endpoint of libfabric; weir doctor says why",
+        );
+    }
+    stage.strike()?;
+    Ok(verified)
+}
+
+fn write_json(
+    path: &Path,
+    done: &Finished,
+    plan: &Plan,
+    load: [String; 2],
+    rows: &[Verdict],
+) -> Result<()> {
+    let ended = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let report = Report {
+        tool: "weir-bench-hosts",
+        version: env!("CARGO_PKG_VERSION"),
+        format: 1,
+        command: std::env::args().collect(),
+        ended_unix_s: ended.as_secs(),
+        machine: Machine::of_here(),
+        nodes: &done.hosts,
+        one_machine: done.one_machine,
+        load,
+        rounds: plan.rounds,
+        verified_bytes: done.verified,
+        rows,
+    };
+    let text = serde_json::to_string_pretty(&report)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
+}
+
+fn loadavg() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}

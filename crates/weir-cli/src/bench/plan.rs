@@ -1,0 +1,161 @@
+//! What `weir bench --hosts` measures, and what is promised of it: one place for each number.
+
+use super::rows::{Bar, Row, Unit};
+
+/// How many processes look up one file.
+pub const LOOKERS: usize = 32;
+
+/// How much is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Rounds; each measures everything.
+    pub rounds: u32,
+    /// Bytes that a process writes, and that are read.
+    pub bytes: u64,
+    /// Pieces of the file that is looked up.
+    pub pieces: u64,
+    /// Files that a process creates.
+    pub files: u64,
+    /// Round trips.
+    pub trips: u32,
+    /// No progress.
+    pub quiet: bool,
+}
+
+fn row(what: impl Into<String>, beside: &str, unit: Unit, bar: Bar) -> Row {
+    Row {
+        what: what.into(),
+        beside: beside.into(),
+        unit,
+        bar,
+    }
+}
+
+fn over(what: String, libfabric: bool) -> String {
+    if libfabric {
+        format!("{what}, over libfabric")
+    } else {
+        what
+    }
+}
+
+/// One process a node writes; the rate of the slowest.
+pub fn write(shared: bool) -> Row {
+    let how = if shared { "N-1 segmented" } else { "N-N" };
+    let what = format!("write {how}, 1 MiB, a process on each node");
+    row(
+        what,
+        "at one server",
+        Unit::BytesPerSecond,
+        Bar::AtLeast(0.9),
+    )
+}
+
+/// Requests of clients and servers that a write costs.
+pub fn messages() -> Row {
+    row("messages a write", "", Unit::Number, Bar::AtMost(0.001))
+}
+
+/// One node reads what another has.
+pub fn read(streams: usize, size: u64, libfabric: bool) -> Row {
+    let word = if streams == 1 { "stream" } else { "streams" };
+    let what = format!("remote read, {} MiB, {streams} {word}", size >> 20);
+    let bar = match (libfabric, streams) {
+        (true, _) => Bar::Reported,
+        (_, 1) => Bar::AtLeast(0.9),
+        _ => Bar::AtLeast(0.95),
+    };
+    row(
+        over(what, libfabric),
+        "plain TCP",
+        Unit::BytesPerSecond,
+        bar,
+    )
+}
+
+/// 4 KiB pieces in lists, beside one by one or the rate of large reads.
+pub fn pieces(beside_one_by_one: bool) -> Row {
+    let what = "remote read, every fourth 4 KiB, in lists of 256";
+    match beside_one_by_one {
+        true => row(what, "one by one", Unit::BytesPerSecond, Bar::AtLeast(10.0)),
+        false => row(
+            format!("{what}: of large reads"),
+            "1 MiB reads",
+            Unit::BytesPerSecond,
+            Bar::AtLeast(0.6),
+        ),
+    }
+}
+
+/// Written segmented, read strided, by all nodes; bytes over links.
+pub fn crossed(lists: bool) -> Row {
+    let (how, bar) = match lists {
+        true => ("one list a process", Bar::AtLeast(0.8)),
+        false => ("one by one", Bar::Reported),
+    };
+    row(
+        format!("N-1 strided read of N-1 segmented, 1 MiB, {how}"),
+        "plain TCP, all to all",
+        Unit::BytesPerSecond,
+        bar,
+    )
+}
+
+/// After the first, bytes moved, the first.
+pub fn look_ups(pieces: u64, lookers: usize) -> [Row; 3] {
+    let what = format!("look-up of {pieces} strided pieces by {lookers} processes");
+    [
+        row(
+            format!("{what}: after the first"),
+            "",
+            Unit::Seconds,
+            Bar::AtMost(10e-3),
+        ),
+        row(format!("{what}: moved"), "", Unit::Bytes, Bar::AtMost(1e6)),
+        row(
+            format!("{what}: the first"),
+            "",
+            Unit::Seconds,
+            Bar::Reported,
+        ),
+    ]
+}
+
+/// A request and its reply, both ends asleep.
+pub fn calls(libfabric: bool) -> Row {
+    let bar = match libfabric {
+        true => Bar::Reported,
+        false => Bar::AtMost(1.3),
+    };
+    row(
+        over("request and reply, 64 B".to_owned(), libfabric),
+        "plain TCP echo",
+        Unit::Seconds,
+        bar,
+    )
+}
+
+/// Creates, and how far the busiest server is above the mean. With cores of its own each server
+/// is to add its part; on one machine the same cores do it all, and more servers are to cost
+/// nothing.
+pub fn creates(servers: usize, one_machine: bool) -> [Row; 2] {
+    let servers = u32::try_from(servers).unwrap_or(u32::MAX);
+    let least = match one_machine {
+        true => 1.0,
+        false => 0.8 * f64::from(servers.min(4)),
+    };
+    [
+        row(
+            "create in one directory, 4 processes",
+            "at one server",
+            Unit::FilesPerSecond,
+            Bar::AtLeast(least),
+        ),
+        row(
+            "the same: busiest server above the mean",
+            "",
+            Unit::Number,
+            Bar::AtMost(0.1),
+        ),
+    ]
+}

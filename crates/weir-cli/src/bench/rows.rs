@@ -1,0 +1,276 @@
+//! The rows of `weir bench --hosts`: what is promised, what was measured, and whether that is met.
+//!
+//! A row's value is judged by the median over the rounds of its ratio to what was measured beside
+//! it in the same round, or by its own median where the promise is a number. There is no
+//! tolerance; what was not measured is not met.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use weir_bench::parts::{digits, new_table, Spread};
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// Bytes a second.
+    BytesPerSecond,
+    /// Seconds.
+    Seconds,
+    /// Bytes.
+    Bytes,
+    /// Files a second.
+    FilesPerSecond,
+    /// A number of its own.
+    Number,
+}
+
+impl Unit {
+    fn show(self, value: f64) -> String {
+        let steps: &[(f64, &str)] = match self {
+            Unit::BytesPerSecond => &[(1e9, " GB/s"), (1e6, " MB/s"), (1e3, " kB/s")],
+            Unit::Seconds => &[(1.0, " s"), (1e-3, " ms"), (1e-6, " us"), (1e-9, " ns")],
+            Unit::Bytes => &[(1e9, " GB"), (1e6, " MB"), (1e3, " kB"), (1.0, " B")],
+            Unit::FilesPerSecond => &[(1e6, " M/s"), (1e3, " k/s"), (1.0, " /s")],
+            Unit::Number if value < 0.01 => return format!("{value:.5}"),
+            Unit::Number => &[(1.0, "")],
+        };
+        let found = steps.iter().find(|(step, _)| value >= *step);
+        let (step, name) = found.unwrap_or(&steps[steps.len() - 1]);
+        format!("{}{name}", digits(value / step))
+    }
+}
+
+/// What is promised.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bar {
+    /// Of the ratio, or of the value where nothing is beside it.
+    AtLeast(f64),
+    /// Likewise.
+    AtMost(f64),
+    /// Nothing: it is reported.
+    Reported,
+}
+
+/// A row before anything is measured.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// What is measured, in words.
+    pub what: String,
+    /// What it is measured beside; empty if nothing.
+    pub beside: String,
+    /// Of both.
+    pub unit: Unit,
+    /// What is promised.
+    pub bar: Bar,
+}
+
+/// One round's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sample {
+    /// The value.
+    pub value: f64,
+    /// What was measured beside it.
+    pub beside: Option<f64>,
+}
+
+/// All that is measured.
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// In the order in which they are told.
+    order: Vec<Row>,
+    samples: BTreeMap<String, Vec<Sample>>,
+    why_not: BTreeMap<String, String>,
+}
+
+impl Rows {
+    /// A row is to be there, even if nothing is measured.
+    pub fn declare(&mut self, row: &Row) {
+        if !self.order.iter().any(|known| known.what == row.what) {
+            self.order.push(row.clone());
+        }
+    }
+
+    /// A sample of a row.
+    pub fn add(&mut self, row: &Row, value: f64, beside: Option<f64>) {
+        self.declare(row);
+        let all = self.samples.entry(row.what.clone()).or_default();
+        all.push(Sample { value, beside });
+    }
+
+    /// Why a row is not measured.
+    pub fn why_not(&mut self, row: &Row, why: &str) {
+        self.declare(row);
+        self.why_not.insert(row.what.clone(), why.to_owned());
+    }
+
+    /// All, judged.
+    pub fn verdicts(&self) -> Vec<Verdict> {
+        self.order.iter().map(|row| self.judge(row)).collect()
+    }
+
+    fn judge(&self, row: &Row) -> Verdict {
+        let samples = self.samples.get(&row.what).cloned().unwrap_or_default();
+        let ratios = samples.iter().filter_map(|s| Some(s.value / s.beside?));
+        let ratio = Spread::of(ratios);
+        let value = Spread::of(samples.iter().map(|s| s.value));
+        let judged = if row.beside.is_empty() { value } else { ratio };
+        let met = match row.bar {
+            Bar::AtLeast(least) => Some(judged.is_some_and(|j| j.median >= least)),
+            Bar::AtMost(most) => Some(judged.is_some_and(|j| j.median <= most)),
+            Bar::Reported => None,
+        };
+        Verdict {
+            what: row.what.clone(),
+            beside: row.beside.clone(),
+            unit: row.unit,
+            bar: row.bar,
+            value,
+            measured_beside: Spread::of(samples.iter().filter_map(|s| s.beside)),
+            ratio,
+            met,
+            why_not: self.why_not.get(&row.what).cloned(),
+            samples,
+        }
+    }
+}
+
+/// A row, judged.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// What is measured.
+    pub what: String,
+    /// What it is measured beside; empty if nothing.
+    pub beside: String,
+    /// Of both: SI, without prefixes.
+    pub unit: Unit,
+    /// What is promised.
+    pub bar: Bar,
+    /// The value over the rounds.
+    pub value: Option<Spread>,
+    /// What was measured beside it.
+    pub measured_beside: Option<Spread>,
+    /// The value by it, within each round.
+    pub ratio: Option<Spread>,
+    /// Whether what is promised is met; none if nothing is.
+    pub met: Option<bool>,
+    /// Why it was not measured.
+    pub why_not: Option<String>,
+    /// Each round.
+    pub samples: Vec<Sample>,
+}
+
+impl Verdict {
+    fn word(&self) -> String {
+        match (&self.why_not, self.met, self.value) {
+            (Some(why), _, None) => format!("NOT MEASURED: {why}"),
+            (None, _, None) => "NOT MEASURED".to_owned(),
+            (_, Some(true), _) => "yes".to_owned(),
+            (_, Some(false), _) => "NO".to_owned(),
+            (_, None, _) => "reported".to_owned(),
+        }
+    }
+
+    fn cells(&self) -> [String; 6] {
+        let unit = self.unit;
+        let show = |spread: Option<Spread>| spread.map(|s| unit.show(s.median)).unwrap_or_default();
+        let beside = match self.measured_beside {
+            Some(_) => format!("{} {}", self.beside, show(self.measured_beside)),
+            None => self.beside.clone(),
+        };
+        let plain = self.beside.is_empty();
+        let number = |value: f64| match plain {
+            true => unit.show(value),
+            false => digits(value),
+        };
+        let bar = match self.bar {
+            Bar::AtLeast(least) => format!("at least {}", number(least)),
+            Bar::AtMost(most) => format!("at most {}", number(most)),
+            Bar::Reported => String::new(),
+        };
+        let judged = if plain { self.value } else { self.ratio };
+        let ratio = match judged {
+            Some(s) if plain => format!("({}..{})", unit.show(s.min), unit.show(s.max)),
+            Some(s) => format!(
+                "{} ({}..{})",
+                digits(s.median),
+                digits(s.min),
+                digits(s.max)
+            ),
+            None => String::new(),
+        };
+        [
+            self.what.clone(),
+            show(self.value),
+            beside,
+            ratio,
+            bar,
+            self.word(),
+        ]
+    }
+}
+
+/// The table for people.
+pub fn table(verdicts: &[Verdict]) -> String {
+    let header = ["row", "weir", "beside it", "ratio", "bar", "met"];
+    let mut table = new_table(&header);
+    for verdict in verdicts {
+        table.add_row(verdict.cells());
+    }
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(bar: Bar, beside: &str) -> Row {
+        Row {
+            what: "read".into(),
+            beside: beside.into(),
+            unit: Unit::BytesPerSecond,
+            bar,
+        }
+    }
+
+    fn judged(row: &Row, samples: &[(f64, Option<f64>)]) -> String {
+        let mut rows = Rows::default();
+        rows.declare(row);
+        for (value, beside) in samples {
+            rows.add(row, *value, *beside);
+        }
+        rows.verdicts()[0].word()
+    }
+
+    #[test]
+    fn ratios_are_judged_by_the_median_of_rounds() {
+        let row = row(Bar::AtLeast(0.9), "plain TCP");
+        let of = |value| (value, Some(1e9));
+        assert_eq!(judged(&row, &[of(0.9e9), of(1e9), of(0.1e9)]), "yes");
+        assert_eq!(judged(&row, &[of(0.89e9), of(0.1e9), of(1e9)]), "NO");
+        assert_eq!(judged(&row, &[]), "NOT MEASURED");
+        assert_eq!(judged(&row, &[(1e9, None)]), "NO");
+    }
+
+    #[test]
+    fn numbers_are_judged_themselves_and_some_are_only_told() {
+        let most = row(Bar::AtMost(1e6), "");
+        assert_eq!(judged(&most, &[(1e6, None)]), "yes");
+        assert_eq!(judged(&most, &[(1.1e6, None)]), "NO");
+        assert_eq!(judged(&row(Bar::Reported, ""), &[(1.0, None)]), "reported");
+        let mut rows = Rows::default();
+        rows.why_not(&most, "no libfabric");
+        assert_eq!(rows.verdicts()[0].word(), "NOT MEASURED: no libfabric");
+        let text = table(&rows.verdicts());
+        assert!(text.contains("at most 1.00 MB/s"), "{text}");
+    }
+
+    #[test]
+    fn values_have_units() {
+        assert_eq!(Unit::Seconds.show(0.0123), "12.3 ms");
+        assert_eq!(Unit::BytesPerSecond.show(1.25e9), "1.25 GB/s");
+        assert_eq!(Unit::Number.show(0.0004), "0.00040");
+        assert_eq!(Unit::Bytes.show(12.0), "12.0 B");
+    }
+}

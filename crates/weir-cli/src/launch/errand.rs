@@ -1,0 +1,74 @@
+//! Workers of `weir bench`: a process beside each server, which connects to the program that
+//! measures and does what that says.
+//!
+//! ```text
+//!  weir bench --Work--> agent --Work--> agent of another node
+//!      ^                  | Task, one JSON line on standard input
+//!      |                weir worker ------+  more of itself, with the client injected
+//!      +----- TCP, greeting, orders ------+
+//! ```
+//!
+//! A worker ends when its connection does, or what started it.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use weir_core::roster::{InstanceId, Secret};
+
+use super::greet::Known;
+use super::server::to_line;
+
+/// Where workers are awaited.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Errand {
+    /// Who measures listens here.
+    pub address: SocketAddr,
+    /// Which run it is.
+    pub run: InstanceId,
+    /// What its workers prove to know.
+    pub secret: Secret,
+}
+
+impl Errand {
+    /// What both sides of the greeting know.
+    pub fn known(&self) -> Known<'_> {
+        Known {
+            instance: self.run,
+            secret: &self.secret,
+        }
+    }
+}
+
+/// What a worker is told first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Task {
+    /// Where to.
+    pub errand: Errand,
+    /// Which worker it is; nobody else's number.
+    pub number: u16,
+    /// The run directory of its server.
+    pub run_dir: PathBuf,
+}
+
+impl Task {
+    /// Starts the worker, with these variables besides.
+    pub fn start(&self, variables: &[(&str, std::ffi::OsString)]) -> Result<Child> {
+        let program = std::env::current_exe().context("finding the weir program")?;
+        let mut child = Command::new(program)
+            .arg("worker")
+            .env_remove("LD_PRELOAD")
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("starting a worker")?;
+        let mut stdin = child.stdin.take().context("piped")?;
+        // One that died already is missed soon.
+        let _ = writeln!(stdin, "{}", to_line(self));
+        Ok(child)
+    }
+}
