@@ -23,6 +23,7 @@ pub mod backing;
 pub mod board;
 pub mod copy;
 pub mod journal;
+mod live;
 pub mod map;
 pub mod pool;
 mod records;

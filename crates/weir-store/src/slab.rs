@@ -3,7 +3,8 @@
 //! A slab is a file of 64 MiB; its space is kept in units of 1 MiB, one bit each. A
 //! *segment* is an aligned run of 1, 2, 4 .. 64 units lent to one client. A unit is free
 //! when nobody holds it and no byte in it is alive; so a deletion makes room unit by unit
-//! even where other files' bytes survive beside it.
+//! even where other files' bytes survive beside it. Where no unit is free, a segment is a
+//! *gap*: what is dead of one unit that nobody holds (`live`).
 //!
 //! ```text
 //! place 0 is the memory tier, 1..=15 the storage directories, in their configured order
@@ -19,6 +20,8 @@
 //! its size; a free unit has neither holder, owner nor living bytes. Pure: no I/O.
 
 use weir_core::types::{ClientId, SegmentId};
+
+use crate::live::{Gap, Live};
 
 /// The size of a unit in bytes: the least segment.
 pub const UNIT_BYTES: u64 = 1 << 20;
@@ -178,6 +181,8 @@ pub struct Slab {
     held_units: [u8; SLAB_UNITS as usize],
     /// Living bytes by unit; at most [`UNIT_BYTES`].
     live_bytes: [u32; SLAB_UNITS as usize],
+    /// Which bytes those are, as far as that is known.
+    live: Vec<Live>,
     /// Who was lent a unit; meaningful until it is free.
     owner: [ClientId; SLAB_UNITS as usize],
 }
@@ -193,6 +198,7 @@ impl Slab {
             alive: 0,
             held_units: [0; SLAB_UNITS as usize],
             live_bytes: [0; SLAB_UNITS as usize],
+            live: vec![Live::new(); units as usize],
             owner: [ClientId(u32::MAX); SLAB_UNITS as usize],
         }
     }
@@ -247,10 +253,54 @@ impl Slab {
         self.owner[unit as usize..(unit + units) as usize].fill(client);
     }
 
+    /// The units that nobody holds and that have dead bytes beside living ones.
+    fn mixed(&self) -> u64 {
+        let partly = |unit: &u32| {
+            let (live, bytes) = (&self.live[*unit as usize], self.live_bytes[*unit as usize]);
+            live.is_exact() && bytes < UNIT_LEN
+        };
+        let alive = self.alive & self.usable & !self.held;
+        bits_of(alive)
+            .filter(partly)
+            .fold(0, |bits, unit| bits | 1 << unit)
+    }
+
+    /// Dead bytes beside living ones that may be lent.
+    pub fn gap_bytes(&self) -> u64 {
+        let dead = |unit| u64::from(UNIT_LEN - self.live_bytes[unit as usize]);
+        bits_of(self.mixed()).map(dead).sum()
+    }
+
+    /// The gaps that may be lent: of which unit, and where in it.
+    pub fn gaps(&self) -> impl Iterator<Item = (u32, Gap)> + '_ {
+        bits_of(self.mixed()).flat_map(|unit| {
+            let gaps = self.live[unit as usize].gaps(UNIT_LEN);
+            gaps.map(move |gap| (unit, gap))
+        })
+    }
+
+    /// Whether a gap that was there may be lent still.
+    pub fn is_gap(&self, unit: u32, gap: Gap) -> bool {
+        (self.usable & self.alive & !self.held) >> unit & 1 == 1
+            && self.live[unit as usize].is_dead(gap)
+    }
+
+    /// Lends a gap of `unit`: until that is released, nothing else of the unit is lent.
+    pub fn lend_gap(&mut self, unit: u32, client: ClientId, warm: bool) {
+        let bit = run(unit, 1);
+        assert_eq!(self.held & bit, 0, "lending what is held");
+        self.held |= bit;
+        if !warm {
+            self.cold |= bit;
+        }
+        self.held_units[unit as usize] = 1;
+        self.owner[unit as usize] = client;
+    }
+
     /// Lends what was lent before this account began; `None` if that cannot be.
     pub fn lend_again(&mut self, unit: u32, units: u64, client: ClientId) -> Option<()> {
-        let units = u32::try_from(units).ok().filter(|n| n.is_power_of_two())?;
-        let fits = unit.is_multiple_of(units) && unit + units <= SLAB_UNITS;
+        let units = u32::try_from(units).ok().filter(|n| *n > 0)?;
+        let fits = unit + units.min(SLAB_UNITS) <= SLAB_UNITS && units <= SLAB_UNITS;
         let bits = if fits { run(unit, units) } else { return None };
         (self.usable & !self.held & bits == bits).then(|| {
             self.held |= bits;
@@ -270,6 +320,22 @@ impl Slab {
         self.held &= !run(unit, units);
         self.cold &= !run(unit, units);
         Some(units)
+    }
+
+    /// Ends the lending of all but the first `keep` units of the segment that begins at
+    /// `unit`; whether it had more.
+    pub fn trim(&mut self, unit: u32, keep: u32) -> bool {
+        let Some(units) = self.held_units.get_mut(unit as usize) else {
+            return false;
+        };
+        let had = u32::from(*units);
+        if keep == 0 || had <= keep {
+            return false;
+        }
+        *units = u8::try_from(keep).expect("less than 64");
+        self.held &= !run(unit + keep, had - keep);
+        self.cold &= !run(unit + keep, had - keep);
+        true
     }
 
     /// The first units of the segments that `client` holds.
@@ -301,6 +367,8 @@ impl Slab {
             }
         }
         for (unit, bytes) in pieces(pos, len)? {
+            let from = within(pos, unit);
+            self.live[unit as usize].add(from, from + bytes);
             self.live_bytes[unit as usize] += bytes;
             self.alive |= 1 << unit;
         }
@@ -316,9 +384,21 @@ impl Slab {
         }
         for (unit, bytes) in pieces(pos, len)? {
             // Records of a hostile client may claim bytes twice: they are its own.
+            let from = within(pos, unit);
+            self.live[unit as usize].add(from, from + bytes);
             let live = &mut self.live_bytes[unit as usize];
             *live = live.saturating_add(bytes).min(UNIT_LEN);
             self.alive |= 1 << unit;
+        }
+        Ok(())
+    }
+
+    /// As [`Slab::revive`], of bytes of which only the amount is known: `len` from where the
+    /// unit of `pos` begins.
+    pub fn revive_amount(&mut self, pos: u64, len: u64) -> Result<(), AccountError> {
+        self.revive(pos, len)?;
+        for (unit, _) in pieces(pos, len)? {
+            self.live[unit as usize].blur();
         }
         Ok(())
     }
@@ -333,10 +413,13 @@ impl Slab {
             }
         }
         for (unit, bytes) in pieces(pos, len)? {
+            let from = within(pos, unit);
+            self.live[unit as usize].remove(from, from + bytes);
             let live = &mut self.live_bytes[unit as usize];
             *live -= bytes;
             if *live == 0 {
                 self.alive &= !(1 << unit);
+                self.live[unit as usize].clear();
             }
         }
         Ok(())
@@ -347,6 +430,21 @@ impl Slab {
 pub fn run(unit: u32, units: u32) -> u64 {
     debug_assert!(units > 0 && unit + units <= SLAB_UNITS);
     (u64::MAX >> (SLAB_UNITS - units)) << unit
+}
+
+/// The numbers of the bits that are set.
+fn bits_of(mut bits: u64) -> impl Iterator<Item = u32> {
+    core::iter::from_fn(move || {
+        let bit = (bits != 0).then(|| bits.trailing_zeros())?;
+        bits &= bits - 1;
+        Some(bit)
+    })
+}
+
+/// Where a range that begins at `pos` begins in `unit`, of which it has a piece.
+fn within(pos: u64, unit: u32) -> u32 {
+    let from = pos.saturating_sub(u64::from(unit) * UNIT_BYTES);
+    u32::try_from(from).expect("less than a unit")
 }
 
 /// The aligned starts of runs of `units` (a power of two) set bits.

@@ -4,7 +4,9 @@
 //! directories, and then [`StoreError::NoSpace`]. Within each, the size wanted is tried
 //! first and halved down to the least that helps. A tier grows by a slab at a time until
 //! its budget is used up; slabs stay until the instance ends, so that their memory stays
-//! warm, and whatever is freed is at once there to be lent again.
+//! warm, and whatever is freed is at once there to be lent again. When no unit is wholly free,
+//! [`Tiers::grant_gap`] lends what is dead between living bytes (`gaps`): nothing is moved, so
+//! no extent changes, and only bytes that are alive can use a budget up.
 //!
 //! Invariants: the usable units of a place's slabs never exceed its budget; a place whose
 //! device fails is retired, and what is already in it stays readable.
@@ -13,6 +15,7 @@
 //! alive (the extent index calls [`Tiers::add_live`] and [`Tiers::freed`]). One thread
 //! owns a `Tiers`; nothing here waits for anything but the creation of a file.
 
+mod gaps;
 mod place;
 #[cfg(test)]
 mod tests;
@@ -22,6 +25,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use weir_core::types::{ClientId, SegmentId};
 
+use self::gaps::Gaps;
 use self::place::PlaceState;
 pub use self::place::{Trouble, Usage};
 use crate::backing::Backing;
@@ -48,9 +52,9 @@ pub struct Grant {
     pub segment: SegmentId,
     /// The slab it lies in.
     pub slab: SlabId,
-    /// Where it begins in the slab, in bytes; a multiple of `len`.
+    /// Where it begins in the slab, in bytes; a multiple of `len`, or for a gap of 64.
     pub pos: u64,
-    /// Its length in bytes, a power of two.
+    /// Its length in bytes, a power of two unless it is a gap.
     pub len: u64,
     /// Whether its pages are present: then store into the mapping, else use pwrite (which
     /// makes pages at 1.7 GiB/s where faulting a mapping makes 0.6).
@@ -104,6 +108,7 @@ pub struct Tiers<B> {
     is_refilling: bool,
     /// A client met a full tmpfs: pages that are not there yet cannot be had.
     is_memory_full: bool,
+    gaps: Gaps,
     backing: B,
     board: Arc<WarmBoard>,
 }
@@ -136,6 +141,7 @@ impl<B: Backing> Tiers<B> {
             places,
             is_refilling: true,
             is_memory_full: false,
+            gaps: Gaps::default(),
             backing,
             board: Arc::new(WarmBoard::new(memory_slabs)),
         };
@@ -165,6 +171,12 @@ impl<B: Backing> Tiers<B> {
     pub fn revive(&mut self, slab: SlabId, pos: u64, len: u64) -> Result<(), StoreError> {
         let account = |error| StoreError::Account { slab, error };
         self.slab(slab)?.revive(pos, len).map_err(account)
+    }
+
+    /// As [`Tiers::revive`], where of a unit, the one at `pos`, only the amount is known.
+    pub fn revive_amount(&mut self, slab: SlabId, pos: u64, len: u64) -> Result<(), StoreError> {
+        let account = |error| StoreError::Account { slab, error };
+        self.slab(slab)?.revive_amount(pos, len).map_err(account)
     }
 
     /// The accounts of what was there before are complete.
@@ -285,15 +297,30 @@ impl<B: Backing> Tiers<B> {
         held.len()
     }
 
-    /// Takes back a cold segment into which its client could not write for lack of room:
-    /// others have filled the tmpfs. No cold memory is lent until there is room again.
-    pub fn refused(&mut self, segment: SegmentId) -> Result<(), StoreError> {
+    /// Takes back all of a segment behind its first `keep_bytes`, in whole units: its client
+    /// writes there no more. Whether there was anything.
+    pub fn trim(&mut self, segment: SegmentId, keep_bytes: u64) -> bool {
+        let id = SlabId::of(segment);
+        let keep = u32::try_from(keep_bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
+        let Ok(slab) = self.slab(id) else {
+            return false;
+        };
+        let trimmed = slab.trim(segment.0 % SLAB_UNITS, keep);
+        if trimmed {
+            self.refresh(id);
+        }
+        trimmed
+    }
+
+    /// A client could not write into a cold segment for lack of room: others have filled the
+    /// tmpfs. No cold memory is lent until there is room again. (The segment itself is given
+    /// back when nothing is written into it any more.)
+    pub fn refused(&mut self, segment: SegmentId) {
         let place = SlabId::of(segment).place();
         if let Some(state) = self.places.get_mut(place.number()) {
             state.failed(Errno::NOSPC);
         }
         self.is_memory_full |= place == Place::MEMORY;
-        self.release(segment)
     }
 
     /// Gives a place up: its device failed (also called when a client reports that). What
@@ -356,14 +383,19 @@ impl<B: Backing> Tiers<B> {
     }
 
     fn find_cold_memory(&mut self, sizes: Halving) -> Option<Found> {
+        if self.has_no_memory() {
+            return None;
+        }
+        self.find_cold(0, sizes)
+    }
+
+    /// Whether pages that are not there cannot be had.
+    fn has_no_memory(&mut self) -> bool {
         if self.is_memory_full {
             let room_bytes = self.backing.room_bytes(Place::MEMORY).unwrap_or(0);
             self.is_memory_full = room_bytes < SLAB_BYTES;
         }
-        if self.is_memory_full {
-            return None;
-        }
-        self.find_cold(0, sizes)
+        self.is_memory_full
     }
 
     /// Segments that are not (known to be) warm: of slabs there are, else of a new one.

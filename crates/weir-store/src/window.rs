@@ -122,16 +122,17 @@ impl Window {
     /// Makes the pages that hold `from..to` present, as far as they lie in the window.
     fn populate(&self, from: usize, to: usize) -> Result<(), Errno> {
         let page = rustix::param::page_size();
-        let (from, to) = (from / page * page, to.next_multiple_of(page).min(self.len));
+        assert!(from <= to && to <= self.len);
+        // A gap may begin and end within a page: the pages are the slab's.
+        let ahead = (self.base as usize + from) % page;
+        let len = (ahead + to - from).next_multiple_of(page);
         loop {
-            // SAFETY: the range lies within the window, whose ends are page boundaries
-            // (segments are aligned to 1 MiB); populating changes no contents.
+            // SAFETY: these are the pages that hold the range, which lies in the window and
+            // hence in a slab; a slab is mapped whole, and has whole pages. Populating
+            // changes no contents.
             let done = unsafe {
-                madvise(
-                    self.base.add(from).cast::<c_void>(),
-                    to - from,
-                    Advice::LinuxPopulateWrite,
-                )
+                let first = self.base.add(from).cast::<c_void>();
+                madvise(first.byte_sub(ahead), len, Advice::LinuxPopulateWrite)
             };
             match done {
                 Err(Errno::INTR | Errno::AGAIN) => {}

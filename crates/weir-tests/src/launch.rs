@@ -207,8 +207,9 @@ fn environment(command: &mut Command, target: &Target) {
         .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .stdin(Stdio::null());
-    if matches!(target, Target::Weir { .. }) {
+    if let Target::Weir { binary } = target {
         command.env("WEIR_TEST_ON_WEIR", "1");
+        command.env("WEIR_TEST_WEIR", binary);
     }
 }
 

@@ -56,6 +56,12 @@ const TINY: Options = Options {
     file_mib: Some(128),
     more: &[],
 };
+/// The same, of each of four servers.
+const TINY_FOUR: Options = Options {
+    memory_mib: 64,
+    file_mib: Some(64),
+    more: &["--servers", "4"],
+};
 /// Four servers on this machine.
 const FOUR: Options = Options {
     memory_mib: 256,
@@ -303,6 +309,27 @@ const CHECKS: &[Check] = &[
         weir_options: Some(SPILLING),
         ..c("space::memory_budget_exceeded_unnoticed", "c/spill.c")
     },
+    Check {
+        arguments: &["256"],
+        weir_options: Some(TINY),
+        ..c(
+            "space::what_is_overwritten_or_idle_makes_room",
+            "c/overwrite.c",
+        )
+    },
+    Check {
+        arguments: &["128"],
+        weir_options: Some(TINY_FOUR),
+        ..c(
+            "space::what_is_overwritten_or_idle_makes_room_on_several",
+            "c/overwrite.c",
+        )
+    },
+    check(
+        "space::a_tmpfs_that_others_fill_leads_to_the_file_tier",
+        What::Shell("shell/full_tmpfs.sh", &[]),
+        &[needs::PYTHON, needs::UNSHARE],
+    ),
     Check {
         weir_options: Some(TINY),
         ..check(

@@ -7,6 +7,7 @@ use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
+use weir_core::node::tail::TailWords;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Attached, Lent, Located};
 use weir_core::types::Ino;
@@ -35,6 +36,10 @@ pub trait Host {
     fn file(&self, ino: Ino) -> Result<FileState, Errno>;
     /// The process's log.
     fn log(&self) -> &Log;
+    /// Where the server sees what is left of the current segment; `None`: it does not look.
+    fn tail(&self) -> Option<&TailWords> {
+        None
+    }
     /// Attaches for writing.
     fn attach(&self, ino: Ino) -> Result<Attached, Errno>;
     /// Asks for a segment.

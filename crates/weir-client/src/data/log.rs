@@ -4,12 +4,15 @@
 //! lie one behind the other although several files are written by turns. The first
 //! reservation of a file is what its first write needs; later ones grow with the
 //! file, so little files waste little. A segment goes back to the server when no
-//! reservation in it is in use and it is not the current one.
+//! reservation in it is in use and it is not the current one. What is left of the current one
+//! is a word that the server sees, and can make shorter when others need room
+//! ([`weir_core::node::tail`]).
 
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use weir_core::node::ring::Note;
+use weir_core::node::tail::{Tail, TailWords};
 use weir_core::proto::Tier;
 use weir_store::slab::SlabId;
 use weir_store::slabmap::SegmentWriter;
@@ -35,6 +38,8 @@ struct State {
     segments: Vec<Lease>,
     /// What to ask for next.
     want: u64,
+    /// The tail where no server looks at it.
+    own_tail: TailWords,
 }
 
 /// A segment we hold. The last one is the current one.
@@ -45,8 +50,6 @@ struct Lease {
     tier: Tier,
     /// How to write where pages may be missing; `None` for warm memory and for files.
     cold: Option<Arc<SegmentWriter>>,
-    pos: u64,
-    end: u64,
     /// Reservations in use.
     active: u32,
 }
@@ -75,6 +78,7 @@ impl Log {
         Log(SigLock::new(State {
             segments: Vec::new(),
             want: 0,
+            own_tail: TailWords::none(),
         }))
     }
 
@@ -83,43 +87,45 @@ impl Log {
     pub fn reserve<H: Host>(&self, host: &H, min: u64, want: u64) -> Result<Reservation, Errno> {
         let _quiet = block_signals();
         let mut state = self.0.lock().ok_or(Errno::DEADLK)?;
-        if state.current_room() < min {
+        let wish = want.max(min).next_multiple_of(ALIGN);
+        let (pos, len) = if let Some(taken) = state.take(host, min, wish) {
+            taken
+        } else {
             state.renew(host, min)?;
-        }
+            // Where there is little room left, less than `min` was lent.
+            state.take(host, 1, wish).ok_or(Errno::NOSPC)?
+        };
         let lease = state.segments.last_mut().ok_or(Errno::NOSPC)?;
-        let room = lease.end - lease.pos;
-        let len = want.max(min).next_multiple_of(ALIGN).min(room);
-        let reservation = Reservation {
+        lease.active += 1;
+        Ok(Reservation {
             segment: lease.segment,
             slab: lease.slab,
             warm: lease.tier == Tier::Memory && lease.cold.is_none(),
             cold: lease.cold.clone(),
-            pos: lease.pos,
+            pos,
             len,
-        };
-        lease.pos += len;
-        lease.active += 1;
-        Ok(reservation)
+        })
     }
 
     /// Makes a reservation longer by up to `want` bytes, if what is behind it is free.
     /// Returns its length, which may be what it was.
-    pub fn lengthen(&self, reservation: &Reservation, want: u64) -> u64 {
+    pub fn lengthen<H: Host>(&self, host: &H, reservation: &Reservation, want: u64) -> u64 {
         let _quiet = block_signals();
-        let Some(mut state) = self.0.lock() else {
+        let Some(state) = self.0.lock() else {
             return reservation.len;
         };
-        let end = reservation.pos + reservation.len;
-        match state.segments.last_mut() {
-            Some(lease) if lease.segment == reservation.segment && lease.pos == end => {
-                lease.pos = end
-                    .saturating_add(want)
-                    .next_multiple_of(ALIGN)
-                    .min(lease.end);
-                lease.pos - reservation.pos
-            }
-            _ => reservation.len,
+        if state.current() != Some(reservation.segment) {
+            return reservation.len;
         }
+        let end = reservation.pos + reservation.len;
+        let longer = state.tail(host).update(|tail| {
+            let pos = end.saturating_add(want).next_multiple_of(ALIGN);
+            (tail.pos == end && tail.room() > 0).then_some(Tail {
+                pos: pos.min(tail.end),
+                ..tail
+            })
+        });
+        longer.map_or(reservation.len, |tail| tail.pos - reservation.pos)
     }
 
     /// Gives a reservation back, of which the first `used` bytes hold data. What is
@@ -139,12 +145,44 @@ impl Log {
         };
         let lease = &mut state.segments[at];
         lease.active = lease.active.saturating_sub(1);
-        if lease.pos == reservation.pos + reservation.len {
-            lease.pos = reservation.pos + used.next_multiple_of(ALIGN).min(reservation.len);
-        }
-        if at != last && lease.active == 0 {
-            host.note(Note::Release(lease.segment));
+        let (segment, in_use) = (lease.segment, lease.active > 0);
+        if at == last {
+            let end = reservation.pos + reservation.len;
+            let used = used.next_multiple_of(ALIGN).min(reservation.len);
+            state.tail(host).update(|tail| {
+                let unused = tail.pos == end && !tail.gone;
+                let pos = if unused {
+                    end - reservation.len + used
+                } else {
+                    tail.pos
+                };
+                Some(Tail {
+                    pos,
+                    in_use,
+                    ..tail
+                })
+            });
+        } else if !in_use {
+            host.note(Note::Release(segment));
             state.segments.remove(at);
+        }
+    }
+
+    /// Nothing more can be written into a segment, for there is no room for its pages: tells
+    /// the server, and reserves nothing more of it.
+    pub fn refuse<H: Host>(&self, host: &H, segment: u32) {
+        let _quiet = block_signals();
+        let Some(state) = self.0.lock() else {
+            return;
+        };
+        host.note(Note::Refused(segment));
+        if state.current() == Some(segment) {
+            state.tail(host).update(|tail| {
+                Some(Tail {
+                    end: tail.pos,
+                    ..tail
+                })
+            });
         }
     }
 
@@ -158,8 +196,31 @@ impl Log {
 }
 
 impl State {
-    fn current_room(&self) -> u64 {
-        self.segments.last().map_or(0, |l| l.end - l.pos)
+    /// The segment that reservations are taken from.
+    fn current(&self) -> Option<u32> {
+        self.segments.last().map(|lease| lease.segment)
+    }
+
+    /// What is left of it.
+    fn tail<'a, H: Host>(&'a self, host: &'a H) -> &'a TailWords {
+        host.tail().unwrap_or(&self.own_tail)
+    }
+
+    /// Takes at least `min` bytes of it, at most `wish`: where they begin, and how many.
+    fn take<H: Host>(&self, host: &H, min: u64, wish: u64) -> Option<(u64, u64)> {
+        self.current()?;
+        let mut taken = None;
+        self.tail(host).update(|tail| {
+            let room = tail.room();
+            taken = (room >= min.max(1)).then_some((tail.pos, wish.min(room)));
+            let (pos, len) = taken?;
+            Some(Tail {
+                pos: pos + len,
+                in_use: true,
+                ..tail
+            })
+        });
+        taken
     }
 
     /// Makes a new segment the current one.
@@ -169,7 +230,9 @@ impl State {
         self.want = (want * 2).min(MAX_SEGMENT);
         if let Some(old) = self.segments.last() {
             if old.active == 0 {
-                host.note(Note::Release(old.segment));
+                if !self.tail(host).load().gone {
+                    host.note(Note::Release(old.segment));
+                }
                 self.segments.pop();
             }
         }
@@ -181,13 +244,13 @@ impl State {
             }
             _ => None,
         };
+        let end = lent.pos.saturating_add(lent.len);
+        self.tail(host).begin(lent.segment.0, lent.pos, end);
         self.segments.push(Lease {
             segment: lent.segment.0,
             slab,
             tier: lent.tier,
             cold,
-            pos: lent.pos,
-            end: lent.pos.saturating_add(lent.len),
             active: 0,
         });
         Ok(())

@@ -8,6 +8,7 @@ use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
+use weir_core::node::tail::TailWords;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{
     Append, Attach, Attached, Audit, Flush, Lease, Lent, Locate, Located, Ping, Segment,
@@ -59,6 +60,10 @@ impl Host for Session {
     #[inline]
     fn log(&self) -> &Log {
         Session::log(self)
+    }
+
+    fn tail(&self) -> Option<&TailWords> {
+        Some(&self.header().tail)
     }
 
     fn attach(&self, ino: Ino) -> Result<Attached, Errno> {

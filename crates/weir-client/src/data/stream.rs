@@ -41,6 +41,8 @@ const MIN_RESERVE: u64 = 1 << 20;
 const CLOCK_STEP: u64 = 256;
 /// How far writes may get without a look at the clock.
 const CLOCK_BYTES: u64 = 4096;
+/// How many segments may turn out to have no pages before a write gives up.
+const REFUSALS: u32 = 8;
 /// An epoch that no file has: the record must not grow.
 const NEVER: u64 = u64::MAX;
 
@@ -218,11 +220,40 @@ impl Stream {
         offset: u64,
         bytes: &[u8],
     ) -> Result<usize, Errno> {
-        let room = self.aim(host, place, offset, bytes.len() as u64)?;
-        let n = usize::try_from(room).map_or(bytes.len(), |r| r.min(bytes.len()));
-        self.store(host, self.used, &bytes[..n])?;
-        self.advance(n as u64);
-        Ok(n)
+        for _ in 0..REFUSALS {
+            let room = self.aim(host, place, offset, bytes.len() as u64)?;
+            let n = usize::try_from(room).map_or(bytes.len(), |r| r.min(bytes.len()));
+            match self.store(host, self.used, &bytes[..n]) {
+                Ok(()) => {
+                    self.advance(n as u64);
+                    return Ok(n);
+                }
+                Err(Errno::NOSPC) => self.refuse(host),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::NOSPC)
+    }
+
+    /// Others have filled the tmpfs: the server is told, and lends something else.
+    #[cold]
+    fn refuse<H: Host>(&mut self, host: &H) {
+        let segment = self.reservation.as_ref().map(|held| held.segment);
+        self.give_back(host);
+        if let Some(segment) = segment {
+            host.log().refuse(host, segment);
+        }
+    }
+
+    /// Ends the reservation, and with it the record, which can neither grow nor be changed in
+    /// place without.
+    fn give_back<H: Host>(&mut self, host: &H) {
+        if let Some(held) = self.reservation.take() {
+            host.log().give_back(host, &held, self.used);
+        }
+        self.epoch = NEVER;
+        self.window = None;
+        self.room = 0;
     }
 
     /// Lets the live piece go on at `offset`; returns how much it may take, at least 1.
@@ -365,7 +396,7 @@ impl Stream {
         if held.len - self.used >= least {
             return true;
         }
-        held.len = host.log().lengthen(held, want);
+        held.len = host.log().lengthen(host, held, want);
         if self.window.is_some() {
             match host.slabs().window(held.slab, held.pos, held.len) {
                 Ok(window) => self.window = Some(window),
@@ -532,13 +563,8 @@ impl Stream {
             if held.len - self.used >= left {
                 return Ok(());
             }
-            host.log().give_back(host, held, self.used);
-            // The record ends here also if no other room is found: without its
-            // reservation it can neither grow nor be changed in place.
-            self.epoch = NEVER;
-            self.reservation = None;
-            self.window = None;
-            self.room = 0;
+            // Also if no other room is found.
+            self.give_back(host);
         }
         let want = self.appetite(left);
         let min = left.min(MIN_RESERVE);

@@ -24,3 +24,4 @@ pub mod landing;
 pub mod ofd;
 pub mod region;
 pub mod ring;
+pub mod tail;

@@ -17,9 +17,10 @@ use super::channel::Channel;
 use super::landing::{LandingSlot, LANDINGS};
 use super::ofd::Ofd;
 use super::ring::{NoteSlot, RecordSlot, RingEnds};
+use super::tail::TailWords;
 
 /// Marks a region of ours, and this version of its layout.
-pub const MAGIC: u64 = 0x5745_4952_0000_0002;
+pub const MAGIC: u64 = 0x5745_4952_0000_0003;
 /// Slots of a client's ring of records.
 pub const RECORD_SLOTS: usize = 2048;
 /// Slots of a client's ring of notes.
@@ -80,7 +81,9 @@ pub struct ClientHeader {
     pub id: AtomicU32,
     /// The client's process, as the server saw it.
     pub pid: AtomicU32,
-    spare: [AtomicU64; 6],
+    /// What is left of the segment that the client takes from.
+    pub tail: TailWords,
+    spare: [AtomicU64; 4],
     /// The counters of the ring of records.
     pub records: RingEnds,
     /// The counters of the ring of notes.
@@ -233,6 +236,6 @@ mod tests {
     fn format_of_the_heads() {
         use crate::node::format::check_format;
         check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit server_sleeps server_cpu doorbells);
-        check_format!(ClientHeader: magic id pid records notes counters refused);
+        check_format!(ClientHeader: magic id pid tail records notes counters refused);
     }
 }

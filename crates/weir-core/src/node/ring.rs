@@ -69,6 +69,8 @@ pub enum Note {
     Closed(u32),
     /// A file without a name lost an open file description: it may go.
     Orphan(u64),
+    /// Nothing could be written into this segment for lack of room.
+    Refused(u32),
 }
 
 impl Note {
@@ -78,6 +80,7 @@ impl Note {
             Note::Release(segment) => [2, u64::from(segment)],
             Note::Closed(ofd) => [3, u64::from(ofd)],
             Note::Orphan(ino) => [4, ino],
+            Note::Refused(segment) => [5, u64::from(segment)],
         }
     }
 
@@ -88,6 +91,7 @@ impl Note {
             2 => Some(Note::Release(small.ok()?)),
             3 => Some(Note::Closed(small.ok()?)),
             4 => Some(Note::Orphan(w[1])),
+            5 => Some(Note::Refused(small.ok()?)),
             _ => None,
         }
     }
@@ -270,6 +274,7 @@ mod tests {
             Note::Release(2),
             Note::Closed(3),
             Note::Orphan(u64::MAX),
+            Note::Refused(5),
         ];
         for note in all {
             ring.push(note).unwrap();
@@ -279,7 +284,7 @@ mod tests {
         }
         assert_eq!(ring.pop(), None);
         ends.produced();
-        slots[4].0[0].store(77, Ordering::Relaxed);
+        slots[5].0[0].store(77, Ordering::Relaxed);
         assert_eq!(ring.pop(), Some(None));
     }
 

@@ -62,6 +62,7 @@ impl<P: Platform> Cluster<P> {
                 let ino = self.global(op.ino);
                 encoded(&self.flush(ino).await)
             }
+            Request::Segment(op) => encoded(&self.segment(from, op).await),
             Request::Fetch(op) => encoded(&self.fetch_for(from, op).await),
             Request::Flock(op) => encoded(&self.flock(from, op).await),
             Request::RecordLock(op) => encoded(&self.record_lock(from, op).await),
@@ -140,6 +141,24 @@ impl<P: Platform> Cluster<P> {
             new: true,
             attached,
         })
+    }
+
+    /// Lends a segment. What is overwritten by bytes that are not published makes room when
+    /// they are.
+    async fn segment(&self, from: Caller, op: proto::Segment) -> Result<proto::Lent, FsError> {
+        let Caller::Client(id) = from else {
+            return Err(FsError::NotPermitted);
+        };
+        let lend = || self.node(|node| node.lend_segment(id, op.min_bytes, op.want_bytes));
+        match lend() {
+            Err(FsError::NoSpace) => {}
+            lent => return lent,
+        }
+        for ino in self.dirty() {
+            // Of whom is not reached nothing comes back.
+            let _ = self.flush(ino).await;
+        }
+        lend()
     }
 
     async fn link_at_home(&self, op: proto::Link) -> Result<(), FsError> {

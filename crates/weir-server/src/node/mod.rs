@@ -115,6 +115,18 @@ pub trait Space {
     /// The client no longer writes into the segment: what of it does not live may be
     /// lent again.
     fn release(&mut self, segment: SegmentId);
+    /// Lends what is dead between living bytes, where nothing else is left: a segment within
+    /// one MiB, of any length.
+    fn grant_gap(&mut self, _: ClientId) -> Option<Lent> {
+        None
+    }
+    /// All of the segment behind its first `keep_bytes` may be lent again, in whole MiB;
+    /// false if there was nothing to take.
+    fn trim(&mut self, _: SegmentId, _keep_bytes: u64) -> bool {
+        false
+    }
+    /// A client met a tmpfs that others have filled.
+    fn refused(&mut self, _: SegmentId) {}
     /// Whether a slab is a file of a storage directory.
     fn is_file(&self, slab: u32) -> bool;
     /// Space by tier.
@@ -172,6 +184,8 @@ pub struct Node<'m, P: Platform> {
     given: Given,
     /// Unnamed files stay: nobody has said yet which of them other nodes have open.
     keeps_orphans: bool,
+    /// Gaps lent since all was done that may make room.
+    gaps_lent: u32,
     stats: Stats,
     /// When the call at hand was made, ns since 1970.
     now_ns: i64,
@@ -213,6 +227,7 @@ impl<'m, P: Platform> Node<'m, P> {
             notes: journal::Notes::default(),
             given: Given::default(),
             keeps_orphans: false,
+            gaps_lent: space::LOOK_EVERY,
             stats: Stats::default(),
             now_ns: identity.started_ns,
             stopping: false,
@@ -243,6 +258,7 @@ impl<'m, P: Platform> Node<'m, P> {
         header.pid.store(pid, Ordering::Relaxed);
         header.records.reset();
         header.notes.reset();
+        header.tail.reset();
         header
             .magic
             .store(weir_core::node::region::MAGIC, Ordering::Release);

@@ -55,6 +55,7 @@ impl<P: Platform> Node<'_, P> {
                 }
                 own
             }
+            Note::Refused(segment) => self.refused(id, SegmentId(segment)),
             Note::Release(segment) => self.end_lease(id, SegmentId(segment)),
             Note::Closed(index) => self.ofd_closed(index),
             // The sweep looks for itself.

@@ -24,6 +24,8 @@ use super::{Node, OfdTable, OpenRegion, Platform, Space, BATCH};
 pub struct Accounts {
     /// Ranges of slabs that files refer to: slab, position, bytes.
     pub live: Vec<(u32, u64, u64)>,
+    /// Bytes of which only the amount is known: slab, where the MiB begins, how many.
+    pub amounts: Vec<(u32, u64, u64)>,
     /// Segments that somebody may still write into: whose, which, bytes.
     pub held: Vec<(ClientId, SegmentId, u64)>,
 }
@@ -261,7 +263,7 @@ impl<'m, P: Platform> Node<'m, P> {
                 });
             });
         }
-        accounts.live.extend(self.given.iter());
+        accounts.amounts.extend(self.given.iter());
         for (id, client) in self.clients.iter() {
             let leases = client.leases.iter();
             accounts

@@ -8,7 +8,7 @@ use weir_core::types::{ClientId, SegmentId};
 use weir_store::backing::{count_slabs, DirBacking};
 use weir_store::board::WarmBoard;
 use weir_store::slab::{self, SlabId, SLAB_BYTES};
-use weir_store::tier::{StoreError, TierConfig, Tiers};
+use weir_store::tier::{Grant, StoreError, TierConfig, Tiers};
 
 use super::regions::Instance;
 use super::ServerError;
@@ -90,29 +90,44 @@ impl Storage {
     }
 }
 
+fn lent(grant: &Grant) -> Lent {
+    Lent {
+        segment: grant.segment,
+        slab: grant.slab.raw(),
+        tier: match grant.tier() {
+            slab::Tier::File => Tier::File,
+            slab::Tier::Memory => Tier::Memory,
+        },
+        pos: grant.pos,
+        len: grant.len,
+        warm: grant.warm,
+    }
+}
+
 impl Space for Storage {
     fn grant(&mut self, client: ClientId, min_bytes: u64, want_bytes: u64) -> Option<Lent> {
         if min_bytes > SLAB_BYTES {
             return None;
         }
         match self.tiers.grant(min_bytes, want_bytes, client) {
-            Ok(grant) => Some(Lent {
-                segment: grant.segment,
-                slab: grant.slab.raw(),
-                tier: if self.is_file(grant.slab.raw()) {
-                    Tier::File
-                } else {
-                    Tier::Memory
-                },
-                pos: grant.pos,
-                len: grant.len,
-                warm: grant.warm,
-            }),
+            Ok(grant) => Some(lent(&grant)),
             Err(error) => {
                 tracing::debug!(%error, "a segment cannot be lent");
                 None
             }
         }
+    }
+
+    fn grant_gap(&mut self, client: ClientId) -> Option<Lent> {
+        self.tiers.grant_gap(client).as_ref().map(lent)
+    }
+
+    fn trim(&mut self, segment: SegmentId, keep_bytes: u64) -> bool {
+        self.tiers.trim(segment, keep_bytes)
+    }
+
+    fn refused(&mut self, segment: SegmentId) {
+        self.tiers.refused(segment);
     }
 
     fn add_live(&mut self, slab: u32, pos: u64, len: u64) {
@@ -151,6 +166,13 @@ impl Space for Storage {
                 return Err(RecoverError::Missing { slab, pos, len });
             }
         }
+        for &(slab, pos, len) in &accounts.amounts {
+            let id = SlabId::from_raw(slab);
+            let revived = id.map(|id| self.tiers.revive_amount(id, pos, len));
+            if !matches!(revived, Some(Ok(()))) {
+                return Err(RecoverError::Missing { slab, pos, len });
+            }
+        }
         self.tiers.resume();
         self.counts = true;
         Ok(())
@@ -163,7 +185,9 @@ impl Space for Storage {
             .map(|(usage, name)| TierStatus {
                 name: name.clone(),
                 budget_bytes: usage.capacity_bytes,
-                lent_bytes: usage.capacity_bytes.saturating_sub(usage.free_bytes),
+                lent_bytes: usage
+                    .capacity_bytes
+                    .saturating_sub(usage.free_bytes + usage.gap_bytes),
                 live_bytes: usage.live_bytes,
                 warm_bytes: usage.warm_bytes,
             })

@@ -49,6 +49,8 @@ pub struct Usage {
     pub warm_bytes: u64,
     /// What could be lent: free in its slabs, and what it may still grow by.
     pub free_bytes: u64,
+    /// What could be lent beside living bytes: see [`super::Tiers::grant_gap`].
+    pub gap_bytes: u64,
     /// What keeps it from being used, if something does.
     pub trouble: Option<Trouble>,
 }
@@ -191,6 +193,10 @@ impl PlaceState {
                 0
             },
             free_bytes: if self.is_retired() { 0 } else { free_bytes },
+            gap_bytes: match self.is_retired() {
+                true => 0,
+                false => self.slabs.iter().map(Slab::gap_bytes).sum(),
+            },
             trouble: self.trouble,
         }
     }

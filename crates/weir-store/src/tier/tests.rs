@@ -179,7 +179,8 @@ fn cold_memory_that_others_filled_is_not_lent_until_there_is_room() {
     let cold = tiers.grant(MIB, MIB, ME).unwrap();
     assert_eq!((cold.tier(), cold.warm), (Tier::Memory, false));
     tiers.backing.failing[0] = Some(Errno::NOSPC);
-    tiers.refused(cold.segment).unwrap();
+    tiers.refused(cold.segment);
+    tiers.release(cold.segment).unwrap();
     assert_eq!(
         tiers.usage()[0].trouble.map(|trouble| trouble.errno),
         Some(Errno::NOSPC)
@@ -233,6 +234,8 @@ fn numbers_that_mean_nothing_are_refused() {
 #[derive(Debug, Clone)]
 enum Op {
     Grant { min: u64, want: u64, client: u32 },
+    GrantGap { client: u32 },
+    Trim { held: usize, keep: u64 },
     AddLive { held: usize, from: u64, len: u64 },
     Free { extent: usize },
     Release { held: usize },
@@ -245,6 +248,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         5 => (0..8 * MIB, 0..70 * MIB, 0u32..4)
             .prop_map(|(min, want, client)| Op::Grant { min, want, client }),
+        3 => (0u32..4).prop_map(|client| Op::GrantGap { client }),
+        2 => (any::<usize>(), any::<u64>()).prop_map(|(held, keep)| Op::Trim { held, keep }),
         6 => (any::<usize>(), any::<u64>(), any::<u64>())
             .prop_map(|(held, from, len)| Op::AddLive { held, from, len }),
         6 => any::<usize>().prop_map(|extent| Op::Free { extent }),
@@ -264,11 +269,39 @@ struct Model {
 }
 
 impl Model {
+    /// The units that somebody holds.
+    fn held_units(&self, of: Place) -> std::collections::BTreeSet<(SlabId, u64)> {
+        let held = self.held.iter().map(|(grant, _)| grant);
+        let units = held
+            .filter(|grant| grant.slab.place() == of)
+            .flat_map(|grant| {
+                let units = grant.pos / MIB..(grant.pos + grant.len).div_ceil(MIB);
+                units.map(|unit| (grant.slab, unit))
+            });
+        units.collect()
+    }
+
+    /// Dead bytes of units that have living ones and that nobody holds.
+    fn gap_bytes(&self, of: Place) -> u64 {
+        let held = self.held_units(of);
+        let mut live = std::collections::BTreeMap::new();
+        for &(slab, pos, len) in self.live.iter().filter(|e| e.0.place() == of) {
+            for unit in pos / MIB..(pos + len).div_ceil(MIB) {
+                let bytes = (pos + len).min((unit + 1) * MIB) - pos.max(unit * MIB);
+                *live.entry((slab, unit)).or_insert(0) += bytes;
+            }
+        }
+        live.retain(|unit, _| !held.contains(unit));
+        live.values().map(|bytes| MIB - bytes).sum()
+    }
+
     /// How many units of a slab of `units` are neither held nor alive.
     fn is_free(&self, slab: SlabId, unit: u64) -> bool {
         let (from, to) = (unit * MIB, (unit + 1) * MIB);
         let held = |(grant, _): &(Grant, ClientId)| {
-            grant.slab == slab && grant.pos < to && from < grant.pos + grant.len
+            grant.slab == slab
+                && grant.pos < to
+                && from < (grant.pos + grant.len).next_multiple_of(MIB)
         };
         let live =
             |&(of, pos, len): &(SlabId, u64, u64)| of == slab && pos < to && from < pos + len;
@@ -284,12 +317,8 @@ impl Model {
                 .filter(|(slab, ..)| here(slab))
                 .map(|e| e.2)
                 .sum();
-            let held: u64 = self
-                .held
-                .iter()
-                .filter(|(grant, _)| here(&grant.slab))
-                .map(|(g, _)| g.len)
-                .sum();
+            let held = self.held_units(usage.place).len() as u64 * MIB;
+            assert_eq!(usage.gap_bytes, self.gap_bytes(usage.place));
             assert_eq!((usage.live_bytes, usage.held_bytes), (live, held));
             let made = tiers.backing.made.iter().filter(|(slab, _)| here(slab));
             let made_bytes: u64 = made.clone().map(|(_, bytes)| bytes).sum();
@@ -349,6 +378,33 @@ proptest! {
                             let units = u64::from(units_for(min));
                             prop_assert!(!model.could_lend(&tiers, units), "{}", error);
                         }
+                    }
+                }
+                Op::GrantGap { client } => {
+                    let client = ClientId(client);
+                    let longest = tiers.usage().iter().map(|usage| usage.gap_bytes).max();
+                    if let Some(grant) = tiers.grant_gap(client) {
+                        let (from, to) = (grant.pos, grant.pos + grant.len);
+                        prop_assert!(from % 64 == 0 && grant.len >= 64 && from / MIB == (to - 1) / MIB);
+                        let unit = (grant.slab, from / MIB);
+                        prop_assert!(!model.held_units(grant.slab.place()).contains(&unit));
+                        let meets = |&(of, at, n): &(SlabId, u64, u64)| of == grant.slab && at < to && from < at + n;
+                        prop_assert!(!model.live.iter().any(meets));
+                        prop_assert!(tiers.is_lent_to(grant.slab, grant.pos, grant.len, client));
+                        model.held.push((grant, client));
+                    } else if tiers.backing.failing[0].is_none() {
+                        // What is left is shorter than a line between two living bytes each.
+                        prop_assert!(longest.unwrap_or(0) < 64 * 2 * (1 + model.live.len() as u64));
+                    }
+                }
+                Op::Trim { held, keep } if !model.held.is_empty() => {
+                    let at = held % model.held.len();
+                    let grant = &mut model.held[at].0;
+                    let keep = 1 + keep % grant.len;
+                    let trimmed = tiers.trim(grant.segment, keep);
+                    prop_assert_eq!(trimmed, keep.next_multiple_of(MIB) < grant.len);
+                    if trimmed {
+                        grant.len = keep.next_multiple_of(MIB);
                     }
                 }
                 Op::AddLive { held, from, len } if !model.held.is_empty() => {

@@ -1,0 +1,193 @@
+//! The tail of a client's current segment: what none of its files has reserved yet.
+//!
+//! A client takes from it without asking, and the server takes back what is left of it when
+//! others need room, whether the client runs, sleeps or was stopped: both change one word by
+//! compare-and-swap, so that no byte is ever both's. What lies before the tail stays the
+//! client's as long as any of its files has something reserved there; when none has, the server
+//! may take all of the segment.
+//!
+//! ```text
+//! bit   63     62      61..54  53..27                 26..0
+//!      +------+-------+-------+----------------------+---------------------------+
+//!      | gone | taken | count | where it ends (slab) | where the rest begins     |
+//!      +------+-------+-------+----------------------+---------------------------+
+//! gone: the server took the segment; taken: files have reservations in it;
+//! count: differs between a segment and the next one
+//! ```
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const POS_BITS: u32 = 27;
+const MASK: u64 = (1 << POS_BITS) - 1;
+const COUNT_SHIFT: u32 = 2 * POS_BITS;
+const COUNT: u64 = 0xff;
+const IN_USE: u64 = 1 << 62;
+const GONE: u64 = 1 << 63;
+
+/// What the words say at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tail {
+    /// Where the rest begins in the slab, bytes.
+    pub pos: u64,
+    /// Where the segment ends in the slab, bytes.
+    pub end: u64,
+    /// Whether files have reservations in the segment.
+    pub in_use: bool,
+    /// Whether the server took the segment back.
+    pub gone: bool,
+    /// Tells it from the tail of the segment before.
+    pub count: u64,
+}
+
+impl Tail {
+    /// Bytes that may be reserved.
+    pub fn room(&self) -> u64 {
+        self.end.saturating_sub(self.pos)
+    }
+
+    fn of(word: u64) -> Tail {
+        Tail {
+            pos: word & MASK,
+            end: (word >> POS_BITS) & MASK,
+            in_use: word & IN_USE != 0,
+            gone: word & GONE != 0,
+            count: (word >> COUNT_SHIFT) & COUNT,
+        }
+    }
+
+    fn word(&self) -> u64 {
+        debug_assert!(self.pos <= MASK && self.end <= MASK);
+        let flags = (u64::from(self.in_use) * IN_USE) | (u64::from(self.gone) * GONE);
+        let places = ((self.end & MASK) << POS_BITS) | (self.pos & MASK);
+        flags | (self.count << COUNT_SHIFT) | places
+    }
+}
+
+/// The two words: the tail, and the segment that it is of.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct TailWords {
+    word: AtomicU64,
+    /// The segment's number + 1; 0: none.
+    segment: AtomicU64,
+}
+
+impl TailWords {
+    /// No segment.
+    pub const fn none() -> TailWords {
+        TailWords {
+            word: AtomicU64::new(0),
+            segment: AtomicU64::new(0),
+        }
+    }
+
+    /// No segment (server, before the region is lent).
+    pub fn reset(&self) {
+        self.segment.store(0, Ordering::Relaxed);
+        self.word.store(0, Ordering::Release);
+    }
+
+    /// As it is now.
+    pub fn load(&self) -> Tail {
+        Tail::of(self.word.load(Ordering::Acquire))
+    }
+
+    /// Goes on with `segment`, `[pos, end)` of its slab (client).
+    pub fn begin(&self, segment: u32, pos: u64, end: u64) {
+        let count = (self.load().count + 1) & COUNT;
+        let none = Tail {
+            count,
+            ..Tail::default()
+        };
+        // Whoever sees the new tail sees the new number.
+        self.word.store(none.word(), Ordering::Release);
+        self.segment
+            .store(u64::from(segment) + 1, Ordering::Release);
+        let tail = Tail { pos, end, ..none };
+        self.word.store(tail.word(), Ordering::Release);
+    }
+
+    /// Changes the tail as `change` says, which is asked again if the server was faster;
+    /// `None` as soon as it says so.
+    pub fn update(&self, mut change: impl FnMut(Tail) -> Option<Tail>) -> Option<Tail> {
+        loop {
+            let now = self.load();
+            let new = change(now)?;
+            let new = Tail {
+                count: now.count,
+                ..new
+            };
+            let swapped = self.word.compare_exchange(
+                now.word(),
+                new.word(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            if swapped.is_ok() {
+                return Some(new);
+            }
+        }
+    }
+
+    /// Which segment the tail is of, and how it is (server). What a client wrote there is
+    /// nothing to rely on.
+    pub fn current(&self) -> Option<(u32, Tail)> {
+        let segment = self.segment.load(Ordering::Acquire);
+        let tail = self.load();
+        let same = self.segment.load(Ordering::Acquire) == segment;
+        let number = u32::try_from(segment.checked_sub(1)?).ok()?;
+        same.then_some((number, tail))
+    }
+
+    /// Takes what lies behind `end` away from the client, and with `gone` the segment, if the
+    /// tail is as it was `seen`.
+    pub fn take(&self, seen: &Tail, end: u64, gone: bool) -> bool {
+        let new = Tail { end, gone, ..*seen };
+        self.word
+            .compare_exchange(seen.word(), new.word(), Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLAB: u64 = 64 << 20;
+
+    #[test]
+    fn what_the_server_takes_the_client_does_not_get() {
+        let tail = TailWords::default();
+        assert_eq!(tail.current(), None);
+        tail.begin(7, 0, SLAB);
+        let reserve = |len| {
+            tail.update(|t| {
+                (t.room() >= len).then_some(Tail {
+                    pos: t.pos + len,
+                    in_use: true,
+                    ..t
+                })
+            })
+        };
+        assert_eq!(reserve(1000).map(|t| t.pos), Some(1000));
+        let (segment, seen) = tail.current().unwrap();
+        assert_eq!((segment, seen.room(), seen.in_use), (7, SLAB - 1000, true));
+        reserve(1).unwrap();
+        assert!(!tail.take(&seen, 1 << 20, false), "the client was faster");
+        let (_, seen) = tail.current().unwrap();
+        assert!(tail.take(&seen, 1 << 20, false));
+        assert_eq!(reserve(1 << 20), None);
+        assert_eq!(tail.load().room(), (1 << 20) - 1001);
+    }
+
+    #[test]
+    fn the_tail_of_one_segment_is_not_taken_for_that_of_the_next() {
+        let tail = TailWords::default();
+        tail.begin(7, 0, SLAB);
+        let (_, seen) = tail.current().unwrap();
+        tail.begin(8, 0, SLAB);
+        assert!(!tail.take(&seen, 0, true));
+        tail.reset();
+        assert_eq!(tail.current(), None);
+    }
+}
