@@ -25,7 +25,10 @@
 mod parent;
 mod private;
 
-use std::io;
+use std::io::{
+    self,
+    ErrorKind::{DirectoryNotEmpty, NotFound},
+};
 use std::path::{Path, PathBuf};
 
 use anyhow::{ensure, Context, Result};
@@ -113,6 +116,21 @@ fn lock_of_dead(dir: &Path) -> Option<Lock> {
     Lock::try_take(&dir.join("lock")).ok()?
 }
 
+/// Removes a directory that another start may be burying at the same time: once the lock in it is
+/// gone it looks like a dead instance's, and one that looks makes a lock of its own there.
+fn remove(dir: &Path) -> io::Result<()> {
+    const TRIES: u32 = 100;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match std::fs::remove_dir_all(dir) {
+            Err(_) if dir.symlink_metadata().is_err_and(|e| e.kind() == NotFound) => return Ok(()),
+            Err(e) if matches!(e.kind(), NotFound | DirectoryNotEmpty) && tries < TRIES => {}
+            done => return done,
+        }
+    }
+}
+
 /// Directories of dead instances, out of the way but still to be removed.
 #[derive(Debug, Default)]
 pub struct Burial {
@@ -146,7 +164,7 @@ impl Burial {
     /// Removes the directories; what fails is said and left for the next start.
     pub fn remove(self) {
         for (path, _lock) in self.dirs {
-            if let Err(e) = std::fs::remove_dir_all(&path) {
+            if let Err(e) = remove(&path) {
                 tracing::warn!("cannot remove {}: {e}", path.display());
             }
         }
@@ -292,7 +310,7 @@ impl Claim {
             .iter()
             .chain([&self.shm_dir, &self.run_dir])
         {
-            let removed = std::fs::remove_dir_all(dir);
+            let removed = remove(dir);
             result = result.and(removed.with_context(|| format!("removing {}", dir.display())));
         }
         drop(self.locks);
@@ -434,6 +452,24 @@ mod tests {
         assert!(file_names(&runs.path)
             .iter()
             .all(|name| !name.starts_with(DEAD_PREFIX)));
+    }
+
+    #[test]
+    fn ends_of_instances_and_starts_of_others_do_not_disturb_each_other() {
+        let room = room();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let room = &room;
+                scope.spawn(move || {
+                    for life in 0..100 {
+                        let (claim, burial) = room.ours(&format!("{thread}-{life}"));
+                        burial.remove();
+                        claim.release().unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(file_names(&room.runs().path), ["guard.lock"]);
     }
 
     #[test]
