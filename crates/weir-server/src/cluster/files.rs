@@ -15,18 +15,14 @@ use weir_core::types::{Ino, Rank};
 
 use super::publish::bytes_of;
 use super::Cluster;
-use crate::node::{Node, Platform};
-
-/// How long a stand-in stays that nobody seems to use, in ns: whoever was just given it
-/// may not have opened the file yet.
-const LINGER_NS: i64 = 5_000_000_000;
+use crate::node::Platform;
 
 /// Files that this server stands in for, and those of its own that others have open.
 #[derive(Debug, Default)]
 pub struct Files {
-    stand_ins: BTreeMap<Ino, StandIn>,
-    holders: BTreeMap<Ino, BTreeSet<Rank>>,
-    leases: HashMap<Ino, BTreeSet<Rank>>,
+    pub(super) stand_ins: BTreeMap<Ino, StandIn>,
+    pub(super) holders: BTreeMap<Ino, BTreeSet<Rank>>,
+    pub(super) leases: HashMap<Ino, BTreeSet<Rank>>,
     /// The nodes that may write each file of this server, itself too.
     writers: BTreeMap<Ino, BTreeSet<Rank>>,
     /// What was published of this server's files.
@@ -43,13 +39,13 @@ pub(super) struct Extent {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct StandIn {
-    local: Ino,
-    used_ns: i64,
+pub(super) struct StandIn {
+    pub(super) local: Ino,
+    pub(super) used_ns: i64,
     /// How often the lease was recalled.
     recalls: u64,
     /// The file has no name any more.
-    unnamed: bool,
+    pub(super) unnamed: bool,
 }
 
 impl Files {
@@ -113,6 +109,7 @@ impl<P: Platform> Cluster<P> {
         if let Some(local) = self.local(ino) {
             self.settle_size(ino, local).await?;
         }
+        let _asking = self.begin_hold(ino).await;
         let attr = self.call(ino.rank(), peer::Hold { ino, write }).await?;
         self.stand_in_for(&attr)
     }
@@ -295,7 +292,7 @@ impl<P: Platform> Cluster<P> {
         holders.into_iter().flatten().copied().collect()
     }
 
-    fn end_writer(&self, ino: Ino, writer: Rank) {
+    pub(super) fn end_writer(&self, ino: Ino, writer: Rank) {
         let mut files = self.inner.files.borrow_mut();
         if let Some(writers) = files.writers.get_mut(&ino) {
             writers.remove(&writer);
@@ -318,7 +315,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// This node no longer writes files of this server that nobody here has open.
-    fn end_own_writers(&self) {
+    pub(super) fn end_own_writers(&self) {
         let own: Vec<Ino> = {
             let files = self.inner.files.borrow();
             let all = files.writers.iter();
@@ -355,42 +352,6 @@ impl<P: Platform> Cluster<P> {
         files.holders.entry(ino).or_default().insert(holder);
         drop(files);
         self.node(|node| node.pin(ino));
-    }
-
-    pub(super) fn release(&self, from: Rank, ino: Ino) {
-        self.end_writer(ino, from);
-        let mut files = self.inner.files.borrow_mut();
-        if let Some(leases) = files.leases.get_mut(&ino) {
-            leases.remove(&from);
-        }
-        let Some(holders) = files.holders.get_mut(&ino) else {
-            return;
-        };
-        holders.remove(&from);
-        let unheld = holders.is_empty();
-        if unheld {
-            files.holders.remove(&ino);
-            files.leases.remove(&ino);
-        }
-        drop(files);
-        if unheld {
-            self.node(|node| node.unpin(ino));
-            self.erase_gone();
-        }
-    }
-
-    /// A server lost what it held and believed.
-    pub(super) fn forget_holder(&self, rank: Rank) {
-        let held: Vec<Ino> = {
-            let files = self.inner.files.borrow();
-            let all = files.holders.iter();
-            all.filter(|(_, by)| by.contains(&rank))
-                .map(|(ino, _)| *ino)
-                .collect()
-        };
-        for ino in held {
-            self.release(rank, ino);
-        }
     }
 
     pub(super) fn grant_lease(&self, from: Rank, ino: Ino) -> Result<Attr, FsError> {
@@ -543,61 +504,6 @@ impl<P: Platform> Cluster<P> {
         }
         self.recall_here(ino);
         Ok(())
-    }
-
-    /// Lets go of stand-ins that nobody here uses any more.
-    pub(super) fn let_go(&self) {
-        self.end_own_writers();
-        let now_ns = self.now_ns();
-        let old: Vec<(Ino, Ino)> = {
-            let files = self.inner.files.borrow();
-            let all = files.stand_ins.iter();
-            all.filter(|(_, known)| now_ns - known.used_ns > LINGER_NS)
-                .map(|(ino, known)| (*ino, known.local))
-                .collect()
-        };
-        if old.is_empty() {
-            return;
-        }
-        let open = self.node(|node| node.open_files());
-        for (ino, local) in old {
-            if open.contains(&local)
-                || self.is_in_flight(ino)
-                || !self.node(|node| node.let_go(local))
-            {
-                continue;
-            }
-            self.inner.files.borrow_mut().stand_ins.remove(&ino);
-            self.inner.shared_appends.borrow_mut().remove(&ino);
-            self.forget_map(ino);
-            let this = self.clone();
-            self.spawn(async move {
-                // If its home is gone, so is the hold.
-                let _ = this.call(ino.rank(), peer::Release { ino }).await;
-            });
-        }
-    }
-
-    /// Erases what is left of files of this server that came to their end.
-    pub(super) fn erase_gone(&self) {
-        for ino in self.node(Node::take_gone) {
-            let file = self.inner.files.borrow_mut().published.remove(&ino);
-            let size = file.map(|file| file.size);
-            let kept = self.is_kept(ino);
-            self.note(&Item::PublishedGone(ino));
-            let this = self.clone();
-            self.spawn(async move {
-                if kept {
-                    // Who does not answer keeps a little more than it needs.
-                    let _ = this.forget_laminated(ino).await;
-                }
-                let freed = this.erase_everywhere(ino, 0, size.unwrap_or(0)).await;
-                match freed {
-                    Ok(freed) => this.give_back(freed).await,
-                    Err(error) => tracing::error!(?ino, %error, "space of a removed file"),
-                }
-            });
-        }
     }
 
     pub(super) fn now_ns(&self) -> i64 {

@@ -186,7 +186,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
     }
 
     async fn release(&self, from: Rank, op: Release) -> Result<(), FsError> {
-        self.counted("release").release(from, op.ino);
+        self.counted("release").release(from, op.ino).await;
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
     }
 
     async fn mark(&self, _: Rank, op: Mark) -> Result<(), FsError> {
-        self.counted("mark").mark_here(&op)
+        self.counted("mark").mark_here(&op).await
     }
 
     async fn laminated(&self, _: Rank, op: Laminated) -> Result<(), FsError> {

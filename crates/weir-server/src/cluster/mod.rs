@@ -31,6 +31,7 @@ mod client;
 mod dirs;
 mod fetch;
 mod files;
+mod gone;
 mod handler;
 mod keyed;
 mod locate;
@@ -131,6 +132,7 @@ struct Inner<P: Platform + 'static> {
     publishing: Keyed<Ino>,
     /// Files being published from here.
     publishing_here: Keyed<Ino>,
+    leaving: gone::Leaving,
     dirs: RefCell<dirs::Dirs>,
     files: RefCell<files::Files>,
     shards: RefCell<publish::Shards>,
@@ -182,6 +184,7 @@ impl<P: Platform> Cluster<P> {
                 returning: Keyed::default(),
                 publishing: Keyed::default(),
                 publishing_here: Keyed::default(),
+                leaving: gone::Leaving::default(),
                 dirs: RefCell::new(dirs::Dirs::new(rank, servers)),
                 files: RefCell::default(),
                 shards: RefCell::default(),
@@ -243,7 +246,7 @@ impl<P: Platform> Cluster<P> {
         self.tell_dead_owners();
         self.laminate_unwritten();
         self.let_go();
-        self.erase_gone();
+        self.erase_gone_soon();
     }
 
     /// Whether [`Cluster::catch_up`] may come to have something to do by itself.

@@ -166,14 +166,13 @@ impl<P: Platform> Cluster<P> {
 
     /// An inode of this server has one name less.
     async fn link_gone(&self, ino: Ino) {
-        self.erase_gone();
         // Who has a lease believes the number of links, too.
         self.recall_leases(ino, None).await;
         if self
             .node(|node| node.attr_of(ino))
             .is_ok_and(|attr| attr.nlink == 0)
         {
-            self.mark_holders(ino, true).await;
+            self.end_unnamed(ino).await;
         }
     }
 }

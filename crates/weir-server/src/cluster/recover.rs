@@ -106,7 +106,7 @@ impl<P: Platform> Cluster<P> {
             node.keep_orphans(false);
             node.sweep();
         });
-        self.erase_gone();
+        self.erase_gone().await;
     }
 
     /// A server is back that was killed: this one says what of its files is open here.

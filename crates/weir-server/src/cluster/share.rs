@@ -125,7 +125,7 @@ impl<P: Platform> Cluster<P> {
         join_all(asked).await;
     }
 
-    pub(super) fn mark_here(&self, op: &peer::Mark) -> Result<(), FsError> {
+    pub(super) async fn mark_here(&self, op: &peer::Mark) -> Result<(), FsError> {
         let Some(local) = self.local(op.ino) else {
             return Ok(());
         };
@@ -136,7 +136,7 @@ impl<P: Platform> Cluster<P> {
             node.set_lamination(local, op.lamination)
         })?;
         if op.unnamed {
-            self.unname_here(op.ino);
+            self.leave_unnamed(op.ino).await;
         }
         Ok(())
     }

@@ -51,6 +51,26 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
+    /// Frees one orphan, if nobody has it open.
+    pub(crate) fn sweep_one(&mut self, ino: Ino) {
+        self.take_in(ino);
+        if self.orphans.contains(&ino)
+            && !(self.keeps_orphans || self.pinned.contains(&ino))
+            && self.block_of(ino).is_none()
+            && !self.open_files().contains(&ino)
+        {
+            self.free_inode(ino);
+        }
+    }
+
+    /// Takes in what the clients of a file wrote and closed.
+    pub(crate) fn take_in(&mut self, ino: Ino) {
+        if self.block_of(ino).is_some() {
+            self.take_all_notes();
+        }
+        self.harvest(ino);
+    }
+
     /// The files that somebody of this node has open.
     pub(crate) fn open_files(&self) -> HashSet<Ino> {
         fence(Ordering::SeqCst);

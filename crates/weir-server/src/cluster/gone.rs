@@ -1,0 +1,214 @@
+//! The end of files: stand-ins that nobody here needs any more, and what is left of a file at its
+//! home once it has no name and nobody has it open.
+//!
+//! A stand-in lingers for a while, for what was open is often opened again; that of a file
+//! without a name goes at once. So when the last name of a file goes that nobody has open, its
+//! bytes are free on every node before unlink(2) returns: whoever deletes to make room finds it.
+//!
+//! A home must not be told that a node lets go while that node asks it to hold: both are kept
+//! apart by [`Leaving`].
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use futures_util::future::join_all;
+use weir_core::journal::Item;
+use weir_core::proto::peer;
+use weir_core::types::{Ino, Rank};
+
+use super::keyed::Keyed;
+use super::Cluster;
+use crate::node::{Node, Platform};
+
+/// How long a stand-in stays that nobody uses, ns.
+const LINGER_NS: i64 = 5_000_000_000;
+
+/// Files that this node lets go of, and those it asks to hold.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    /// Their homes are being told.
+    told: Keyed<Ino>,
+    /// How many ask to hold a file.
+    asking: RefCell<HashMap<Ino, u32>>,
+}
+
+/// A file is asked for, until this is dropped.
+pub(super) struct Asking<'a> {
+    leaving: &'a Leaving,
+    ino: Ino,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut asking = self.leaving.asking.borrow_mut();
+        if let Some(count) = asking.get_mut(&self.ino) {
+            *count -= 1;
+            if *count == 0 {
+                asking.remove(&self.ino);
+            }
+        }
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    /// Keeps this node from letting go of a file while it asks to hold it.
+    pub(super) async fn begin_hold(&self, ino: Ino) -> Asking<'_> {
+        let leaving = &self.inner.leaving;
+        if leaving.told.is_held(&ino) {
+            drop(leaving.told.hold(ino, self.token()).await);
+        }
+        *leaving.asking.borrow_mut().entry(ino).or_default() += 1;
+        Asking { leaving, ino }
+    }
+
+    /// Lets go of stand-ins that nobody here uses any more.
+    pub(super) fn let_go(&self) {
+        self.end_own_writers();
+        for ino in self.old_stand_ins() {
+            let this = self.clone();
+            self.spawn(async move { this.let_go_of(ino).await });
+        }
+    }
+
+    /// Those that were not used for a while, or whose files have no name, and which are not open.
+    fn old_stand_ins(&self) -> Vec<Ino> {
+        let now_ns = self.now_ns();
+        let old: Vec<(Ino, Ino)> = {
+            let files = self.inner.files.borrow();
+            let all = files.stand_ins.iter();
+            all.filter(|(_, known)| known.unnamed || now_ns - known.used_ns > LINGER_NS)
+                .map(|(ino, known)| (*ino, known.local))
+                .collect()
+        };
+        if old.is_empty() {
+            return Vec::new();
+        }
+        let open = self.node(|node| node.open_files());
+        let unused = old.into_iter().filter(|(_, local)| !open.contains(local));
+        unused.map(|(ino, _)| ino).collect()
+    }
+
+    /// Lets go of a foreign file, if nobody here has it open and all of it is published.
+    async fn let_go_of(&self, ino: Ino) {
+        let _told = self.inner.leaving.told.hold(ino, self.token()).await;
+        let asked_for = self.inner.leaving.asking.borrow().contains_key(&ino);
+        if asked_for || !self.end_stand_in(ino) {
+            return;
+        }
+        // If its home is gone, so is the hold.
+        let _ = self.call(ino.rank(), peer::Release { ino }).await;
+    }
+
+    fn end_stand_in(&self, ino: Ino) -> bool {
+        let Some(local) = self.local(ino) else {
+            return false;
+        };
+        if self.is_in_flight(ino)
+            || self.node(|node| node.open_files().contains(&local) || !node.let_go(local))
+        {
+            return false;
+        }
+        self.inner.files.borrow_mut().stand_ins.remove(&ino);
+        self.inner.shared_appends.borrow_mut().remove(&ino);
+        self.forget_map(ino);
+        true
+    }
+
+    /// A foreign file has no name any more: lets go of it, unless it is open here.
+    pub(super) async fn leave_unnamed(&self, ino: Ino) {
+        let Some(local) = self.local(ino) else {
+            return;
+        };
+        self.unname_here(ino);
+        self.node(|node| node.take_in(local));
+        if self.node(|node| node.open_files().contains(&local)) {
+            return;
+        }
+        // Others may have it open, and read what was written here.
+        if let Err(error) = self.flush(ino).await {
+            tracing::warn!(?ino, %error, "what was written to a removed file");
+        }
+        self.let_go_of(ino).await;
+    }
+
+    /// A node has a file of this server open no more.
+    pub(super) async fn release(&self, from: Rank, ino: Ino) {
+        if self.end_hold(from, ino) {
+            self.node(|node| node.unpin(ino));
+            self.erase_gone().await;
+        }
+    }
+
+    /// True if no other node has the file open now, and one had.
+    fn end_hold(&self, from: Rank, ino: Ino) -> bool {
+        self.end_writer(ino, from);
+        let mut files = self.inner.files.borrow_mut();
+        if let Some(leases) = files.leases.get_mut(&ino) {
+            leases.remove(&from);
+        }
+        let Some(holders) = files.holders.get_mut(&ino) else {
+            return false;
+        };
+        holders.remove(&from);
+        if !holders.is_empty() {
+            return false;
+        }
+        files.holders.remove(&ino);
+        files.leases.remove(&ino);
+        true
+    }
+
+    /// A server lost what it held and believed.
+    pub(super) fn forget_holder(&self, rank: Rank) {
+        let held: Vec<Ino> = {
+            let files = self.inner.files.borrow();
+            let all = files.holders.iter();
+            all.filter(|(_, by)| by.contains(&rank))
+                .map(|(ino, _)| *ino)
+                .collect()
+        };
+        for ino in held {
+            if self.end_hold(rank, ino) {
+                self.node(|node| node.unpin(ino));
+            }
+        }
+        self.erase_gone_soon();
+    }
+
+    /// A file of this server lost its last name: frees it, unless somebody has it open.
+    pub(super) async fn end_unnamed(&self, ino: Ino) {
+        self.mark_holders(ino, true).await;
+        self.node(|node| node.sweep_one(ino));
+        self.erase_gone().await;
+    }
+
+    pub(super) fn erase_gone_soon(&self) {
+        if self.node(|node| node.has_gone()) {
+            let this = self.clone();
+            self.spawn(async move { this.erase_gone().await });
+        }
+    }
+
+    /// Erases what is left of files of this server that came to their end.
+    pub(super) async fn erase_gone(&self) {
+        let gone = self.node(Node::take_gone);
+        join_all(gone.into_iter().map(|ino| self.erase_file(ino))).await;
+    }
+
+    async fn erase_file(&self, ino: Ino) {
+        let file = self.inner.files.borrow_mut().published.remove(&ino);
+        let size = file.map_or(0, |file| file.size);
+        self.note(&Item::PublishedGone(ino));
+        if self.is_kept(ino) {
+            let this = self.clone();
+            self.spawn(async move {
+                // Who does not answer keeps a little more than it needs.
+                let _ = this.forget_laminated(ino).await;
+            });
+        }
+        match self.erase_everywhere(ino, 0, size).await {
+            Ok(freed) => self.give_back(freed).await,
+            Err(error) => tracing::error!(?ino, %error, "space of a removed file"),
+        }
+    }
+}
