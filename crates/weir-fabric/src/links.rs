@@ -26,8 +26,11 @@ use crate::{CallId, Event, Lost, Message, Timing, Token};
 
 /// Before a server that could not be reached is tried again.
 const RETRY: Duration = Duration::from_millis(30);
-/// The same, of a server that was given up, as long as it is still owed calls.
+/// The same, of a server that was given up, as long as it is still owed calls; and of one from which
+/// no word comes, not even a refusal, so that no call waits to find out that it is still gone.
 const RETRY_LOST: Duration = Duration::from_millis(500);
+/// That ends when nobody has asked it anything for so long: an idle server sleeps.
+const PROBING: Duration = Duration::from_secs(30);
 
 /// What the transport is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,6 +97,10 @@ struct Peer {
     lost: bool,
     /// A connection with it broke: is it still there? Who is not has left things behind.
     suspect: bool,
+    /// The last connection to it broke, or could not be made, without a word from there.
+    silent: bool,
+    /// When it was last asked.
+    asked: Duration,
 }
 
 impl Peer {
@@ -109,10 +116,18 @@ impl Peer {
             .min()
     }
 
-    /// After it was given up: it is tried again only for what it is owed.
+    /// After it was given up: it is tried again for what it is owed, and while it is silent and
+    /// somebody asks for it.
     fn rest(&mut self, now: Duration) {
+        let probed = self.silent && now < self.asked + PROBING;
         self.unreachable_since = None;
-        self.retry_at = (!self.owed.is_empty()).then(|| now + RETRY_LOST);
+        self.retry_at = (probed || !self.owed.is_empty()).then(|| now + RETRY_LOST);
+    }
+
+    /// Whether it is lost and being looked for, so that nobody is to wait for it.
+    fn is_shunned(&self) -> bool {
+        let looked_for = self.retry_at.is_some() || self.line == Line::Dialling;
+        self.lost && self.silent && looked_for
     }
 
     /// When it is to be looked at next.
@@ -201,6 +216,11 @@ impl Links {
             return self.events.push_back(ended);
         }
         let peer = self.peers.entry(to).or_default();
+        peer.asked = now;
+        if peer.is_shunned() && patience == Patience::Bounded {
+            let ended = Event::Done(id, Err(Lost::Unreachable));
+            return self.events.push_back(ended);
+        }
         let call = Call {
             message,
             deadline: now + self.timing.deadline,
@@ -230,7 +250,7 @@ impl Links {
         let peer = self.peers.entry(to).or_default();
         let before = peer.incarnation.replace(incarnation);
         (peer.unreachable_since, peer.retry_at) = (None, None);
-        (peer.lost, peer.suspect) = (false, false);
+        (peer.lost, peer.suspect, peer.silent) = (false, false, false);
         peer.line = Line::Up;
         if before.is_some_and(|before| before != incarnation) {
             // What it had been sent, its former life may have done.
@@ -273,8 +293,14 @@ impl Links {
 
     /// The connection that was dialled has ended, or could not be made.
     pub fn broken(&mut self, now: Duration, to: Rank) {
+        self.broken_since(now, now, to);
+    }
+
+    /// As [`Links::broken`]; nothing was heard from there since `since`.
+    pub fn broken_since(&mut self, now: Duration, since: Duration, to: Rank) {
         let peer = self.peers.entry(to).or_default();
         peer.suspect |= std::mem::take(&mut peer.line) == Line::Up;
+        peer.silent = since < now;
         if peer.lost {
             peer.rest(now);
             let ended = std::mem::take(&mut peer.calls).into_keys();
@@ -282,7 +308,7 @@ impl Links {
             return self.events.extend(ended);
         }
         if peer.suspect || !peer.is_idle() {
-            peer.unreachable_since.get_or_insert(now);
+            peer.unreachable_since.get_or_insert(since);
             peer.retry_at = Some(now + RETRY);
         } else {
             // Nobody needs it: whether it is there is found out when somebody does.
@@ -312,6 +338,10 @@ impl Links {
             if known.is_some() {
                 self.events.push_back(Event::PeerLost(from));
             }
+        }
+        if let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.silent) {
+            // A word from there after all: it is waited for again.
+            (peer.lost, peer.silent, peer.retry_at) = (false, false, None);
         }
         true
     }
@@ -405,7 +435,7 @@ impl Links {
             peer.calls.remove(&id);
             self.events.push_back(Event::Done(id, Err(why)));
         }
-        if peer.is_idle() && peer.line == Line::Down && !peer.suspect {
+        if peer.is_idle() && peer.line == Line::Down && !peer.suspect && !peer.lost {
             (peer.unreachable_since, peer.retry_at) = (None, None);
         }
         if peer.retry_at.is_some_and(|at| at <= now) {
@@ -451,6 +481,62 @@ mod tests {
             ended_below,
             message: body(u8::try_from(call).unwrap()),
         }
+    }
+
+    #[test]
+    fn silence_before_the_break_counts() {
+        let mut links = links();
+        links.ask(ms(0), THERE, CallId(1), body(1));
+        links.connected(THERE, 1);
+        orders(&mut links);
+        // Nothing was acknowledged for as long as a server is waited for: it is lost at once.
+        links.broken_since(ms(5_000), ms(3_500), THERE);
+        links.look(ms(5_000));
+        let lost = Event::Done(CallId(1), Err(Lost::Unreachable));
+        assert_eq!(events(&mut links), [Event::PeerLost(THERE), lost]);
+    }
+
+    #[test]
+    fn nobody_waits_for_who_is_silent_until_it_is_found_again() {
+        let mut links = links();
+        links.ask(ms(0), THERE, CallId(1), body(1));
+        links.broken_since(ms(1_500), ms(0), THERE);
+        links.look(ms(1_500));
+        assert!(events(&mut links).contains(&Event::PeerLost(THERE)));
+        orders(&mut links);
+        let lost = |call| Event::Done(CallId(call), Err(Lost::Unreachable));
+        links.ask(ms(1_600), THERE, CallId(2), body(2));
+        assert_eq!(events(&mut links), [lost(2)]);
+        // It is dialled meanwhile, without a call that waits.
+        assert_eq!(links.due(), Some(ms(2_000)));
+        links.look(ms(2_000));
+        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        links.ask(ms(2_100), THERE, CallId(3), body(3));
+        assert_eq!(events(&mut links), [lost(3)]);
+        links.connected(THERE, 1);
+        links.ask(ms(2_200), THERE, CallId(4), body(4));
+        assert_eq!(orders(&mut links), [request(4, 4)]);
+    }
+
+    #[test]
+    fn who_is_lost_and_not_asked_is_not_looked_for_for_ever() {
+        let mut links = links();
+        links.ask(ms(0), THERE, CallId(1), body(1));
+        links.broken_since(ms(1_500), ms(0), THERE);
+        links.look(ms(1_500));
+        let mut now = ms(1_500);
+        while let Some(due) = links.due() {
+            links.look(due);
+            now = due + ms(1_500);
+            links.broken_since(now, due, THERE);
+            assert!(now < ms(60_000));
+        }
+        orders(&mut links);
+        events(&mut links);
+        // Who asks then waits for one attempt.
+        links.ask(now, THERE, CallId(2), body(2));
+        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        assert_eq!(events(&mut links), []);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use weir_core::types::Rank;
 use super::{Landing, NotRead};
 use crate::conn::{Broken, Outgoing};
 use crate::frame::{Garbage, Head, Kind, HEAD_BYTES};
-use crate::io::Command as Order;
+use crate::io::{is_silence, Command as Order, SILENCE};
 use crate::post::{post, Letters, Post};
 use crate::{CallId, Lost, Message, Timing};
 
@@ -27,6 +27,12 @@ const FIRST: usize = 1;
 const LOOK: Duration = Duration::from_millis(100);
 /// Before a server that could not be reached is tried again.
 const RETRY: Duration = Duration::from_millis(30);
+/// A lost server from which no word comes is dialled so often ([`crate::links`]), for so long
+/// after it was last read from.
+const PROBE: Duration = Duration::from_millis(500);
+const PROBING: Duration = Duration::from_secs(30);
+/// A refusal comes sooner.
+const WORD: Duration = Duration::from_millis(100);
 /// Bytes that nobody waits for any more are read so many at a time.
 const SCRATCH_BYTES: usize = 64 << 10;
 
@@ -76,6 +82,18 @@ struct Peer {
     failing_since: Option<Instant>,
     /// It was given up and not reached since.
     lost: bool,
+    /// When it was last dialled, and whether that ended without a word from there.
+    dialled: Option<Instant>,
+    silent: bool,
+    /// When it was last read from.
+    asked: Option<Instant>,
+}
+
+impl Peer {
+    /// Whether it is lost and being looked for, so that nobody is to wait for it.
+    fn is_shunned(&self) -> bool {
+        self.lost && self.silent && matches!(self.link, Link::Again(_) | Link::Dialling)
+    }
 }
 
 /// A message whose bytes are coming.
@@ -135,7 +153,10 @@ impl Thread {
         let mut events = Events::with_capacity(256);
         loop {
             let awaits = self.conns.values().any(|conn| conn.arriving.is_some())
-                || self.peers.values().any(|peer| !peer.reads.is_empty());
+                || self
+                    .peers
+                    .values()
+                    .any(|peer| !peer.reads.is_empty() || matches!(peer.link, Link::Again(_)));
             let timeout = match (self.ready.is_empty(), awaits) {
                 (false, _) => Some(Duration::ZERO),
                 (true, true) => Some(self.next_look()),
@@ -204,6 +225,10 @@ impl Thread {
 
     fn ask(&mut self, to: Rank, read: Read) {
         let peer = self.peers.entry(to).or_default();
+        peer.asked = Some(Instant::now());
+        if peer.is_shunned() {
+            return read.landing.end(Err(Lost::Unreachable.into()));
+        }
         match peer.link {
             Link::Up(key) => {
                 if let Some(conn) = self.conns.get_mut(&key) {
@@ -222,7 +247,10 @@ impl Thread {
     }
 
     fn dial(&mut self, to: Rank) {
-        self.peers.entry(to).or_default().link = Link::Dialling;
+        let peer = self.peers.entry(to).or_default();
+        peer.link = Link::Dialling;
+        peer.dialled = Some(Instant::now());
+        peer.failing_since.get_or_insert_with(Instant::now);
         if self.dial.send(Order::Dial(to)).is_err() {
             self.not_reached(to);
         }
@@ -240,7 +268,7 @@ impl Thread {
         }
         let peer = self.peers.entry(rank).or_default();
         peer.link = Link::Up(key);
-        (peer.failing_since, peer.lost) = (None, false);
+        (peer.failing_since, peer.lost, peer.silent) = (None, false, false);
         let mut outgoing = Outgoing::default();
         for read in peer.reads.values() {
             push(&mut outgoing, read);
@@ -262,11 +290,17 @@ impl Thread {
         let give_up = self.timing.give_up;
         let peer = self.peers.entry(rank).or_default();
         let since = *peer.failing_since.get_or_insert(now);
+        peer.silent = peer.dialled.is_some_and(|at| now.duration_since(at) > WORD);
         if peer.lost || now.duration_since(since) >= give_up {
-            (peer.link, peer.failing_since, peer.lost) = (Link::None, None, true);
+            let asked = peer.asked.map(|at| now.duration_since(at) < PROBING);
+            peer.link = match peer.silent && asked == Some(true) {
+                true => Link::Again(now + PROBE),
+                false => Link::None,
+            };
+            (peer.failing_since, peer.lost) = (None, true);
             end_all(std::mem::take(&mut peer.reads), Lost::Unreachable);
         } else if peer.reads.is_empty() {
-            peer.link = Link::None;
+            (peer.link, peer.failing_since) = (Link::None, None);
         } else {
             peer.link = Link::Again(now + RETRY);
         }
@@ -389,6 +423,9 @@ impl Thread {
         if peer.link == Link::Up(key) {
             peer.link = Link::None;
             if !peer.reads.is_empty() {
+                if matches!(broken, Broken::Ended(error) if is_silence(error)) {
+                    peer.failing_since = Instant::now().checked_sub(SILENCE);
+                }
                 self.dial(conn.rank);
             }
         }

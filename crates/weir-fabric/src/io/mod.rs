@@ -13,6 +13,8 @@
 mod shake;
 mod sockets;
 
+pub(crate) use sockets::{is_silence, SILENCE};
+
 use std::collections::{BTreeSet, HashMap};
 use std::net::TcpListener as StdListener;
 use std::sync::mpsc::Sender;

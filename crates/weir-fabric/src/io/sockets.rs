@@ -13,8 +13,10 @@ use crate::conn::{Broken, Incoming, Outgoing};
 use crate::frame::{Garbage, Head, Kind, Plane};
 use crate::{CallId, Message, Token};
 
-/// A server that acknowledges nothing for so long is taken for gone.
-const SILENCE: Duration = Duration::from_secs(2);
+/// A connection over which nothing is acknowledged for so long is broken.
+pub(crate) const SILENCE: Duration = Duration::from_millis(1500);
+/// How often an idle connection is probed. The kernel counts these in whole seconds.
+const PROBE: Duration = Duration::from_secs(1);
 
 impl Io {
     pub(super) fn address(&self, rank: Rank) -> Option<SocketAddr> {
@@ -57,17 +59,26 @@ impl Io {
         let _ = socket.set_nodelay(true);
         let options = SockRef::from(&socket);
         let probes = TcpKeepalive::new()
-            .with_time(SILENCE / 2)
-            .with_interval(SILENCE / 4)
+            .with_time(PROBE)
+            .with_interval(PROBE)
             .with_retries(2);
-        let _ = options.set_tcp_user_timeout(Some(SILENCE));
-        let _ = options.set_tcp_keepalive(&probes);
+        let noticed = options
+            .set_tcp_user_timeout(Some(SILENCE))
+            .and_then(|()| options.set_tcp_keepalive(&probes));
+        if let Err(error) = noticed {
+            tracing::warn!(%error, "a silent connection will not be noticed");
+        }
+        // What does not even connect is as silent as what acknowledges nothing.
+        let patience = match stage {
+            Stage::Dialling(..) => self.timing.give_up.min(self.timing.handshake),
+            _ => self.timing.handshake,
+        };
         let conn = Conn {
             socket,
             incoming: Incoming::default(),
             outgoing: Outgoing::default(),
             stage,
-            until: Some(Instant::now() + self.timing.handshake),
+            until: Some(Instant::now() + patience),
             writing: true,
         };
         self.conns.insert(key, conn);
@@ -111,6 +122,9 @@ impl Io {
                 return Ok(()); // not yet
             }
             self.greet(key, to, plane)?;
+            if let Some(conn) = self.conns.get_mut(&key) {
+                conn.until = Some(Instant::now() + self.timing.handshake);
+            }
         }
         loop {
             let Some(conn) = self.conns.get_mut(&key) else {
@@ -238,6 +252,17 @@ impl Io {
         lives.then_some(()).ok_or_else(|| Garbage.into())
     }
 
+    /// For how long nothing had come over a connection that broke, as far as is known.
+    fn silent_for(&self, stage: &Stage, broken: &Broken) -> Duration {
+        match (stage, broken) {
+            (Stage::Dialling(..), Broken::Ended(error)) if is_silence(error) => {
+                self.timing.give_up.min(self.timing.handshake)
+            }
+            (Stage::Asking(_), Broken::Ended(error)) if is_silence(error) => SILENCE,
+            _ => Duration::ZERO,
+        }
+    }
+
     pub(super) fn close(&mut self, key: Key, broken: &Broken) {
         let Some(mut conn) = self.conns.remove(&key) else {
             return;
@@ -254,7 +279,9 @@ impl Io {
             Stage::Dialling(to, _) | Stage::Greeted(to, ..) | Stage::Asking(to) => {
                 if self.asks.get(&to) == Some(&key) {
                     self.asks.remove(&to);
-                    self.links.broken(self.begun.elapsed(), to);
+                    let now = self.begun.elapsed();
+                    let silent = self.silent_for(&conn.stage, broken);
+                    self.links.broken_since(now, now.saturating_sub(silent), to);
                 }
             }
             Stage::Stranger | Stage::Challenged(..) => self.strangers -= 1,
@@ -266,4 +293,9 @@ impl Io {
             }
         }
     }
+}
+
+/// Whether an error says that nothing was heard for long.
+pub(crate) fn is_silence(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::TimedOut
 }
