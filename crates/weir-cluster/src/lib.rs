@@ -56,6 +56,8 @@ pub struct Cluster {
     nodes: Vec<Node>,
     /// Those of the switch and of the nodes; none for a cluster that another process made.
     inits: Vec<Init>,
+    /// Into how many groups the network is cut.
+    cuts: usize,
     /// Whether dropping this leaves the cluster alone.
     left: bool,
 }
@@ -127,6 +129,7 @@ impl Cluster {
             nodes: place.nodes(spec.nodes),
             place,
             inits: Vec::new(),
+            cuts: 0,
             left: false,
         };
         cluster.make(spec)?;
@@ -177,6 +180,7 @@ impl Cluster {
             place,
             nodes,
             inits: Vec::new(),
+            cuts: 0,
             left: true,
         })
     }
@@ -225,6 +229,30 @@ impl Cluster {
             init.reap()?;
         }
         Ok(())
+    }
+
+    /// Cuts the network between groups of nodes, as a broken link between switches does: what is
+    /// sent from one to another goes nowhere, and nobody is told. Nodes that are in no group
+    /// stay together. [`Cluster::heal`] undoes it.
+    pub fn cut(&mut self, groups: &[&[usize]]) -> Result<()> {
+        self.heal()?;
+        self.cuts = groups.len();
+        net::cut(&self.switch()?, groups)
+    }
+
+    /// Joins all nodes again.
+    pub fn heal(&mut self) -> Result<()> {
+        let groups = std::mem::take(&mut self.cuts);
+        if groups == 0 {
+            return Ok(());
+        }
+        net::heal(&self.switch()?, self.nodes.len(), groups)
+    }
+
+    /// The switch's first process.
+    fn switch(&self) -> Result<String> {
+        let switch = self.inits.first().context("another process's cluster")?;
+        switch.number()
     }
 
     /// Lets the cluster live on after this process, until somebody takes it [`down`](Self::down).

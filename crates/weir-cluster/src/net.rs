@@ -19,19 +19,19 @@ pub fn connect(switch: &Init, nodes: &[Init], rate: Option<&str>) -> Result<()> 
         writeln!(lines, "link add n{i} type veth peer name eth0 netns {pid}")?;
         writeln!(lines, "link set n{i} master br0 up")?;
     }
-    batch("ip", switch, &lines)?;
+    batch("ip", &switch.number()?, &lines)?;
     for (i, node) in nodes.iter().enumerate() {
         let address = format!("10.77.0.{}/24", i + 1);
         let lines = format!("link set lo up\naddress add {address} dev eth0\nlink set eth0 up\n");
-        batch("ip", node, &lines)?;
+        batch("ip", &node.number()?, &lines)?;
     }
     if let Some(rate) = rate {
         let ports: Vec<String> = (0..nodes.len())
             .map(|i| limit(&format!("n{i}"), rate))
             .collect();
-        batch("tc", switch, &ports.concat())?;
+        batch("tc", &switch.number()?, &ports.concat())?;
         for node in nodes {
-            batch("tc", node, &limit("eth0", rate))?;
+            batch("tc", &node.number()?, &limit("eth0", rate))?;
         }
     }
     Ok(())
@@ -45,10 +45,36 @@ fn limit(device: &str, rate: &str) -> String {
     )
 }
 
-/// Runs a batch of ip(8) or tc(8) in the network namespace of `init`.
-fn batch(program: &str, init: &Init, lines: &str) -> Result<()> {
+/// Puts each group of nodes on a bridge of its own, which is made; `switch` is the number of the
+/// switch's first process. Nobody is told: packets for other groups go nowhere.
+pub fn cut(switch: &str, groups: &[&[usize]]) -> Result<()> {
+    let mut lines = String::new();
+    for (group, nodes) in groups.iter().enumerate() {
+        let bridge = format!("cut{group}");
+        writeln!(lines, "link add {bridge} type bridge\nlink set {bridge} up")?;
+        for node in *nodes {
+            writeln!(lines, "link set n{node} master {bridge}")?;
+        }
+    }
+    batch("ip", switch, &lines)
+}
+
+/// Joins `nodes` nodes again, of which `groups` groups were made by [`cut`].
+pub fn heal(switch: &str, nodes: usize, groups: usize) -> Result<()> {
+    let mut lines = String::new();
+    for node in 0..nodes {
+        writeln!(lines, "link set n{node} master br0")?;
+    }
+    for group in 0..groups {
+        writeln!(lines, "link del cut{group}")?;
+    }
+    batch("ip", switch, &lines)
+}
+
+/// Runs a batch of ip(8) or tc(8) in the network namespace of the process `pid`.
+fn batch(program: &str, pid: &str, lines: &str) -> Result<()> {
     let mut child = Command::new("nsenter")
-        .args(["-t", &init.number()?, "-n", "--", program, "-batch", "-"])
+        .args(["-t", pid, "-n", "--", program, "-batch", "-"])
         .stdin(Stdio::piped())
         .spawn()
         .context("nsenter")?;

@@ -69,6 +69,31 @@ fn nodes_reach_each_other_by_name_over_a_limited_link_and_ssh() {
 }
 
 #[test]
+fn a_cut_network_carries_nothing_and_heals() {
+    if !can_test("cutting the network", false) {
+        return;
+    }
+    let mut cluster = Cluster::up(&spec(4)).unwrap();
+    let reaches = |cluster: &Cluster, from: usize, to: usize| {
+        // To a port on which nobody listens: refused by the other end, or no answer at all.
+        let address = cluster.node(to).address();
+        let script = format!("timeout 0.5 bash -c 'exec 3<>/dev/tcp/{address}/9'; [ $? -ne 124 ]");
+        let mut bash = cluster.node(from).command("bash");
+        let output = bash.args(["-c", &script]).output().unwrap();
+        output.status.success()
+    };
+    cluster.cut(&[&[0, 1], &[2]]).unwrap();
+    assert!(reaches(&cluster, 0, 1));
+    for (from, to) in [(0, 2), (2, 1), (3, 0), (2, 3)] {
+        assert!(!reaches(&cluster, from, to), "{from} reaches {to}");
+    }
+    cluster.heal().unwrap();
+    for (from, to) in [(0, 2), (2, 1), (3, 0), (0, 1)] {
+        assert!(reaches(&cluster, from, to), "{from} does not reach {to}");
+    }
+}
+
+#[test]
 fn a_lost_node_takes_its_processes_with_it() {
     if !can_test("losing a node", false) {
         return;
