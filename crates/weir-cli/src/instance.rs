@@ -1,6 +1,7 @@
 //! The seam to `weir-server`: serving an instance, and talking to one that runs.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use weir_config::{Budgets, Config, Machine};
@@ -9,6 +10,7 @@ use weir_core::proto::{Stop, Welcome};
 use weir_core::roster::Roster;
 use weir_core::types::Rank;
 use weir_fabric::ofi::Bound;
+use weir_fabric::Timing;
 use weir_server::control::Control;
 use weir_server::rules::{Rule, Sharing};
 use weir_server::{Options, Several, StorageDir};
@@ -99,18 +101,20 @@ pub fn serve(
     let share = membership.as_ref().map_or(1, |m| m.part.share);
     let options = options(claim, config, share);
     tracing::info!(?options, "serving");
-    let several = membership.map(several).transpose()?;
+    let several = membership.map(|membership| several(membership, config));
+    let several = several.transpose()?;
     Ok(weir_server::serve_as(&options, several, ready)?)
 }
 
 /// The server's part among the others.
-fn several(membership: Membership) -> Result<Several> {
+fn several(membership: Membership, config: &Config) -> Result<Several> {
     let Membership {
         part,
         roster,
         listener,
         opened,
     } = membership;
+    let hosts = roster.members().iter().map(|m| m.host.clone()).collect();
     let addresses: Vec<_> = roster.members().iter().map(|m| m.address).collect();
     let address = listener.local_addr()?;
     let (instance, rank, servers) = (part.instance, part.rank, addresses.len());
@@ -120,6 +124,11 @@ fn several(membership: Membership) -> Result<Several> {
     Ok(Several {
         endpoint: endpoint(opened, &roster),
         listener,
+        hosts,
+        timing: Timing {
+            deadline: Duration::from_secs(u64::from(config.fabric.deadline_s.max(1))),
+            ..Timing::default()
+        },
         membership: weir_fabric::Membership {
             instance: part.instance,
             secret: part.secret,

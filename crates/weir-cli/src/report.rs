@@ -12,6 +12,10 @@ use weir_core::proto::TierStatus;
 use crate::instance::Report;
 use crate::launch::message::Seen;
 
+/// What is to be known of a server whose journal was given up.
+pub const NO_JOURNAL: &str = "given up, for want of room where memory is: a server that is killed \
+                              now cannot be started again, and what it has is lost then";
+
 /// Prints the report at the end of an instance.
 pub fn print(report: &Report, format: ReportFormat) {
     match format {
@@ -37,6 +41,7 @@ pub fn sum(reports: &[&Report]) -> Option<Report> {
         add_counts(&mut all.refused, &one.refused);
         add_counts(&mut all.requests, &one.requests);
         add_counts(&mut all.rejected, &one.rejected);
+        all.recoverable &= one.recoverable;
         all.findings.extend_from_slice(&one.findings);
     }
     if !others.is_empty() {
@@ -192,6 +197,9 @@ pub fn status(name: &str, prefix: &str, report: &Report, now_ns: i64) -> String 
             bytes(tier.warm_bytes)
         );
     }
+    if !report.recoverable {
+        let _ = writeln!(out, "  journal   {NO_JOURNAL}");
+    }
     out + &refusals(report)
 }
 
@@ -238,7 +246,12 @@ pub fn several(name: &str, prefix: &str, seen: &[Seen], now_ns: i64) -> String {
             &format!("{name} at {prefix}, {} servers, {up}", seen.len()),
         );
     }
-    for Seen { seat, report } in seen {
+    for Seen {
+        seat,
+        report,
+        restarts,
+    } in seen
+    {
         let what = match report {
             Ok(report) => {
                 let tiers = sum_of_tiers(report.tiers.iter());
@@ -248,7 +261,12 @@ pub fn several(name: &str, prefix: &str, seen: &[Seen], now_ns: i64) -> String {
                 });
                 let tiers: Vec<String> = tiers.collect();
                 let (pid, clients) = (report.pid, report.clients);
-                format!("process {pid}, {clients} clients, {}", tiers.join(", "))
+                let again = match restarts {
+                    0 => String::new(),
+                    _ => format!(", killed and started again {restarts} times"),
+                };
+                let tiers = tiers.join(", ");
+                format!("process {pid}, {clients} clients, {tiers}{again}")
             }
             Err(why) => why.clone(),
         };
@@ -263,13 +281,15 @@ pub fn several_json(seen: &[Seen]) -> Value {
     value["servers"] = seen.len().into();
     value["each"] = seen
         .iter()
-        .map(|Seen { seat, report }| {
-            let mut one = match report {
+        .map(|one| {
+            let Seen { seat, restarts, .. } = one;
+            let mut one = match &one.report {
                 Ok(report) => json(report),
                 Err(why) => json!({ "error": why }),
             };
             one["rank"] = seat.rank.into();
             one["host"] = seat.host.clone().into();
+            one["restarts"] = (*restarts).into();
             one
         })
         .collect::<Vec<Value>>()

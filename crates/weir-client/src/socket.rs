@@ -45,6 +45,9 @@ pub fn connect(run_dir: &[u8], role: Role) -> Result<(OwnedFd, Welcome), Errno> 
     if welcome.version != proto::VERSION {
         return Err(Errno::PROTONOSUPPORT);
     }
+    if welcome.client == proto::NO_CLIENT {
+        return Err(Errno::USERS);
+    }
     Ok((socket, welcome))
 }
 

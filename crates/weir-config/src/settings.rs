@@ -243,6 +243,9 @@ settings! {
         transport: Transport = "tcp",
         /// Which of libfabric's providers.
         provider: Provider = "auto",
+        /// How long a server that is there may take to answer another, in seconds; then the call
+        /// that needs it fails with EIO. One that cannot be reached is given up within 2 seconds.
+        deadline_s: u32 = "30",
     }
 
     /// The log of the server.

@@ -164,6 +164,20 @@ impl Default for Timing {
     }
 }
 
+impl Counters {
+    /// Each count with its name.
+    pub fn named(&self) -> [(&'static str, u64); 6] {
+        [
+            ("garbage", self.garbage),
+            ("another version", self.version),
+            ("another instance", self.instance),
+            ("another rank", self.rank),
+            ("wrong secret", self.secret),
+            ("no proof in time", self.slow),
+        ]
+    }
+}
+
 /// What was refused, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {

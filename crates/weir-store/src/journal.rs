@@ -146,6 +146,11 @@ impl JournalFile {
         done
     }
 
+    /// Whether it was not given up.
+    pub fn is_whole(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// Bytes of it.
     pub fn len_bytes(&self) -> usize {
         self.file.as_ref().map_or(0, |file| file.end)

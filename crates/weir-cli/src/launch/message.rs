@@ -153,6 +153,9 @@ pub struct Seen {
     pub seat: Seat,
     /// What it says of itself, or why it does not.
     pub report: Result<Report, String>,
+    /// How often it was killed and started again.
+    #[serde(default)]
+    pub restarts: u32,
 }
 
 /// Why an instance could not be started.

@@ -155,6 +155,15 @@ macro_rules! operations {
             }
         )*
 
+        impl Request {
+            /// The operation's name, for counting.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $( Request::$name(_) => $name::NAME, )*
+                }
+            }
+        }
+
         /// What a server does for each operation.
         pub trait Operations {
             $( $(#[$meta])* fn $method(&mut self, from: Caller, op: $name) -> Result<$reply, FsError>; )*
@@ -710,6 +719,8 @@ pub struct ServerStatus {
     pub rejected: Vec<(String, u64)>,
     /// What the audit found.
     pub findings: Vec<audit::Finding>,
+    /// Whether a server that is killed now can be started again: its journal is whole.
+    pub recoverable: bool,
 }
 
 /// The first frame of a connection to the server's socket.
@@ -730,6 +741,9 @@ pub enum Role {
     /// Requests in frames, for tools.
     Control,
 }
+
+/// The client's number of one that is not taken in: there are as many as there may be.
+pub const NO_CLIENT: ClientId = ClientId(u32::MAX);
 
 /// The server's answer to [`Hello`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

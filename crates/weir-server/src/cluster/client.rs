@@ -13,7 +13,10 @@ use crate::node::{Node, Platform};
 impl<P: Platform> Cluster<P> {
     /// Does one encoded request; the encoded reply.
     pub(super) async fn serve_client(&self, from: Caller, bytes: &[u8]) -> Vec<u8> {
-        let Ok(request) = postcard::from_bytes::<Request>(bytes) else {
+        let request = postcard::from_bytes::<Request>(bytes);
+        let name = request.as_ref().ok().map(Request::name);
+        self.node(|node| node.count_asked(from, name, bytes.len()));
+        let Ok(request) = request else {
             return encoded(&Err::<(), _>(FsError::Malformed));
         };
         match request {
@@ -242,6 +245,7 @@ impl<P: Platform> Cluster<P> {
         status.requests.extend(of_peers);
         status.counters.extend(self.moved());
         status.findings = self.findings();
+        status.rejected.extend(self.inner.net.refused());
         status
     }
 

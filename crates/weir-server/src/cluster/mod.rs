@@ -89,6 +89,11 @@ pub trait Net {
     ) -> Option<Box<dyn Landing>> {
         Some(landing)
     }
+
+    /// What was refused on this way: kind and count, of what there was.
+    fn refused(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
 }
 
 /// Reads bytes of the server's own log, for others.

@@ -23,6 +23,8 @@ pub trait Journal {
     fn append(&mut self, items: &[u8]);
     /// Whether it is so long that it should be begun anew.
     fn is_long(&self) -> bool;
+    /// Whether all that was appended is there: if not, nothing comes after this server.
+    fn is_whole(&self) -> bool;
     /// Begins anew with what `snapshot` passes on.
     fn renew(&mut self, snapshot: &dyn Fn(Visit<'_>));
 }
@@ -65,6 +67,12 @@ impl<P: Platform> Node<'_, P> {
                 client.memory.header().records.consumed(taken);
             }
         }
+    }
+
+    /// Whether a server that is killed now can be started again.
+    pub(super) fn is_recoverable(&self) -> bool {
+        let journal = self.notes.journal.as_ref();
+        journal.is_some_and(|journal| journal.is_whole())
     }
 
     /// Begins the journal anew if it is long; `others` shows what is not the node's own.

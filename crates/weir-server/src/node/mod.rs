@@ -100,6 +100,12 @@ pub trait Platform {
     ) -> Option<Box<dyn bulk::Landing>> {
         None
     }
+
+    /// What was refused before it came to the logic: kind and count, of what there was.
+    fn refused(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
     /// The name of a process's program, for people; empty if it has ended.
     fn program(&self, pid: u32) -> String;
 }
@@ -343,8 +349,16 @@ impl<'m, P: Platform> Node<'m, P> {
 
     /// Does a decoded request that concerns this node alone.
     pub(crate) fn perform(&mut self, from: Caller, request: proto::Request, out: &mut Vec<u8>) {
-        let name = proto::perform(self, from, request, out);
-        self.stats.count_request(name);
+        proto::perform(self, from, request, out);
+    }
+
+    /// Counts what a client or a tool asked the cluster for; `None`: it made no sense.
+    pub(crate) fn count_asked(&mut self, from: Caller, name: Option<&'static str>, bytes: usize) {
+        self.stats.count_request(name.unwrap_or("malformed"));
+        if name.is_none() {
+            self.stats
+                .reject("request", || format!("{from:?}: {bytes} bytes"));
+        }
     }
 
     /// Whether somebody of this node writes, or something of it is not published.
@@ -365,11 +379,8 @@ impl<'m, P: Platform> Node<'m, P> {
     pub fn serve(&mut self, from: Caller, request: &[u8], now_ns: i64, out: &mut Vec<u8>) {
         self.now_ns = now_ns;
         let name = proto::dispatch(self, from, request, out);
-        self.stats.count_request(name);
-        if name == "malformed" {
-            self.stats
-                .reject("request", || format!("{from:?}: {} bytes", request.len()));
-        }
+        let name = Some(name).filter(|name| *name != "malformed");
+        self.count_asked(from, name, request.len());
         self.commit();
     }
 

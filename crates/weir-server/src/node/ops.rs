@@ -204,8 +204,9 @@ impl<P: Platform> Node<'_, P> {
             counters: folded.counters(),
             refused: folded.refused(),
             requests: self.stats.requests(),
-            rejected: self.stats.rejected(),
+            rejected: [self.stats.rejected(), self.platform.refused()].concat(),
             findings: Vec::new(),
+            recoverable: self.is_recoverable(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! One connection to the server's socket: frames in, frames out, never blocking.
 
+use std::time::Instant;
+
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -54,6 +56,8 @@ pub struct Connection {
     pub pid: u32,
     received: Vec<u8>,
     pending: Vec<u8>,
+    /// Since when.
+    pub since: Instant,
     /// Close once all is sent.
     pub closing: bool,
 }
@@ -65,6 +69,7 @@ impl Connection {
             socket,
             peer: Peer::Unknown,
             pid,
+            since: Instant::now(),
             received: Vec::new(),
             pending: Vec::new(),
             closing: false,

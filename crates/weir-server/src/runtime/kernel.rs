@@ -15,6 +15,7 @@ use weir_core::proto::Landing;
 use weir_fabric::bulk;
 use weir_store::slabmap::Window;
 
+use super::doors::Doors;
 use super::regions::{ClientRegion, PLACEHOLDER};
 use super::storage::Storage;
 use super::ServerError;
@@ -28,14 +29,19 @@ pub struct Kernel {
     placeholder: File,
     /// Where bytes of other nodes arrive.
     pool: Window,
+    doors: Arc<Doors>,
 }
 
 impl Kernel {
     /// Opens the placeholder of `shm_dir`.
-    pub fn new(shm_dir: &Path, pool: Window) -> Result<Kernel, ServerError> {
+    pub fn new(shm_dir: &Path, pool: Window, doors: Arc<Doors>) -> Result<Kernel, ServerError> {
         let path = shm_dir.join(PLACEHOLDER);
         let placeholder = File::open(&path).map_err(|error| ServerError::path(&path, &error))?;
-        Ok(Kernel { placeholder, pool })
+        Ok(Kernel {
+            placeholder,
+            pool,
+            doors,
+        })
     }
 }
 
@@ -61,6 +67,10 @@ impl Platform for Kernel {
     ) -> Option<Box<dyn bulk::Landing>> {
         let arrival = Arrival::new(client, self.pool, landing, len as usize, over, wake)?;
         Some(Box::new(arrival))
+    }
+
+    fn refused(&self) -> Vec<(String, u64)> {
+        self.doors.counts()
     }
 
     fn program(&self, pid: u32) -> String {
@@ -97,8 +107,33 @@ pub fn now_ns() -> i64 {
         .saturating_add(now.tv_nsec)
 }
 
-/// A connection and a process descriptor a client: as many descriptors as may be.
-pub fn raise_descriptor_limit() {
+/// Descriptors that a server needs besides those of its clients: slabs of the file tier, two
+/// planes of connections with the other servers, tools.
+const OWN_DESCRIPTORS: u64 = 256;
+/// A connection, a process descriptor, and a region while it is being mapped.
+const DESCRIPTORS_A_CLIENT: u64 = 2;
+
+/// How many clients there can be, of `wanted`: each costs descriptors, of which there are made to
+/// be as many as may be. `servers` is how many there are.
+pub fn clients_allowed(wanted: usize, servers: u16) -> usize {
+    raise_descriptor_limit();
+    let limit = getrlimit(Resource::Nofile).current;
+    let own = OWN_DESCRIPTORS + 6 * u64::from(servers);
+    let allowed = |limit: u64| limit.saturating_sub(own) / DESCRIPTORS_A_CLIENT;
+    let allowed = limit.map_or(u64::MAX, allowed).max(1);
+    let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
+    if allowed < wanted {
+        tracing::warn!(
+            open_files = limit,
+            clients = allowed,
+            server_max_clients = wanted,
+            "the limit of open files (ulimit -Hn) allows fewer clients than the settings"
+        );
+    }
+    wanted.min(allowed)
+}
+
+fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,

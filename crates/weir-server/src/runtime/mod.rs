@@ -16,13 +16,15 @@
 //! | `recovery` | the journal, and coming after a server that was killed |
 //! | `storage` | `weir-store`'s tiers as the logic's space |
 //! | `mailbox` | the queues between the two threads |
-//! | `poller`, `connection` | the socket's thread |
+//! | `poller`, `connection`, `doors` | the socket's thread; what it refuses |
 //! | `service` | the service thread |
-//! | `several` | the cluster's logic on it, with the fabric |
+//! | `several`, `missed` | the cluster's logic on it, with the fabric; whose answers do not come |
 
 mod connection;
+mod doors;
 mod kernel;
 mod mailbox;
+mod missed;
 mod poller;
 mod recovery;
 mod regions;
@@ -47,6 +49,7 @@ use weir_store::pool::WarmPool;
 use crate::node::{Identity, Node, Visit};
 use crate::options::Options;
 use crate::rules::Rules;
+use doors::Doors;
 use kernel::{now_ns, Kernel};
 use mailbox::mailboxes;
 use recovery::{Remains, Whose};
@@ -157,8 +160,11 @@ pub fn serve_as(
         let why = format!("max_clients must be 1 to {MAX_CLIENTS}, not {max_clients}");
         return Err(ServerError::Setting(why));
     }
-    kernel::raise_descriptor_limit();
     let whose = part(several.as_ref())?;
+    let options = &Options {
+        max_clients: kernel::clients_allowed(max_clients, whose.servers),
+        ..options.clone()
+    };
     let mut instance = Instance::create(options)?;
     // Before anything is touched: what cannot be used stays as it is.
     let remains = recovery::look(&options.shm_dir, &whose)?;
@@ -209,14 +215,16 @@ fn serve_in(
         pid: std::process::id(),
         started_ns: now_ns(),
     };
+    let doors = Arc::new(Doors::default());
     let fresh = remains.is_none();
     let (mut node, before) = if let Some(remains) = remains {
         let tables = (open, options.max_clients);
-        let (node, before) = recovery::take_up(instance, remains, identity, space, tables)?;
+        let (node, before) =
+            recovery::take_up(instance, remains, identity, (space, &doors), tables)?;
         (node, Some(before))
     } else {
         let names = instance.names(rank)?;
-        let platform = Kernel::new(instance.shm_dir(), instance.pool()?)?;
+        let platform = Kernel::new(instance.shm_dir(), instance.pool()?, Arc::clone(&doors))?;
         let max_clients = options.max_clients;
         let node = Node::new(identity, open, names, space, platform, max_clients);
         (node, None)
@@ -227,7 +235,7 @@ fn serve_in(
         .map_err(|e| ServerError::Setting(e.to_string()))?;
     let (service_box, poller_box) = mailboxes(open.hub).map_err(ServerError::Event)?;
     let listener = instance.listen()?;
-    let poller = poller::start(listener, poller_box, options)?;
+    let poller = poller::start(listener, poller_box, options, Arc::clone(&doors))?;
     let welcome = Welcome {
         version: VERSION,
         client: ClientId(0),
@@ -264,7 +272,7 @@ fn serve_in(
     };
     recovery::begin_journal(instance, &mut node.borrow_mut(), &whose, &others)?;
     let mut service = Service::new(
-        (node, joined),
+        (node, joined, doors),
         open.hub,
         service_box,
         instance,

@@ -9,7 +9,9 @@
 //! one (exec) hung up before it greeted anew.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
@@ -21,6 +23,7 @@ use weir_core::proto::{encode, Welcome, VERSION};
 use weir_core::types::ClientId;
 
 use super::connection::{Connection, End, Heard, Peer};
+use super::doors::{Doors, Refusal};
 use super::mailbox::{Answer, Event, PollerBox, Serial};
 use super::ServerError;
 use crate::options::Options;
@@ -30,6 +33,9 @@ const LOOK_AGAIN: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,
 };
+
+/// Who has said nothing for so long has to make room when there is no other.
+const MANNERS: Duration = Duration::from_secs(1);
 
 /// How to learn that a process has ended.
 #[derive(Debug)]
@@ -53,7 +59,7 @@ struct Poller {
     most: usize,
     /// No descriptors left: accept later.
     exhausted: bool,
-    refused: u64,
+    doors: Arc<Doors>,
 }
 
 /// Starts the thread.
@@ -61,6 +67,7 @@ pub fn start(
     listener: OwnedFd,
     mailbox: PollerBox,
     options: &Options,
+    doors: Arc<Doors>,
 ) -> Result<JoinHandle<()>, ServerError> {
     let watched = options
         .watch_pid
@@ -74,7 +81,7 @@ pub fn start(
         next: 0,
         most: 2 * options.max_clients + 64,
         exhausted: false,
-        refused: 0,
+        doors,
     };
     std::thread::Builder::new()
         .name("weir-poller".into())
@@ -225,7 +232,7 @@ impl Poller {
                 Ok(heard) => messages.extend(heard.into_iter().map(|heard| (*serial, heard))),
                 Err(end) => {
                     if end == End::Garbled {
-                        tracing::warn!(pid = connection.pid, "nonsense on the socket: closed");
+                        self.doors.refuse(Refusal::Garbled, connection.pid);
                     }
                     self.hung_up(*serial);
                 }
@@ -246,6 +253,7 @@ impl Poller {
             Heard::Tool => self.mailbox.tell(Event::Tool(serial)),
             Heard::OtherVersion => {
                 connection.closing = true;
+                self.doors.refuse(Refusal::Version, pid);
                 self.say(serial, &version_only());
             }
             Heard::Client => {
@@ -312,7 +320,8 @@ impl Poller {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(errno) => {
-                    tracing::warn!(%errno, "connections wait");
+                    tracing::debug!(%errno, "connections wait");
+                    self.doors.refuse(Refusal::Descriptors, 0);
                     self.exhausted = true;
                     return;
                 }
@@ -324,19 +333,31 @@ impl Poller {
         let Ok(peer) = socket_peercred(&socket) else {
             return;
         };
-        if peer.uid != getuid() || self.connections.len() >= self.most {
-            self.refused += 1;
-            if self.refused.is_power_of_two() {
-                let (uid, count) = (peer.uid.as_raw(), self.refused);
-                tracing::warn!(uid, count, "a connection was refused");
-            }
-            return;
-        }
         let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
+        if peer.uid != getuid() {
+            return self.doors.refuse(Refusal::User, pid);
+        }
+        if self.connections.len() >= self.most && !self.make_room() {
+            return self.doors.refuse(Refusal::Crowd, pid);
+        }
         let serial = Serial(self.next);
         self.next += 1;
         self.connections
             .insert(serial, Connection::new(socket, pid));
+    }
+
+    /// Hangs up on the oldest connection that has not said what it is for, if it had time to.
+    fn make_room(&mut self) -> bool {
+        let silent = |connection: &Connection| {
+            connection.peer == Peer::Unknown && connection.since.elapsed() >= MANNERS
+        };
+        let oldest = self.connections.iter().find(|(_, c)| silent(c));
+        let Some((serial, pid)) = oldest.map(|(serial, c)| (*serial, c.pid)) else {
+            return false;
+        };
+        self.doors.refuse(Refusal::Silent, pid);
+        self.connections.remove(&serial);
+        true
     }
 
     /// Sends what is still to be sent, for as long as a reader makes progress.

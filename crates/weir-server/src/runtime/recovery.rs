@@ -21,6 +21,7 @@ use weir_core::names::Shard;
 use weir_core::types::{ClientId, Rank};
 use weir_store::journal::{JournalFile, JOURNAL};
 
+use super::doors::Doors;
 use super::kernel::{now_ns, Kernel};
 use super::regions::Instance;
 use super::storage::Storage;
@@ -42,6 +43,10 @@ impl Journal for File {
 
     fn is_long(&self) -> bool {
         self.0.is_long()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.0.is_whole()
     }
 
     fn renew(&mut self, snapshot: &dyn Fn(Visit<'_>)) {
@@ -114,7 +119,7 @@ pub fn take_up(
     instance: &Instance,
     remains: Remains,
     identity: Identity,
-    space: Storage,
+    (space, doors): (Storage, &Arc<Doors>),
     (open, max_clients): (OpenRegion<'static>, usize),
 ) -> Result<(Node<'static, Kernel>, ClusterState), ServerError> {
     let begun = std::time::Instant::now();
@@ -129,7 +134,7 @@ pub fn take_up(
     };
     let names = Shard::restore(instance.new_names(identity.rank)?, &state)
         .map_err(|error| unusable(error.to_string()))?;
-    let platform = Kernel::new(instance.shm_dir(), instance.pool()?)?;
+    let platform = Kernel::new(instance.shm_dir(), instance.pool()?, Arc::clone(doors))?;
     let mut node = Node::new(identity, before, names, space, platform, max_clients);
     let region = |id: ClientId| instance.client_region_of_before(id).map(Arc::new);
     let found = node

@@ -15,9 +15,10 @@ use rustix::io::Errno;
 use rustix::thread::{futex, sched_getcpu};
 use rustix::time::Timespec;
 use weir_core::node::region::Hub;
-use weir_core::proto::{encode, Caller, ServerStatus, Welcome};
+use weir_core::proto::{encode, Caller, ServerStatus, Welcome, NO_CLIENT};
 use weir_core::types::ClientId;
 
+use super::doors::{Doors, Refusal};
 use super::kernel::{now_ns, Kernel};
 use super::mailbox::{Answer, Event, Serial, ServiceBox};
 use super::regions::Instance;
@@ -31,6 +32,7 @@ const LOOKS: u32 = 32;
 pub struct Service<'a> {
     node: Rc<RefCell<Node<'static, Kernel>>>,
     joined: Option<Joined>,
+    doors: Arc<Doors>,
     hub: &'static Hub,
     mailbox: ServiceBox,
     instance: &'a Instance,
@@ -46,7 +48,11 @@ pub struct Service<'a> {
 impl<'a> Service<'a> {
     /// A service thread for `node`.
     pub fn new(
-        (node, joined): (Rc<RefCell<Node<'static, Kernel>>>, Option<Joined>),
+        (node, joined, doors): (
+            Rc<RefCell<Node<'static, Kernel>>>,
+            Option<Joined>,
+            Arc<Doors>,
+        ),
         hub: &'static Hub,
         mailbox: ServiceBox,
         instance: &'a Instance,
@@ -56,6 +62,7 @@ impl<'a> Service<'a> {
         Service {
             node,
             joined,
+            doors,
             hub,
             mailbox,
             instance,
@@ -244,7 +251,12 @@ impl<'a> Service<'a> {
         self.bury_predecessors(pid);
         let vacant = self.node.borrow().vacant_client();
         let Some(id) = vacant else {
-            tracing::warn!(pid, "refused: as many clients as there may be");
+            self.doors.refuse(Refusal::Clients, pid);
+            let full = Welcome {
+                client: NO_CLIENT,
+                ..self.welcome.clone()
+            };
+            self.say(serial, &full);
             return self.mailbox.tell(Answer::Close(serial));
         };
         match self.instance.client_region(id) {

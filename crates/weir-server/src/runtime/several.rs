@@ -25,6 +25,7 @@ use weir_store::slabmap::SlabMap;
 
 use super::kernel::{now_ns, wake, Kernel};
 use super::mailbox::Serial;
+use super::missed::Missed;
 use super::regions::Instance;
 use super::shelf::OwnSlabs;
 use super::ServerError;
@@ -46,6 +47,10 @@ pub struct Several {
     pub listener: TcpListener,
     /// Who they are.
     pub membership: Membership,
+    /// What the nodes of all are called, by rank.
+    pub hosts: Vec<String>,
+    /// How long things may take.
+    pub timing: Timing,
     /// Its libfabric endpoint and those of all by rank, if that is what they talk over.
     pub endpoint: Option<(Bound, Vec<Vec<u8>>)>,
 }
@@ -57,7 +62,7 @@ impl Several {
         shelf: Arc<dyn Shelf>,
         rouse: impl Fn() + Send + 'static,
     ) -> std::io::Result<(Rc<dyn Fabric>, Option<Asker>)> {
-        let (me, timing) = (self.membership, Timing::default());
+        let (me, timing) = (self.membership, self.timing);
         if let Some((bound, names)) = self.endpoint {
             let fabric = Libfabric::start(bound, me, names, timing, rouse)?;
             return Ok((Rc::new(fabric), None));
@@ -68,7 +73,8 @@ impl Several {
     }
 }
 
-type Waiting = Rc<RefCell<HashMap<CallId, oneshot::Sender<Result<Answer, Lost>>>>>;
+/// Whom each call asked, and who waits for it.
+type Waiting = Rc<RefCell<HashMap<CallId, (Rank, oneshot::Sender<Result<Answer, Lost>>)>>>;
 type Outbox = Rc<RefCell<Vec<(Serial, Vec<u8>)>>>;
 
 /// The other servers, for the logic.
@@ -76,6 +82,7 @@ struct Others {
     fabric: Rc<dyn Fabric>,
     reads: Option<Asker>,
     waiting: Waiting,
+    missed: Arc<Missed>,
 }
 
 impl Net for Others {
@@ -94,7 +101,7 @@ impl Net for Others {
         let (Some(reads), Some(pieces)) = (&self.reads, pieces) else {
             return Some(landing);
         };
-        reads.read(to, &pieces, landing);
+        reads.read(to, &pieces, self.missed.watch(to, landing));
         None
     }
 
@@ -105,8 +112,15 @@ impl Net for Others {
         };
         let id = self.fabric.call(to, message);
         let (sender, answer) = oneshot::channel();
-        self.waiting.borrow_mut().insert(id, sender);
+        self.waiting.borrow_mut().insert(id, (to, sender));
         Box::pin(async move { answer.await.unwrap_or(Err(Lost(to))) })
+    }
+
+    fn refused(&self) -> Vec<(String, u64)> {
+        let refused = self.fabric.counters().named();
+        let any = refused.into_iter().filter(|(_, count)| *count > 0);
+        any.map(|(name, count)| (format!("network: {name}"), count))
+            .collect()
     }
 }
 
@@ -135,6 +149,7 @@ pub struct Joined {
     spawner: LocalSpawner,
     fabric: Rc<dyn Fabric>,
     waiting: Waiting,
+    missed: Arc<Missed>,
     outbox: Outbox,
     caught_up_ns: i64,
 }
@@ -165,6 +180,7 @@ impl Joined {
         let slabs = Arc::new(SlabMap::new(instance.shm_dir(), MAX_SLABS, &storage));
         let log = OwnLog(Arc::clone(&slabs));
         let shelf = Arc::new(OwnSlabs(slabs));
+        let missed = Arc::new(Missed::new(several.hosts.clone()));
         let joined = several.join(shelf, rouse);
         let (fabric, reads) = joined.map_err(ServerError::Thread)?;
         let waiting = Waiting::default();
@@ -172,6 +188,7 @@ impl Joined {
             fabric: Rc::clone(&fabric),
             reads,
             waiting: Rc::clone(&waiting),
+            missed: Arc::clone(&missed),
         };
         let pool = LocalPool::new();
         let spawner = pool.spawner();
@@ -195,6 +212,7 @@ impl Joined {
             spawner,
             fabric,
             waiting,
+            missed,
             outbox: Outbox::default(),
             caught_up_ns: 0,
         })
@@ -240,21 +258,29 @@ impl Joined {
                 });
             }
             Event::Done(id, result) => {
-                let Some(sender) = self.waiting.borrow_mut().remove(&id) else {
+                let Some((to, sender)) = self.waiting.borrow_mut().remove(&id) else {
                     return;
                 };
-                let answer = result.map(|message| Answer {
-                    body: message.body,
-                    bulk: message.bulk,
+                let answer = result.map(|message| {
+                    self.missed.answered(to);
+                    Answer {
+                        body: message.body,
+                        bulk: message.bulk,
+                    }
                 });
                 // Whoever asked may have been dropped.
                 let _ = sender.send(answer.map_err(|why| {
-                    tracing::warn!(call = id.0, %why, "a server did not answer");
-                    Lost(Rank(u16::MAX))
+                    self.missed.no_answer(to, &why);
+                    Lost(to)
                 }));
             }
             Event::PeerLost(rank) => {
-                tracing::warn!(rank = rank.0, "a server is lost");
+                let host = self.missed.host(rank);
+                tracing::warn!(
+                    rank = rank.0,
+                    host,
+                    "a server is lost, or was started again: its locks and leases end"
+                );
                 self.cluster.peer_gone(rank);
             }
         }

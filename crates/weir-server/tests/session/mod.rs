@@ -58,6 +58,9 @@ impl Session {
         let mut message = vec![0; u32::from_le_bytes(head) as usize];
         socket.read_exact(&mut message).unwrap();
         let welcome: Welcome = postcard::from_bytes(&message).unwrap();
+        if welcome.client == proto::NO_CLIENT {
+            return None;
+        }
         let open = map(&welcome.shm_dir, "open");
         let hub: &Hub = open.record(0).unwrap();
         let count = |n: &std::sync::atomic::AtomicU32| n.load(Ordering::Relaxed) as usize;

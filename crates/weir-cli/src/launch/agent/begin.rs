@@ -166,6 +166,7 @@ impl Agent {
             .context("not in the roster")?;
         let mut local = self.spawn_server(index, seat, Some(member.address))?;
         local.bound = true;
+        local.restarts = self.locals[index].restarts + 1;
         local.run_dir = self.locals[index].run_dir.take();
         self.locals[index] = local;
         Ok(())
@@ -210,6 +211,7 @@ impl Agent {
             ready: None,
             ended: None,
             closed: false,
+            restarts: 0,
         })
     }
 

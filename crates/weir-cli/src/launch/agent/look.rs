@@ -92,6 +92,7 @@ impl Agent {
         let lost = |seat: &Seat| Seen {
             seat: seat.clone(),
             report: Err("it was lost".into()),
+            restarts: 0,
         };
         let mut gone = Vec::new();
         for link in &self.links {
@@ -106,10 +107,16 @@ impl Agent {
                 continue;
             };
             let (seat, tell) = (local.seat.clone(), self.tell.clone());
+            let restarts = local.restarts;
             let ask = move || {
                 let status = Connection::to(&run_dir).and_then(|mut to| to.call(Status {}));
                 let report = status.map_err(|e| format!("{e:#}"));
-                let _ = tell.send(Event::Seen(id, Seen { seat, report }));
+                let seen = Seen {
+                    seat,
+                    report,
+                    restarts,
+                };
+                let _ = tell.send(Event::Seen(id, seen));
             };
             if spawn("weir-look", ask).is_err() {
                 gone.push(lost(&local.seat));
@@ -146,6 +153,7 @@ impl Agent {
         look.seen.extend(silent.map(|seat| Seen {
             seat: seat.clone(),
             report: Err(format!("no answer in {} s", PATIENCE.as_secs())),
+            restarts: 0,
         }));
         look.seen.sort_by_key(|seen| seen.seat.rank);
         match look.asker {

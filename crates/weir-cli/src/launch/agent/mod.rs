@@ -81,6 +81,8 @@ struct Local {
     ready: Option<Ready>,
     ended: Option<Ended>,
     closed: bool,
+    /// How often it was killed and started again.
+    restarts: u32,
 }
 
 struct Agent {

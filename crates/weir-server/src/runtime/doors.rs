@@ -1,0 +1,74 @@
+//! What is refused at the server's socket, before the service thread hears of it: counted, and
+//! logged at the first, second, fourth... of its kind, so that who knocks all day does not fill
+//! the log. The poller counts, the service thread shows.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why a connection was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// What came is no message.
+    Garbled,
+    /// Another version of the protocol.
+    Version,
+    /// A process of another user.
+    User,
+    /// As many connections as there may be.
+    Crowd,
+    /// As many clients as there may be.
+    Clients,
+    /// It connected, said nothing, and was in another's way.
+    Silent,
+    /// No descriptor was left: it had to wait.
+    Descriptors,
+}
+
+const NAMES: [&str; 7] = [
+    "socket: no message",
+    "socket: another version",
+    "socket: another user",
+    "socket: too many connections",
+    "socket: too many clients",
+    "socket: said nothing",
+    "socket: no descriptors left",
+];
+
+/// The counts of one server.
+#[derive(Debug, Default)]
+pub struct Doors {
+    counts: [AtomicU64; NAMES.len()],
+}
+
+impl Doors {
+    /// Counts a refusal of process `pid`.
+    pub fn refuse(&self, refusal: Refusal, pid: u32) {
+        let count = self.counts[refusal as usize].fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_power_of_two() {
+            let what = NAMES[refusal as usize];
+            tracing::warn!(pid, count, "refused: {what}");
+        }
+    }
+
+    /// Kinds and counts, of those that there were.
+    pub fn counts(&self) -> Vec<(String, u64)> {
+        let counts = self.counts.iter().map(|n| n.load(Ordering::Relaxed));
+        let named = NAMES.iter().zip(counts).filter(|(_, n)| *n > 0);
+        named.map(|(name, n)| ((*name).to_owned(), n)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_counted_by_its_name() {
+        let doors = Doors::default();
+        doors.refuse(Refusal::Version, 1);
+        doors.refuse(Refusal::Silent, 1);
+        doors.refuse(Refusal::Silent, 2);
+        let counts = doors.counts();
+        let expected = [("socket: another version", 1), ("socket: said nothing", 2)];
+        assert_eq!(counts, expected.map(|(name, n)| (name.to_owned(), n)));
+    }
+}
