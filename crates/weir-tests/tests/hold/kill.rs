@@ -1,0 +1,223 @@
+//! Servers and nodes that are killed, stay away, or stop answering, under load.
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use weir_tests::build::Compiler;
+use weir_tests::needs::{missing, MPICH_CC, MPICH_RUN};
+
+use super::probes::{self, Place};
+use super::room::{finish, program, until, Room};
+
+const EIO: i32 = Errno::IO.raw_os_error();
+const ESHUTDOWN: i32 = Errno::SHUTDOWN.raw_os_error();
+
+/// By then others say that a server is lost.
+const REPORTED: Duration = Duration::from_secs(2);
+/// What the machine may add to a bound: everything runs on a few cores.
+const SLACK: Duration = Duration::from_secs(1);
+/// `fabric.deadline_s` of these tests.
+const DEADLINE: Duration = Duration::from_secs(3);
+const SETTINGS: [(&str, &str); 1] = [("WEIR_FABRIC_DEADLINE_S", "3")];
+/// Whose server is hurt.
+const VICTIM: usize = 1;
+const OTHERS: [usize; 3] = [0, 2, 3];
+
+/// Probes of all kinds: on the victim's node, and on the others.
+struct Watch {
+    own: Vec<probes::Probe>,
+    others: Vec<probes::Probe>,
+}
+
+fn watch(room: &Room) -> Watch {
+    let own = probes::start(room, VICTIM, "own");
+    let others = OTHERS.map(|node| probes::start(room, node, &format!("at{node}")));
+    Watch {
+        own,
+        others: others.into_iter().flatten().collect(),
+    }
+}
+
+/// The load: eight MPI ranks on all nodes; `None` where there is no MPICH.
+fn load(room: &Room, seconds: u32) -> Option<Child> {
+    if !missing(&[MPICH_RUN, MPICH_CC]).is_empty() {
+        eprintln!("SKIP the MPI program: no MPICH");
+        return None;
+    }
+    let load = program("load.c", Compiler::Mpich).display().to_string();
+    let hosts = room.cluster.host_list();
+    let seconds = seconds.to_string();
+    let words = ["-hosts", &hosts, "-n", "8", &load, "/weir", &seconds];
+    let mut command = room.run(0, "mpiexec.mpich", &words);
+    Some(command.stdout(Stdio::piped()).spawn().unwrap())
+}
+
+/// No rank read another's bytes, none hung, and those of other nodes got through.
+#[track_caller]
+fn judge_load(load: Option<Child>, bound: Duration) {
+    let Some(load) = load else { return };
+    let output = finish(load, Duration::from_secs(60));
+    let text = String::from_utf8_lossy(&output.stdout);
+    eprint!("{text}");
+    assert!(output.status.success(), "{output:?}");
+    let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("rank ")).collect();
+    assert_eq!(lines.len(), 8, "{text}");
+    for line in lines {
+        let word = |name: &str| -> u64 {
+            let mut words = line.split_whitespace().skip_while(|word| *word != name);
+            words.nth(1).unwrap().parse().unwrap()
+        };
+        assert_eq!(word("wrong"), 0, "{line}");
+        assert!(word("rounds") > 0, "{line}");
+        assert!(
+            u128::from(word("slowest_ms")) <= bound.as_millis(),
+            "{line}"
+        );
+    }
+}
+
+fn host(room: &Room) -> String {
+    room.cluster.node(VICTIM).host().to_owned()
+}
+
+/// Some other node's log has a line with these words and the victim's name.
+fn logged(room: &Room, words: &str) -> bool {
+    let host = host(room);
+    let has = |log: String| log.lines().any(|l| l.contains(words) && l.contains(&host));
+    OTHERS.iter().any(|node| has(room.log(*node)))
+}
+
+#[track_caller]
+fn all_good_everywhere(room: &Room, tag: &str) {
+    for node in 0..4 {
+        probes::all_good(room, node, &format!("{tag}{node}"));
+    }
+}
+
+#[test]
+fn a_killed_server_is_started_again_and_the_others_go_on() {
+    let Some(room) = Room::up("a killed server", 4, &SETTINGS) else {
+        return;
+    };
+    probes::prepare(&room, VICTIM);
+    let load = load(&room, 8);
+    let watch = watch(&room);
+    let pid = room.server_pid(VICTIM);
+    room.signal(VICTIM, "-KILL", pid);
+    let killed = Instant::now();
+    until("weir status elsewhere says so", REPORTED, || {
+        room.status(2)["each"][VICTIM]["restarts"] == 1
+    });
+    let left = REPORTED.saturating_sub(killed.elapsed());
+    until("a log elsewhere says so", left, || {
+        logged(&room, "a server is lost, or was started again")
+    });
+    // What goes on does so for a while.
+    std::thread::sleep(Duration::from_secs(2));
+    probes::judge(&probes::end(watch.own), REPORTED + SLACK, &[EIO, ESHUTDOWN]);
+    let others = probes::end(watch.others);
+    probes::judge(&others, REPORTED + SLACK, &[EIO]);
+    assert!(others.iter().all(|outcome| outcome.ok > 0));
+    judge_load(load, REPORTED + SLACK);
+    all_good_everywhere(&room, "after");
+    room.stop();
+}
+
+#[test]
+fn a_killed_server_that_stays_away_costs_its_bytes_alone() {
+    let Some(room) = Room::up("a server that stays away", 4, &SETTINGS) else {
+        return;
+    };
+    probes::prepare(&room, VICTIM);
+    let load = load(&room, 12);
+    let watch = watch(&room);
+    let (agent, pid) = (room.agent_pid(VICTIM), room.server_pid(VICTIM));
+    // Nobody starts it again.
+    room.signal(VICTIM, "-STOP", agent);
+    room.signal(VICTIM, "-KILL", pid);
+    until(
+        "a log elsewhere says that it is lost",
+        REPORTED + SLACK,
+        || logged(&room, "a server is lost"),
+    );
+    until("and whose bytes do not come", REPORTED + SLACK, || {
+        logged(&room, "bytes that only this server has did not come")
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    // On its node: at once, and with an errno that says so.
+    let own = probes::end(watch.own);
+    probes::judge(&own, REPORTED + SLACK, &[EIO, ESHUTDOWN]);
+    let others = probes::end(watch.others);
+    probes::judge(&others, REPORTED + SLACK, &[EIO]);
+    let failed = |kind: &str| {
+        let of_kind = others.iter().filter(|outcome| outcome.kind == kind);
+        of_kind.map(|outcome| outcome.failed).sum::<u64>()
+    };
+    assert!(failed("read") > 0, "the bytes were only there");
+    assert_eq!(failed("write"), 0, "writing asks nobody");
+    assert!(others.iter().all(|outcome| outcome.ok > 0));
+    room.signal(VICTIM, "-CONT", agent);
+    until("it is back", Duration::from_secs(10), || {
+        let status = room.status(0);
+        status["each"][VICTIM]["pid"]
+            .as_u64()
+            .is_some_and(|now| now != pid)
+    });
+    judge_load(load, REPORTED + SLACK);
+    all_good_everywhere(&room, "after");
+    room.stop();
+}
+
+#[test]
+fn a_server_that_stops_answering_costs_the_deadline() {
+    let Some(room) = Room::up("a server that hangs", 4, &SETTINGS) else {
+        return;
+    };
+    probes::prepare(&room, VICTIM);
+    let watch = watch(&room);
+    let pid = room.server_pid(VICTIM);
+    room.signal(VICTIM, "-STOP", pid);
+    std::thread::sleep(DEADLINE * 2);
+    // Its own programs wait as long as it lives, as those of a slow server do.
+    let others = probes::end(watch.others);
+    room.signal(VICTIM, "-CONT", pid);
+    probes::judge(&others, DEADLINE + REPORTED + SLACK, &[EIO]);
+    let own = probes::end(watch.own);
+    probes::judge(&own, DEADLINE * 2 + REPORTED + SLACK * 2, &[EIO]);
+    all_good_everywhere(&room, "after");
+    room.stop();
+}
+
+#[test]
+fn a_lost_node_is_reported_and_its_bytes_are_not_zeros() {
+    let Some(mut room) = Room::up("a lost node", 4, &SETTINGS) else {
+        return;
+    };
+    probes::prepare(&room, VICTIM);
+    let others = OTHERS.map(|node| probes::start(&room, node, &format!("at{node}")));
+    room.cluster.lose(VICTIM).unwrap();
+    let lost = Instant::now();
+    until("weir status elsewhere says so", REPORTED, || {
+        let status = room.status(2);
+        let said = status["each"][VICTIM]["error"].as_str();
+        said.is_some_and(|said| said.contains("lost"))
+    });
+    eprintln!("status after {:?}", lost.elapsed());
+    until("a log elsewhere says so", REPORTED + SLACK, || {
+        logged(&room, "a server is lost")
+    });
+    eprintln!("log after {:?}", lost.elapsed());
+    std::thread::sleep(Duration::from_secs(3));
+    let others: Vec<_> = others.into_iter().flat_map(probes::end).collect();
+    probes::judge(&others, REPORTED + SLACK, &[EIO]);
+    let reads = others.iter().filter(|outcome| outcome.kind == "read");
+    assert!(reads.clone().all(|outcome| outcome.failed > 0));
+    let mut stop = room.weir(0, &["stop", "hold"]);
+    let output = stop.output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        words.contains(&host(&room)),
+        "the end says what was lost: {output:?}"
+    );
+}

@@ -1,0 +1,185 @@
+//! A network that is cut and heals: nothing that returned is lost, nothing acts twice, and what
+//! failed acted once or not at all (`tests/hold/cut.c`). Both sides see the same afterwards.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use weir_tests::build::Compiler;
+
+use super::probes::{self, Place};
+use super::room::{finish, program, until, Room};
+
+const NODES: usize = 4;
+const EIO: i32 = 5;
+
+/// One that appends, creates and renames on a node.
+struct Writer {
+    child: Child,
+    log: PathBuf,
+    tag: String,
+}
+
+impl Writer {
+    fn start(room: &Room, node: usize) -> Writer {
+        let program = program("cut.c", Compiler::C).display().to_string();
+        let log = room.cluster.dir().join(format!("shared/log-{node}"));
+        let tag = format!("w{node}");
+        let words = ["/weir", log.to_str().unwrap(), &tag];
+        let mut command = room.run(node, &program, &words);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Writer { child, log, tag }
+    }
+
+    fn lines(&self) -> usize {
+        let log = std::fs::read_to_string(&self.log);
+        log.map_or(0, |log| log.lines().count())
+    }
+
+    /// Ends it; of each kind of call what returned, and what failed.
+    fn end(mut self) -> Done {
+        let mut stdin = self.child.stdin.take().unwrap();
+        stdin.write_all(b"\n").unwrap();
+        let output = finish(self.child, Duration::from_secs(20));
+        assert!(output.status.success(), "{output:?}");
+        let mut done = Done {
+            tag: self.tag,
+            ..Done::default()
+        };
+        for line in std::fs::read_to_string(&self.log).unwrap().lines() {
+            assert!(!line.starts_with("WRONG"), "{line}");
+            let (set, line) = match line.strip_prefix("FAIL ") {
+                Some(line) => (&mut done.failed, line),
+                None => (&mut done.returned, line),
+            };
+            let (kind, number) = line.split_once(' ').unwrap();
+            let number = number.parse().unwrap();
+            set.entry(kind.to_owned()).or_default().insert(number);
+        }
+        done
+    }
+}
+
+type ByKind = BTreeMap<String, BTreeSet<u64>>;
+
+#[derive(Default)]
+struct Done {
+    tag: String,
+    returned: ByKind,
+    failed: ByKind,
+}
+
+impl Done {
+    fn has(&self, of: fn(&Done) -> &ByKind, kind: &str, number: u64) -> bool {
+        of(self).get(kind).is_some_and(|set| set.contains(&number))
+    }
+}
+
+/// What a node sees: lines, and names.
+#[derive(PartialEq, Eq, Debug)]
+struct Sight {
+    lines: Vec<String>,
+    names: BTreeSet<String>,
+}
+
+fn look(room: &Room, node: usize) -> Sight {
+    let lines = room.shell(node, "cat /weir/lines");
+    let names = room.shell(node, "ls /weir");
+    let words = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    Sight {
+        lines: words(&lines),
+        names: words(&names).into_iter().collect(),
+    }
+}
+
+#[track_caller]
+fn judge(done: &Done, sight: &Sight) {
+    let mut count: BTreeMap<u64, u64> = BTreeMap::new();
+    let own = format!("{} ", done.tag);
+    for line in sight
+        .lines
+        .iter()
+        .filter_map(|line| line.strip_prefix(&own))
+    {
+        *count.entry(line.parse().unwrap()).or_default() += 1;
+    }
+    let twice: Vec<_> = count.iter().filter(|(_, n)| **n > 1).collect();
+    assert!(twice.is_empty(), "{}: appended twice: {twice:?}", done.tag);
+    for number in done.returned.get("A").into_iter().flatten() {
+        assert!(
+            count.contains_key(number),
+            "{}: line {number} is lost",
+            done.tag
+        );
+    }
+    let there = |what: &str, number: u64| {
+        sight
+            .names
+            .contains(&format!("{what}-{}-{number}", done.tag))
+    };
+    for number in done.returned.get("C").into_iter().flatten().copied() {
+        let (made, named) = (there("made", number), there("named", number));
+        assert!(made != named, "{}: {number}: {made} {named}", done.tag);
+        if done.has(|done| &done.returned, "R", number) {
+            assert!(named, "{}: renamed {number} is lost", done.tag);
+        }
+    }
+}
+
+#[test]
+fn over_a_cut_nothing_is_lost_or_done_twice() {
+    let settings = [("WEIR_FABRIC_DEADLINE_S", "3")];
+    let Some(mut room) = Room::up("a cut network", NODES, &settings) else {
+        return;
+    };
+    probes::prepare(&room, 1);
+    let writers: Vec<Writer> = (0..NODES).map(|node| Writer::start(&room, node)).collect();
+    let probes: Vec<_> = (0..NODES)
+        .flat_map(|node| probes::start(&room, node, &format!("at{node}")))
+        .collect();
+    until("all write", Duration::from_secs(30), || {
+        writers.iter().all(|writer| writer.lines() >= 30)
+    });
+    room.cluster.cut(&[&[0, 1], &[2, 3]]).unwrap();
+    let cut = Instant::now();
+    until("both sides notice", Duration::from_secs(4), || {
+        let noticed = |node: usize| room.log(node).contains("a server is lost");
+        (0..2).any(noticed) && (2..NODES).any(noticed)
+    });
+    // Some of it goes on on both sides.
+    let before: Vec<usize> = writers.iter().map(Writer::lines).collect();
+    until("both sides write", Duration::from_secs(20), || {
+        let more = |node: usize| writers[node].lines() > before[node] + 5;
+        (0..2).any(more) && (2..NODES).any(more)
+    });
+    eprintln!("healing after {:?}", cut.elapsed());
+    room.cluster.heal().unwrap();
+    let before: Vec<usize> = writers.iter().map(Writer::lines).collect();
+    until("all write again", Duration::from_secs(30), || {
+        let more = |node: usize| writers[node].lines() > before[node] + 30;
+        (0..NODES).all(more)
+    });
+    let outcomes = probes::end(probes);
+    let done: Vec<Done> = writers.into_iter().map(Writer::end).collect();
+    let sights: Vec<Sight> = (0..NODES).map(|node| look(&room, node)).collect();
+    for (node, sight) in sights.iter().enumerate() {
+        assert_eq!(sight.names, sights[0].names, "names at {node}");
+        assert_eq!(sight.lines, sights[0].lines, "lines at {node}");
+        for done in &done {
+            judge(done, sight);
+        }
+    }
+    for node in 0..NODES {
+        probes::all_good(&room, node, &format!("after{node}"));
+    }
+    // What is silent is given up; then nobody waits for it.
+    probes::judge(&outcomes, Duration::from_secs(6), &[EIO]);
+    room.stop();
+}

@@ -1,0 +1,166 @@
+//! An instance of several nodes, one server each.
+//!
+//! One at a time: the tests measure how long calls take, on one machine.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use weir_cluster::{can_test_with, missing, Cluster, Spec};
+use weir_tests::build::{program_in, Compiler};
+use weir_tests::launch::weir_binary;
+use weir_tests::source_root;
+
+use super::probes::Place;
+
+/// What the instance is called.
+const NAME: &str = "hold";
+
+/// Held by who has an instance.
+pub static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// An instance that runs on a cluster of its own.
+pub struct Room {
+    pub cluster: Cluster,
+    settings: Vec<(String, String)>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// The program of a source in tests/hold.
+pub fn program(source: &str, compiler: Compiler) -> PathBuf {
+    program_in(&source_root().join("tests/hold"), source, compiler).unwrap()
+}
+
+/// Waits for a condition.
+#[track_caller]
+pub fn until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) -> Duration {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    begin.elapsed()
+}
+
+#[track_caller]
+pub fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+impl Room {
+    /// Starts an instance with these settings (variables); `None` if this machine cannot.
+    pub fn up(what: &str, nodes: usize, settings: &[(&str, &str)]) -> Option<Room> {
+        if !can_test_with(what, &missing(true)) {
+            return None;
+        }
+        let alone = ONE_AT_A_TIME.lock();
+        let alone = alone.unwrap_or_else(PoisonError::into_inner);
+        let spec = Spec {
+            nodes,
+            ssh: true,
+            ..Spec::default()
+        };
+        let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let room = Room {
+            cluster: Cluster::up(&spec).unwrap(),
+            settings: settings.iter().map(own).collect(),
+            _alone: alone,
+        };
+        let hosts = room.cluster.host_list();
+        said(
+            &room
+                .weir(0, &["start", NAME, "--hosts", &hosts])
+                .output()
+                .unwrap(),
+        );
+        Some(room)
+    }
+
+    /// The command `weir` on a node.
+    pub fn weir(&self, node: usize, words: &[&str]) -> Command {
+        let mut command = self.cluster.node(node).command(weir_binary().unwrap());
+        command
+            .args(words)
+            .env("WEIR_MEMORY_BUDGET", "256M")
+            .env("WEIR_FILE_BUDGET", "128M")
+            .env("WEIR_MEMORY_WARM", "0")
+            .envs(self.settings.iter().map(|(key, value)| (key, value)))
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// A shell's commands on a node, with the instance; what they print.
+    #[track_caller]
+    pub fn shell(&self, node: usize, script: &str) -> String {
+        said(&self.run(node, "bash", &["-c", script]).output().unwrap())
+    }
+
+    /// What a node says of all servers.
+    pub fn status(&self, node: usize) -> Value {
+        let text = said(
+            &self
+                .weir(node, &["status", NAME, "--json"])
+                .output()
+                .unwrap(),
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// The process of a server, as its node numbers it.
+    pub fn server_pid(&self, rank: usize) -> u64 {
+        self.status(rank)["each"][rank]["pid"].as_u64().unwrap()
+    }
+
+    /// The agent that started a server.
+    pub fn agent_pid(&self, rank: usize) -> u64 {
+        let file = format!("/proc/{}/status", self.server_pid(rank));
+        let mut command = self.cluster.node(rank).command("grep");
+        let line = said(&command.args(["PPid:", &file]).output().unwrap());
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Sends a signal to a process of a node.
+    #[track_caller]
+    pub fn signal(&self, node: usize, signal: &str, pid: u64) {
+        let mut kill = self.cluster.node(node).command("kill");
+        said(&kill.args([signal, &pid.to_string()]).output().unwrap());
+    }
+
+    /// The log of a node's server.
+    pub fn log(&self, node: usize) -> String {
+        let dir = self.cluster.node(node).dir().join("tmp/weir-0");
+        std::fs::read_to_string(dir.join(NAME).join("server.log")).unwrap_or_default()
+    }
+
+    /// Ends the instance in order; what it says.
+    pub fn stop(self) -> String {
+        let output = self.weir(0, &["stop", NAME]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+impl Place for Room {
+    fn run(&self, node: usize, program: &str, words: &[&str]) -> Command {
+        let mut command = self.weir(node, &["run", "-i", NAME, "--", program]);
+        command.args(words);
+        command
+    }
+}
+
+/// Waits for a child's end, which must come.
+#[track_caller]
+pub fn finish(mut child: Child, limit: Duration) -> Output {
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > limit {
+            child.kill().unwrap();
+            panic!("it hangs: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
