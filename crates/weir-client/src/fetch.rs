@@ -1,9 +1,9 @@
 //! Bytes of other nodes: asked of the node's server, copied out of its pool as they arrive.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
-use weir_core::node::landing::LandingSlot;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Fetch, Landing, FETCH_PIECES};
 use weir_store::slabmap::Window;
@@ -11,60 +11,33 @@ use weir_store::slabmap::Window;
 use crate::session::{sleep_on, Session};
 
 impl Session {
-    /// Brings bytes of other servers' logs and shows them; see [`crate::data::Host`].
-    pub fn fetch(
-        &self,
-        reads: &[Vec<LogRange>],
-        show: &mut dyn FnMut(usize, usize, Window),
-    ) -> Result<(), Errno> {
-        let pool = self.node().pool()?;
-        let mut first = 0;
-        while first < reads.len() {
-            let asked = &reads[first..first + as_many_as_fit(&reads[first..])];
-            let reads = asked.to_vec();
-            let landings = self.call(Fetch { reads })?;
-            if landings.is_empty() || landings.len() > asked.len() {
-                return Err(Errno::IO);
-            }
-            let granted = landings.len();
-            let mut outcome = Ok(());
-            for (number, (landing, ranges)) in landings.into_iter().zip(asked).enumerate() {
-                let slot = self.landings().get(usize::from(landing.slot));
-                let slot = slot.ok_or(Errno::IO)?;
-                // All are given back, whatever became of the first.
-                if outcome.is_ok() {
-                    let number = first + number;
-                    outcome = self.arrive(pool, landing, slot, ranges, &mut |from, part| {
-                        show(number, from, part);
-                    });
-                }
-                slot.release();
-            }
-            outcome?;
-            first += granted;
-        }
-        Ok(())
+    /// Asks for bytes of other servers' logs; see [`crate::data::Host`].
+    pub fn ask(&self, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
+        let reads = reads[..as_many_as_fit(reads)].to_vec();
+        let most = reads.len();
+        let landings = self.call(Fetch { reads, ahead })?;
+        let fit = landings.len() <= most;
+        fit.then_some(landings).ok_or(Errno::IO)
     }
 
-    /// Shows the bytes of one read as they come.
-    fn arrive(
+    /// Shows a part of the bytes of one read as they come; see [`crate::data::Host`].
+    pub fn arrive(
         &self,
-        pool: Window,
         landing: Landing,
-        slot: &LandingSlot,
-        ranges: &[LogRange],
+        part: Range<usize>,
         show: &mut dyn FnMut(usize, Window),
     ) -> Result<(), Errno> {
-        let len: u64 = ranges.iter().map(|range| range.len).sum();
-        let len = usize::try_from(len).map_err(|_| Errno::IO)?;
-        let place = pool.part(landing.at as usize, len).ok_or(Errno::IO)?;
-        let mut done = 0;
-        while done < len {
+        let slot = self.landings().get(usize::from(landing.slot));
+        let slot = slot.ok_or(Errno::IO)?;
+        let pool = self.node().pool()?;
+        let place = pool.part(landing.at as usize, part.end).ok_or(Errno::IO)?;
+        let mut done = part.start;
+        while done < part.end {
             let arrived = slot.arrived().map_err(|_| Errno::IO)?;
-            if arrived as usize > done {
-                let part = place.part(done, arrived as usize - done).ok_or(Errno::IO)?;
-                show(done, part);
-                done = arrived as usize;
+            let upto = part.end.min(arrived as usize);
+            if upto > done {
+                show(done, place.part(done, upto - done).ok_or(Errno::IO)?);
+                done = upto;
                 continue;
             }
             slot.client_sleeps.store(1, Ordering::SeqCst);
@@ -87,5 +60,5 @@ fn as_many_as_fit(reads: &[Vec<LogRange>]) -> usize {
         pieces += ranges.len();
         pieces <= FETCH_PIECES
     });
-    fit.count().max(1)
+    fit.count().max(1).min(reads.len())
 }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use weir_core::names::{self, InodeRecord, NamesHeader, NamesView, Tables};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
-use weir_core::node::landing::{POOL, POOL_BYTES};
+use weir_core::node::landing::POOL;
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{open_layout, Hub, MAGIC};
 use weir_core::types::Rank;
@@ -131,7 +131,9 @@ impl Node {
         }
         let path = [self.shm_dir.as_slice(), b"/", POOL.as_bytes()].concat();
         let file = open_shared(CWD, path, Access::ReadOnly).map_err(|e| e.errno())?;
-        let mapping = Mapping::new(&file, POOL_BYTES, Access::ReadOnly).map_err(|e| e.errno())?;
+        let bytes = file_bytes(&file).map_err(|e| e.errno())?;
+        let bytes = usize::try_from(bytes).map_err(|_| Errno::FBIG)?;
+        let mapping = Mapping::new(&file, bytes, Access::ReadOnly).map_err(|e| e.errno())?;
         // Of two threads that are first at once one has mapped it in vain: address space only.
         Ok(*self.pool.get_or_init(|| mapping.leak_window()))
     }

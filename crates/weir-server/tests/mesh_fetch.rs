@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures_util::task::LocalSpawnExt;
 use mesh::{make_pool, Memory, Mesh};
-use weir_core::node::landing::{Failed, LANDINGS};
+use weir_core::node::landing::{Failed, LANDINGS, LANDINGS_AHEAD};
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{self, Caller, Fetch, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
 use weir_core::types::ClientId;
@@ -36,9 +36,26 @@ type Reply = Rc<Cell<Option<Result<Vec<Landing>, FsError>>>>;
 
 /// Asks, and lets run what can; the reply comes when it comes.
 fn ask(mesh: &mut Mesh, id: u32, reads: Vec<Vec<LogRange>>) -> Reply {
+    send(
+        mesh,
+        id,
+        Fetch {
+            reads,
+            ahead: false,
+        },
+    )
+}
+
+/// What is granted of reads that nobody waits for yet.
+fn ask_ahead(mesh: &mut Mesh, id: u32, reads: Vec<Vec<LogRange>>) -> Vec<Landing> {
+    let reply = send(mesh, id, Fetch { reads, ahead: true });
+    reply.take().expect("nobody waits").unwrap()
+}
+
+fn send(mesh: &mut Mesh, id: u32, fetch: Fetch) -> Reply {
     let server = mesh.server(0);
     let mut request = Vec::new();
-    proto::request(Fetch { reads }, &mut request);
+    proto::request(fetch, &mut request);
     let reply = Reply::default();
     let answer = Rc::clone(&reply);
     let asked = async move {
@@ -126,7 +143,8 @@ fn who_finds_no_place_waits_until_one_is_given_back_or_its_holder_is_gone() {
     mesh.server(0).look_for_room();
     mesh.settle();
     assert!(waits.take().is_none() && mesh.server(0).awaits_room());
-    first.landings()[17].release();
+    // The serials of a fresh server's lendings are 1, 2...
+    first.landings()[17].release(18);
     mesh.server(0).look_for_room();
     mesh.settle();
     assert_eq!(waits.take().unwrap().unwrap()[0].slot, 17);
@@ -148,4 +166,48 @@ fn who_finds_no_place_waits_until_one_is_given_back_or_its_holder_is_gone() {
     mesh.server(0).look_for_room();
     mesh.settle();
     assert_eq!(waits.take().unwrap().unwrap().len(), 3);
+}
+
+#[test]
+fn what_lies_ahead_is_refused_above_three_quarters_and_gives_way_to_who_waits() {
+    make_pool();
+    let mut mesh = Mesh::new(2, 1);
+    let large = || vec![range(1, 0, FETCH_BYTES)];
+    // Half of a client's slots, and three quarters of the pool.
+    let most = |mesh: &Mesh| mesh.server(0).pool_use().1 / 4 * 3;
+    let mut clients = Vec::new();
+    for id in 0.. {
+        let client = admit(&mesh, id);
+        let landings = ask_ahead(&mut mesh, id, vec![large(); LANDINGS]);
+        assert!(landings.len() <= LANDINGS_AHEAD);
+        let full = mesh.server(0).pool_use().0 == most(&mesh);
+        assert!(full || landings.len() == LANDINGS_AHEAD);
+        clients.push((client, landings));
+        if full {
+            break;
+        }
+    }
+    let last = u32::try_from(clients.len()).unwrap();
+    admit(&mesh, last);
+    assert_eq!(ask_ahead(&mut mesh, last, vec![large()]), []);
+    // One is in use and stays; the others make room.
+    let (user, its) = &clients[0];
+    let (used, other) = (its[0], its[1]);
+    let slot = |landing: Landing| &user.landings()[usize::from(landing.slot)];
+    assert!(slot(used).claim(used.serial));
+    for id in last.. {
+        if id > last {
+            admit(&mesh, id);
+        }
+        let granted = ask(&mut mesh, id, vec![large(); LANDINGS]).take();
+        let Some(Ok(granted)) = granted else { break };
+        assert!(granted.iter().all(|landing| landing.at != used.at));
+        if granted.len() < LANDINGS {
+            break;
+        }
+    }
+    let (in_use, all) = mesh.server(0).pool_use();
+    assert_eq!(in_use, all);
+    assert!(!slot(other).claim(other.serial), "taken back");
+    slot(used).release(used.serial);
 }

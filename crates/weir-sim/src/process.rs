@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
 use weir_core::placement::home_of_entry;
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::{self, Attached, Child, Lent, Located, Operation};
+use weir_core::proto::{self, Attached, Child, Landing, Lent, Located, Operation};
 use weir_core::types::{ClientId, Ino};
 use weir_server::node::ClientMemory;
 use weir_store::slabmap::{SlabMap, Window};
@@ -291,16 +292,6 @@ impl<'f> Process<'f> {
     }
 }
 
-impl Process<'_> {
-    /// Waits until all bytes of a read are there.
-    fn arrive(&self, slot: &LandingSlot, len: u64) -> Result<(), Errno> {
-        while u64::from(slot.arrived().map_err(|_| Errno::IO)?) < len {
-            self.wait(self.site.pause());
-        }
-        Ok(())
-    }
-}
-
 impl Host for Process<'_> {
     fn append(&self, ino: Ino, length: u64, reserved: Option<u64>) -> Result<u64, Errno> {
         self.call(proto::Append {
@@ -376,33 +367,29 @@ impl Host for Process<'_> {
         self.site.rank.0
     }
 
-    fn fetch(
+    fn ask(&self, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
+        let reads = reads.to_vec();
+        self.call(proto::Fetch { reads, ahead })
+    }
+
+    fn arrive(
         &self,
-        reads: &[Vec<LogRange>],
-        show: &mut dyn FnMut(usize, usize, Window),
+        landing: Landing,
+        part: Range<usize>,
+        show: &mut dyn FnMut(usize, Window),
     ) -> Result<(), Errno> {
-        let mut first = 0;
-        while first < reads.len() {
-            let asked = reads[first..].to_vec();
-            let landings = self.call(proto::Fetch { reads: asked })?;
-            let mut outcome = Ok(());
-            for (number, landing) in (first..).zip(&landings) {
-                let slot = &self.memory.arriving()[usize::from(landing.slot)];
-                let len: u64 = reads[number].iter().map(|range| range.len).sum();
-                if outcome.is_ok() {
-                    outcome = self.arrive(slot, len);
-                }
-                if outcome.is_ok() {
-                    let len = usize::try_from(len).map_err(|_| Errno::IO)?;
-                    let place = self.site.pool().part(landing.at as usize, len);
-                    show(number, 0, place.ok_or(Errno::IO)?);
-                }
-                slot.release();
-            }
-            outcome?;
-            first += landings.len().max(1);
+        let slot = self.slot(landing).ok_or(Errno::IO)?;
+        while (slot.arrived().map_err(|_| Errno::IO)? as usize) < part.end {
+            self.wait(self.site.pause());
         }
+        let place = self.site.pool().part(landing.at as usize, part.end);
+        let came = place.and_then(|place| place.part(part.start, part.len()));
+        show(part.start, came.ok_or(Errno::IO)?);
         Ok(())
+    }
+
+    fn slot(&self, landing: Landing) -> Option<&LandingSlot> {
+        self.memory.arriving().get(usize::from(landing.slot))
     }
 
     fn is_left_behind(&self) -> bool {

@@ -9,8 +9,9 @@ use std::ops::Range;
 
 use rustix::io::Errno;
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::{FETCH_BYTES, FETCH_PIECES};
+use weir_core::proto::{Landing, FETCH_BYTES, FETCH_PIECES};
 
+use super::ahead::{release, InUse, Reading};
 use super::host::Host;
 use super::read::Target;
 
@@ -19,9 +20,29 @@ const MOST_PIECES: usize = 4096;
 /// Bytes that are gathered before they are brought.
 const MOST_BYTES: u64 = 16 << 20;
 
+/// A piece that a call wants: which bytes, and where in which target they go.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    pub range: LogRange,
+    pub target: usize,
+    pub at: usize,
+}
+
+impl Wanted {
+    /// Its first `len` bytes, and the others.
+    pub fn split(self, len: u64) -> (Wanted, Wanted) {
+        let (mut first, mut rest) = (self, self);
+        first.range.len = len;
+        rest.range.len -= len;
+        rest.range.pos += len;
+        rest.at += index(len);
+        (first, rest)
+    }
+}
+
 /// A piece of a read: where its bytes come in it, and to which target they go.
 #[derive(Debug)]
-struct Place {
+pub struct Place {
     /// Of the read.
     from: usize,
     target: usize,
@@ -29,26 +50,58 @@ struct Place {
     bytes: Range<usize>,
 }
 
+impl Place {
+    /// Of a piece whose bytes begin at `from` of a read.
+    pub fn of(from: usize, wanted: &Wanted) -> Place {
+        Place {
+            from,
+            target: wanted.target,
+            bytes: wanted.at..wanted.at + index(wanted.range.len),
+        }
+    }
+
+    pub fn from(&self) -> usize {
+        self.from
+    }
+
+    fn end(&self) -> usize {
+        self.from + self.bytes.len()
+    }
+}
+
 /// Pieces to be brought.
 #[derive(Debug, Default)]
 pub struct Far {
-    pieces: Vec<(LogRange, usize, usize)>,
+    pieces: Vec<Wanted>,
     bytes: u64,
 }
 
 /// One read of a server.
 #[derive(Debug, Default)]
-struct Batch {
-    ranges: Vec<LogRange>,
+pub struct Batch {
+    pub ranges: Vec<LogRange>,
     places: Vec<Place>,
     bytes: u64,
+}
+
+impl Batch {
+    /// The beginning of all places in their target.
+    pub fn begin(&self) -> usize {
+        self.places.first().map_or(0, |place| place.bytes.start)
+    }
+
+    /// The end of all places in their target.
+    pub fn end(&self) -> usize {
+        let ends = self.places.iter().map(|place| place.bytes.end);
+        ends.max().unwrap_or(0)
+    }
 }
 
 impl Far {
     /// Adds a piece, which goes to `at` of the bytes of a target.
     pub fn add(&mut self, range: LogRange, target: usize, at: usize) {
         self.bytes += range.len;
-        self.pieces.push((range, target, at));
+        self.pieces.push(Wanted { range, target, at });
     }
 
     /// Whether there is something to be brought.
@@ -61,37 +114,107 @@ impl Far {
         self.bytes >= MOST_BYTES || self.pieces.len() >= MOST_PIECES
     }
 
-    /// Brings all of it.
-    pub fn bring<H: Host>(&mut self, host: &H, targets: &mut [Target<'_>]) -> Result<(), Errno> {
-        let batches = batches(&std::mem::take(self).pieces);
-        let mut reads = Vec::with_capacity(batches.len());
-        let mut places = Vec::with_capacity(batches.len());
-        for batch in batches {
-            reads.push(batch.ranges);
-            places.push(batch.places);
-        }
-        host.fetch(&reads, &mut |read, from, window| {
-            let places: &[Place] = places.get(read).map_or(&[], Vec::as_slice);
-            let first = places.partition_point(|place| place.from + place.bytes.len() <= from);
-            for place in &places[first..] {
-                let begin = place.from.max(from);
-                let end = (place.from + place.bytes.len()).min(from + window.len());
-                if begin >= end {
-                    break;
-                }
-                let to = place.bytes.start + (begin - place.from);
-                let to = &mut targets[place.target].bytes[to..to + (end - begin)];
-                window.read(begin - from, to);
+    /// The reads that bring all of it.
+    pub fn batches(self) -> Vec<Batch> {
+        batches(&self.pieces)
+    }
+
+    /// Brings all of it: what was fetched ahead from the pool, the rest from the servers.
+    /// `then` is done when that was asked for, while it comes.
+    pub fn bring<H: Host>(
+        &mut self,
+        host: &H,
+        targets: &mut [Target<'_>],
+        reading: Option<&mut Reading>,
+        then: impl FnOnce(),
+    ) -> Result<(), Errno> {
+        let pieces = std::mem::take(self).pieces;
+        let (ahead, missing) = match reading {
+            Some(reading) => reading.cover(host, pieces),
+            None => (Vec::new(), pieces),
+        };
+        let mut missing = batches(&missing);
+        let coming = ask(host, &mut missing);
+        then();
+        // What did not come ahead is asked for once more.
+        let mut failed = Vec::new();
+        for read in ahead {
+            let InUse {
+                landing,
+                places,
+                wanted,
+            } = read;
+            if show(host, landing, &places, targets).is_err() {
+                failed.extend(wanted);
+                release(host, landing);
+            } else if let Some(slot) = host.slot(landing) {
+                slot.put_back(landing.serial);
             }
-        })
+        }
+        missing.extend(batches(&failed));
+        let mut coming = coming?;
+        loop {
+            let mut outcome = Ok(());
+            for (landing, batch) in coming {
+                // All are given back, whatever became of the first.
+                if outcome.is_ok() {
+                    outcome = show(host, landing, &batch.places, targets);
+                }
+                release(host, landing);
+            }
+            outcome?;
+            if missing.is_empty() {
+                return Ok(());
+            }
+            coming = ask(host, &mut missing)?;
+        }
     }
 }
 
+/// Asks for reads, the first of them at least; takes those out that are coming.
+fn ask<H: Host>(host: &H, missing: &mut Vec<Batch>) -> Result<Vec<(Landing, Batch)>, Errno> {
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
+    let reads: Vec<Vec<LogRange>> = missing.iter().map(|batch| batch.ranges.clone()).collect();
+    let landings = host.ask(&reads, false)?;
+    if landings.is_empty() || landings.len() > missing.len() {
+        return Err(Errno::IO);
+    }
+    let asked = missing.drain(..landings.len());
+    Ok(landings.into_iter().zip(asked).collect())
+}
+
+/// Copies the places of a read, which are in its order, to their targets as they come.
+fn show<H: Host>(
+    host: &H,
+    landing: Landing,
+    places: &[Place],
+    targets: &mut [Target<'_>],
+) -> Result<(), Errno> {
+    let (Some(first), Some(last)) = (places.first(), places.last()) else {
+        return Ok(());
+    };
+    host.arrive(landing, first.from..last.end(), &mut |from, window| {
+        let first = places.partition_point(|place| place.end() <= from);
+        for place in &places[first..] {
+            let begin = place.from.max(from);
+            let end = place.end().min(from + window.len());
+            if begin >= end {
+                break;
+            }
+            let to = place.bytes.start + (begin - place.from);
+            let to = &mut targets[place.target].bytes[to..to + (end - begin)];
+            window.read(begin - from, to);
+        }
+    })
+}
+
 /// The reads: each of one server, and none too large.
-fn batches(pieces: &[(LogRange, usize, usize)]) -> Vec<Batch> {
+fn batches(pieces: &[Wanted]) -> Vec<Batch> {
     let mut full = Vec::new();
     let mut open: BTreeMap<u16, Batch> = BTreeMap::new();
-    for (range, target, at) in pieces {
+    for Wanted { range, target, at } in pieces {
         let mut done = 0;
         while done < range.len {
             let batch = open.entry(range.rank).or_default();
@@ -117,7 +240,7 @@ fn batches(pieces: &[(LogRange, usize, usize)]) -> Vec<Batch> {
 
 /// A distance within a buffer, which fits because the buffer does.
 #[allow(clippy::cast_possible_truncation)] // at most the buffer's length, a usize
-fn index(distance: u64) -> usize {
+pub fn index(distance: u64) -> usize {
     distance as usize
 }
 
@@ -135,7 +258,8 @@ mod tests {
             let mut at = 0;
             let all: Vec<_> = pieces.into_iter().chain(little.into_iter().map(|(r, n)| (r, n, 7)))
                 .map(|(rank, len, pos)| {
-                    let piece = (LogRange { rank, slab: 3, pos, len }, usize::from(rank % 2), at);
+                    let range = LogRange { rank, slab: 3, pos, len };
+                    let piece = Wanted { range, target: usize::from(rank % 2), at };
                     at += index(len);
                     piece
                 })
@@ -157,7 +281,7 @@ mod tests {
             }
             parts.sort_unstable();
             let mut parts = parts.into_iter();
-            for (range, target, at) in all {
+            for Wanted { range, target, at } in all {
                 let mut done = 0;
                 while done < range.len {
                     let part = parts.next().unwrap();

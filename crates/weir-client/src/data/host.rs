@@ -1,15 +1,17 @@
 //! What the data path needs of its process: shared tables, slabs and requests.
 
+use core::ops::Range;
 use core::sync::atomic::{fence, Ordering};
 
 use rustix::io::Errno;
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
+use weir_core::node::landing::LandingSlot;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
 use weir_core::node::tail::TailWords;
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::{Attached, Lent, Located};
+use weir_core::proto::{Attached, Landing, Lent, Located};
 use weir_core::types::Ino;
 use weir_store::slabmap::{SlabMap, Window};
 
@@ -48,14 +50,21 @@ pub trait Host {
     fn locate(&self, ino: Ino, offset: u64, length: u64) -> Result<Located, Errno>;
     /// This node's server.
     fn rank(&self) -> u16;
-    /// Brings bytes of other servers' logs by reads, each of one server and of at most
-    /// [`weir_core::proto::FETCH_BYTES`] in [`weir_core::proto::FETCH_PIECES`]. They are shown
-    /// as they come: of which read, from which of its bytes on, and what has come.
-    fn fetch(
+    /// Asks for bytes of other servers' logs by reads, each of one server and of at most
+    /// [`weir_core::proto::FETCH_BYTES`] in [`weir_core::proto::FETCH_PIECES`]: as many of them
+    /// as there is room for, from the first one on. Nobody waits yet for those `ahead`, of
+    /// which there may be room for none.
+    fn ask(&self, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno>;
+    /// Shows a part of the bytes of such a read as they come: from which of its bytes on, and
+    /// what has come.
+    fn arrive(
         &self,
-        reads: &[Vec<LogRange>],
-        show: &mut dyn FnMut(usize, usize, Window),
+        landing: Landing,
+        part: Range<usize>,
+        show: &mut dyn FnMut(usize, Window),
     ) -> Result<(), Errno>;
+    /// The slot of such a read.
+    fn slot(&self, landing: Landing) -> Option<&LandingSlot>;
     /// Whether the node's server was killed and another one has come after it, which takes
     /// nothing of this process any more. What was shown in a cell before this said no is
     /// taken.

@@ -6,6 +6,7 @@
 //! into its [`log`]. What the data path needs of the rest of the client is the trait
 //! [`Host`], so that it is tested against a server that is a few vectors.
 
+mod ahead;
 mod far;
 pub mod host;
 pub mod log;
@@ -14,6 +15,8 @@ mod session;
 pub mod stream;
 pub mod vnode;
 
+#[cfg(test)]
+mod ahead_tests;
 #[cfg(test)]
 mod tests;
 

@@ -7,12 +7,15 @@
 //! only after its extents were freed, which bumps it; so if it is the same after the
 //! copy, the bytes were the file's, and if not, they are read again.
 
+use core::sync::atomic::Ordering;
+
 use rustix::io::Errno;
 use weir_core::extent::{ExtentIndex, Piece, PieceSource};
 use weir_core::node::region::Counter;
 use weir_core::proto::peer::LogRange;
 use weir_store::slab::SlabId;
 
+use super::ahead::{Kept, Plan, Reading};
 use super::far::Far;
 use super::host::{at_once, FileState, Host};
 use super::vnode::Vnode;
@@ -125,6 +128,9 @@ impl Vnode {
                 now = self.moment(host)?;
             }
         }
+        if self.reads_far.load(Ordering::Relaxed) {
+            self.followed(host, targets);
+        }
         if length > 0 {
             host.count(Counter::BytesRead, length);
         }
@@ -165,11 +171,12 @@ impl Vnode {
                 let mut found = Found::new(at);
                 let generation = self.find(host, now, &mut found, end)?;
                 if far.is_full() || looked.is_some_and(|looked| looked != generation) {
-                    far.bring(host, targets)?;
-                    if looked.is_some_and(|looked| self.is_past(host, looked)) {
-                        return Ok(false);
+                    if let Some(looked) = looked.take() {
+                        self.bring(host, now, (&mut far, looked), targets)?;
+                        if self.is_past(host, looked) {
+                            return Ok(false);
+                        }
                     }
-                    looked = None;
                 }
                 let upto = found.upto(end);
                 let bytes = &mut *targets[number].bytes;
@@ -206,11 +213,82 @@ impl Vnode {
                 }
             }
         }
-        if far.is_empty() {
+        let Some(looked) = looked else {
             return Ok(true);
+        };
+        self.bring(host, now, (&mut far, looked), targets)?;
+        Ok(!self.is_past(host, looked))
+    }
+
+    /// Brings bytes of other nodes that were looked up at a generation, and has those come
+    /// that a sequential reader will want next.
+    fn bring<H: Host>(
+        &self,
+        host: &H,
+        now: &Moment,
+        (far, generation): (&mut Far, u64),
+        targets: &mut [Target<'_>],
+    ) -> Result<(), Errno> {
+        let range = match &targets[..] {
+            [one] => one.offset..one.offset + one.bytes.len() as u64,
+            _ => return far.bring(host, targets, None, || ()),
+        };
+        self.reads_far.store(true, Ordering::Relaxed);
+        let mut reading = self.ahead.lock().and_then(|mut ahead| {
+            ahead.begin(host, (range.start, range.end), now.size, generation)
+        });
+        let plan = reading.as_ref().and_then(|reading| reading.plan);
+        let mut more = None;
+        let brought = far.bring(host, targets, reading.as_mut(), || {
+            more = plan.and_then(|plan| self.fetch_ahead(host, plan, generation));
+        });
+        if let Some(reading) = reading {
+            match self.ahead.lock() {
+                Some(mut ahead) => ahead.put_back(host, reading, range.end, more),
+                None => reading.drop_all(host, more),
+            }
         }
-        far.bring(host, targets)?;
-        Ok(!looked.is_some_and(|looked| self.is_past(host, looked)))
+        brought
+    }
+
+    /// Asks for bytes of other nodes that somebody will want; `None`: not now.
+    fn fetch_ahead<H: Host>(
+        &self,
+        host: &H,
+        plan: Plan,
+        generation: u64,
+    ) -> Option<(Vec<Kept>, u64)> {
+        let mut far = Far::default();
+        {
+            let map = self.map.lock()?;
+            if map.generation != generation || plan.from < map.from || map.to < plan.to {
+                return None;
+            }
+            map.index
+                .for_each_piece_in(plan.from, plan.to, &mut |piece| match piece.source {
+                    PieceSource::Log { rank, slab, pos } if rank != host.rank() => {
+                        let len = piece.length;
+                        let range = LogRange {
+                            rank,
+                            slab,
+                            pos,
+                            len,
+                        };
+                        far.add(range, 0, index(piece.offset - plan.from));
+                    }
+                    _ => {}
+                });
+        }
+        Reading::ask(host, plan, far.batches())
+    }
+
+    /// Reads were done, of a file that has bytes of other nodes.
+    fn followed<H: Host>(&self, host: &H, targets: &[Target<'_>]) {
+        if let ([one], Some(mut ahead)) = (targets, self.ahead.lock()) {
+            if !one.bytes.is_empty() {
+                ahead.end(host, (one.offset, one.offset + one.bytes.len() as u64));
+            }
+        }
     }
 
     /// Whether what was looked up no longer holds.

@@ -1,17 +1,19 @@
 //! The real process around the data path: its session.
 
+use core::ops::Range;
 use core::sync::atomic::{fence, Ordering};
 
 use rustix::io::Errno;
 use weir_core::names::ViewError;
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
+use weir_core::node::landing::LandingSlot;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
 use weir_core::node::tail::TailWords;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{
-    Append, Attach, Attached, Audit, Flush, Lease, Lent, Locate, Located, Ping, Segment,
+    Append, Attach, Attached, Audit, Flush, Landing, Lease, Lent, Locate, Located, Ping, Segment,
 };
 use weir_core::types::Ino;
 use weir_store::slabmap::{SlabMap, Window};
@@ -90,12 +92,21 @@ impl Host for Session {
         self.welcome().rank
     }
 
-    fn fetch(
+    fn ask(&self, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
+        Session::ask(self, reads, ahead)
+    }
+
+    fn arrive(
         &self,
-        reads: &[Vec<LogRange>],
-        show: &mut dyn FnMut(usize, usize, Window),
+        landing: Landing,
+        part: Range<usize>,
+        show: &mut dyn FnMut(usize, Window),
     ) -> Result<(), Errno> {
-        Session::fetch(self, reads, show)
+        Session::arrive(self, landing, part, show)
+    }
+
+    fn slot(&self, landing: Landing) -> Option<&LandingSlot> {
+        self.landings().get(usize::from(landing.slot))
     }
 
     fn is_left_behind(&self) -> bool {

@@ -11,9 +11,12 @@
 //!    has its next piece (N-1 strided).
 //! 4. *Begin*: the record is pushed to the server's ring, and another one begins.
 //!
+//! Bytes that are published are not written in place: a publish ends all claims first, so that
+//! what other nodes hold of it stays what it was until they are told.
+//!
 //! A progression is guessed when two pieces in a row lay equally far apart.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{fence, Ordering};
 
 use rustix::io::Errno;
 use weir_core::node::block::FileBlock;
@@ -159,9 +162,14 @@ impl Stream {
         let place = self.attach(host, ino)?;
         if self.is_growing(&place) && self.covers(offset, length) {
             self.overwrite(host, offset, bytes)?;
-            host.count(Counter::BytesWritten, length);
-            self.touch();
-            return Ok(bytes.len());
+            // If the record was published meanwhile, other nodes may have fetched the bytes of
+            // before, and nothing would tell them: then it is written as a new record too.
+            fence(Ordering::SeqCst);
+            if self.is_growing(&place) {
+                host.count(Counter::BytesWritten, length);
+                self.touch();
+                return Ok(bytes.len());
+            }
         }
         let mut done = 0;
         while done < bytes.len() {

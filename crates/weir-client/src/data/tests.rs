@@ -1,5 +1,6 @@
 //! The data path against a server that is a few vectors, and a model that is bytes.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,10 +10,11 @@ use rustix::io::Errno;
 use weir_core::extent::{ExtentIndex, Run, Source};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
+use weir_core::node::landing::LandingSlot;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::{Attached, Lent, Located, Tier};
+use weir_core::proto::{Attached, Landing, Lent, Located, Tier};
 use weir_core::types::{Ino, SegmentId};
 use weir_store::map::create_sparse;
 use weir_store::slabmap::{SlabMap, Window};
@@ -174,12 +176,19 @@ impl Host for Process {
     fn rank(&self) -> u16 {
         0
     }
-    fn fetch(
+    fn ask(&self, _: &[Vec<LogRange>], _: bool) -> Result<Vec<Landing>, Errno> {
+        panic!("all bytes are of this node")
+    }
+    fn arrive(
         &self,
-        _: &[Vec<LogRange>],
-        _: &mut dyn FnMut(usize, usize, Window),
+        _: Landing,
+        _: Range<usize>,
+        _: &mut dyn FnMut(usize, Window),
     ) -> Result<(), Errno> {
         panic!("all bytes are of this node")
+    }
+    fn slot(&self, _: Landing) -> Option<&LandingSlot> {
+        None
     }
     fn is_left_behind(&self) -> bool {
         false

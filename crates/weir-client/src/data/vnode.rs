@@ -4,11 +4,12 @@
 //! through the second one, with a cell of its own, as if it were another process;
 //! claims keep the order of the two. A handler that interrupts even that gets EAGAIN.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use weir_core::types::Ino;
 
+use super::ahead::Ahead;
 use super::host::{at_once, Host};
 use super::read::Map;
 use super::stream::Stream;
@@ -20,6 +21,9 @@ pub struct Vnode {
     ino: AtomicU64,
     streams: [SigLock<Stream>; 2],
     pub(super) map: SigLock<Map>,
+    /// What is fetched ahead of its readers, and whether there is or may be anything.
+    pub(super) ahead: SigLock<Ahead>,
+    pub(super) reads_far: AtomicBool,
 }
 
 impl Vnode {
@@ -123,6 +127,11 @@ impl Vnode {
         if let Some(mut map) = self.map.lock() {
             map.forget();
         }
+        if self.reads_far.swap(false, Ordering::Relaxed) {
+            if let Some(mut ahead) = self.ahead.lock() {
+                ahead.drop_all(host);
+            }
+        }
         done
     }
 
@@ -134,6 +143,11 @@ impl Vnode {
             if let Some(mut stream) = stream.lock() {
                 *stream = Stream::default();
             }
+        }
+        self.reads_far.store(false, Ordering::Relaxed);
+        self.ahead.break_after_fork();
+        if let Some(mut ahead) = self.ahead.lock() {
+            ahead.forget();
         }
         self.map.break_after_fork();
         if let Some(mut map) = self.map.lock() {

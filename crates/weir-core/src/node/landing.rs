@@ -5,23 +5,52 @@
 //! place back. So no byte passes the service thread, and copying overlaps with receiving.
 //!
 //! ```text
-//! free -> (server: lend) -> arriving: `arrived` grows -> (client: `released` = 1) -> free
+//! free -> (server: lend) -> arriving: `arrived` grows -> (client: release) -> free
 //!                           or FAILED, for good
 //! ```
 //!
-//! The server never reads `arrived`, and looks at `released` only of slots that it lent: what a
+//! Bytes that are fetched ahead of a reader lie in slots that nobody uses yet. The client claims
+//! such a slot before it copies from it, and puts it back if it will need the rest later; the
+//! server may take it back meanwhile, for reads that somebody waits for:
+//!
+//! ```text
+//! owner:  31               2   0
+//!        +-----------------+-----+
+//!        | serial          |state|    HELD <--claim, put back--> AHEAD --take back--> TAKEN
+//!        +-----------------+-----+      `--release--> FREE <--release--'
+//! ```
+//!
+//! The serial is the lending's own, so that a claim of what was taken back and lent anew fails.
+//!
+//! The server never reads `arrived`, and looks at `owner` only of slots that it lent: what a
 //! client writes here can cost it its own reads, no more.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Slots of a client.
 pub const LANDINGS: usize = 64;
-/// Bytes of the node's pool.
+/// Of these at most so many have bytes that were fetched ahead.
+pub const LANDINGS_AHEAD: usize = LANDINGS / 2;
+/// Bytes of the node's pool, at least; it is as long as its file.
 pub const POOL_BYTES: usize = 64 << 20;
 /// The pool's file.
 pub const POOL: &str = "pool";
 /// What `arrived` is when the bytes will not come.
 const FAILED: u32 = u32::MAX;
+
+/// The client uses it.
+const HELD: u32 = 0;
+/// Nobody uses it: fetched ahead.
+const AHEAD: u32 = 1;
+/// The client needs it no more.
+const FREE: u32 = 2;
+/// The server has taken it back.
+const TAKEN: u32 = 3;
+
+/// Which lending, in which state.
+fn owner(serial: u32, state: u32) -> u32 {
+    serial << 2 | state
+}
 
 /// One read of bytes of another node.
 #[repr(C, align(64))]
@@ -31,8 +60,8 @@ pub struct LandingSlot {
     arrived: AtomicU32,
     /// 1 while the client sleeps on `arrived` (or is about to): it wants a wake.
     pub client_sleeps: AtomicU32,
-    /// 1 once the client needs the bytes no more.
-    released: AtomicU32,
+    /// Which lending this is, and who uses it: see above.
+    owner: AtomicU32,
     spare: [AtomicU32; 13],
 }
 
@@ -41,10 +70,11 @@ pub struct LandingSlot {
 pub struct Failed;
 
 impl LandingSlot {
-    /// Makes it ready for another read (server).
-    pub fn lend(&self) {
-        self.released.store(0, Ordering::Relaxed);
+    /// Makes it ready for another read (server): one that the client waits for, or one ahead.
+    pub fn lend(&self, serial: u32, ahead: bool) {
         self.arrived.store(0, Ordering::Release);
+        let state = if ahead { AHEAD } else { HELD };
+        self.owner.store(owner(serial, state), Ordering::Release);
     }
 
     /// So many bytes are there (server); true if the client must be woken.
@@ -77,14 +107,36 @@ impl LandingSlot {
         &self.arrived
     }
 
-    /// Gives it back (client).
-    pub fn release(&self) {
-        self.released.store(1, Ordering::Release);
+    /// Takes what was fetched ahead into use (client); false: it was taken back.
+    pub fn claim(&self, serial: u32) -> bool {
+        self.turn(serial, AHEAD, HELD)
     }
 
-    /// Whether it was given back (server).
-    pub fn is_released(&self) -> bool {
-        self.released.load(Ordering::Acquire) != 0
+    /// Has what was claimed lie for later (client).
+    pub fn put_back(&self, serial: u32) {
+        let _ = self.turn(serial, HELD, AHEAD);
+    }
+
+    /// Gives it back (client).
+    pub fn release(&self, serial: u32) {
+        let _ = self.turn(serial, HELD, FREE) || self.turn(serial, AHEAD, FREE);
+    }
+
+    /// Takes back what nobody uses (server); whether that is so now.
+    pub fn take_back(&self, serial: u32) -> bool {
+        self.turn(serial, AHEAD, TAKEN)
+    }
+
+    /// Whether the client does not need it any more (server).
+    pub fn is_over(&self, serial: u32) -> bool {
+        let now = self.owner.load(Ordering::Acquire);
+        now == owner(serial, FREE) || now == owner(serial, TAKEN)
+    }
+
+    fn turn(&self, serial: u32, from: u32, to: u32) -> bool {
+        let (from, to) = (owner(serial, from), owner(serial, to));
+        let (won, lost) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.owner.compare_exchange(from, to, won, lost).is_ok()
     }
 }
 
@@ -96,7 +148,7 @@ mod tests {
         LandingSlot {
             arrived: AtomicU32::default(),
             client_sleeps: AtomicU32::default(),
-            released: AtomicU32::default(),
+            owner: AtomicU32::default(),
             spare: Default::default(),
         }
     }
@@ -104,7 +156,7 @@ mod tests {
     #[test]
     fn bytes_arrive_or_fail_and_a_sleeper_is_woken_once() {
         let slot = slot();
-        slot.lend();
+        slot.lend(1, false);
         assert!(!slot.arrive(5));
         assert_eq!(slot.arrived(), Ok(5));
         slot.client_sleeps.store(1, Ordering::SeqCst);
@@ -112,15 +164,36 @@ mod tests {
         assert!(!slot.arrive(10));
         assert!(!slot.fail());
         assert_eq!(slot.arrived(), Err(Failed));
-        slot.release();
-        assert!(slot.is_released());
-        slot.lend();
-        assert_eq!((slot.arrived(), slot.is_released()), (Ok(0), false));
+        slot.release(1);
+        assert!(slot.is_over(1));
+        slot.lend(2, false);
+        assert_eq!((slot.arrived(), slot.is_over(2)), (Ok(0), false));
+    }
+
+    #[test]
+    fn what_lies_ahead_has_one_owner_at_a_time() {
+        let slot = slot();
+        slot.lend(7, true);
+        assert!(slot.claim(7));
+        assert!(!slot.take_back(7), "it is in use");
+        slot.put_back(7);
+        assert!(slot.take_back(7) && slot.is_over(7));
+        assert!(!slot.claim(7), "it is the server's");
+        slot.lend(8, false);
+        // Who had it before can do nothing to who has it now.
+        slot.release(7);
+        slot.put_back(7);
+        assert!(!slot.claim(7) && !slot.is_over(8));
+        slot.release(8);
+        assert!(slot.is_over(8));
+        slot.lend(9, true);
+        slot.release(9);
+        assert!(slot.is_over(9), "dropped without use");
     }
 
     #[test]
     fn format_of_a_landing() {
         use crate::node::format::check_format;
-        check_format!(LandingSlot: arrived client_sleeps released);
+        check_format!(LandingSlot: arrived client_sleeps owner);
     }
 }

@@ -21,7 +21,7 @@ use crate::names::{Attr, FileType, Policy};
 use crate::types::{ClientId, Ino, SegmentId};
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Why an operation was refused. Mapped to errno in `weir-client`, one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -498,10 +498,12 @@ operations! {
     /// Has bytes of other servers' logs come: into the pool of the node, each read to a
     /// place of its own, and said in a slot of the caller
     /// ([`crate::node::landing::LandingSlot`]). As many of the reads as there is room for,
-    /// from the first one on, and at least that.
+    /// from the first one on, and at least that; or none, of those that are ahead of a reader.
     fetch: Fetch {
         /// Each of one server, of at most [`FETCH_BYTES`].
         reads: Vec<Vec<peer::LogRange>>,
+        /// Nobody waits for them yet: they have room only while there is plenty.
+        ahead: bool,
     } -> Vec<Landing>;
 
     /// Makes what this node wrote to a file visible to the others, and durable as
@@ -548,6 +550,8 @@ pub struct Landing {
     pub slot: u16,
     /// Where in the pool they begin.
     pub at: u32,
+    /// Which lending of the slot this is.
+    pub serial: u32,
 }
 
 /// What asks for a lamination.

@@ -6,14 +6,16 @@
 //! with a place each in its time; when both are, it is found to be free at the next look, which
 //! is taken when places are asked for.
 //!
-//! The pool is bounded: who finds no place waits until one is free.
+//! The pool is bounded. What is fetched ahead of readers has room only up to three quarters of
+//! it; a read that finds no place takes back what lies there ahead and nobody uses yet; only
+//! then it waits until a place is free.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use futures_channel::oneshot;
-use weir_core::node::landing::{LANDINGS, POOL_BYTES};
+use weir_core::node::landing::{LandingSlot, LANDINGS, LANDINGS_AHEAD};
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::{self, Caller, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
 use weir_core::types::{ClientId, Rank};
@@ -28,10 +30,32 @@ use crate::node::{ClientMemory, Platform};
 struct Lent<M> {
     client: Arc<M>,
     slot: u16,
+    serial: u32,
+    ahead: bool,
     at: u32,
     len: u32,
     /// Whether the fabric is done with it.
     over: Arc<AtomicBool>,
+}
+
+impl<M: ClientMemory> Lent<M> {
+    fn slot(&self) -> Option<&LandingSlot> {
+        self.client.landings().get(usize::from(self.slot))
+    }
+
+    /// Whether nobody uses it any more; a client that is gone does not.
+    fn is_free(&self, now: Option<&Arc<M>>) -> bool {
+        let gone = !now.is_some_and(|now| Arc::ptr_eq(now, &self.client));
+        let done = || self.slot().is_some_and(|slot| slot.is_over(self.serial));
+        self.over.load(Ordering::Acquire) && (gone || done())
+    }
+
+    /// Takes it back if it lies ahead and is not in use.
+    fn take_back(&self) {
+        if let Some(slot) = self.slot().filter(|_| self.ahead) {
+            slot.take_back(self.serial);
+        }
+    }
 }
 
 /// What of the pool is lent to whom.
@@ -39,15 +63,19 @@ struct Lent<M> {
 pub struct Fetches<M> {
     pool: Pool,
     lent: HashMap<ClientId, Vec<Lent<M>>>,
+    /// Numbers of lendings go on from here.
+    next_serial: u32,
     /// Who waits for a place.
     waiting: VecDeque<oneshot::Sender<()>>,
 }
 
-impl<M> Default for Fetches<M> {
-    fn default() -> Self {
+impl<M> Fetches<M> {
+    /// A pool of so many bytes, none of them lent.
+    pub fn new(pool_bytes: usize) -> Fetches<M> {
         Fetches {
-            pool: Pool::new(POOL_BYTES),
+            pool: Pool::new(pool_bytes),
             lent: HashMap::new(),
+            next_serial: 0,
             waiting: VecDeque::new(),
         }
     }
@@ -58,6 +86,7 @@ type Way = (Landing, Box<dyn bulk::Landing>);
 
 /// A read as a client asks for it, looked at.
 struct Read {
+    ahead: bool,
     to: Rank,
     ranges: Vec<LogRange>,
     bytes: u32,
@@ -77,14 +106,16 @@ impl<P: Platform> Cluster<P> {
         if pieces > FETCH_PIECES {
             return Err(FsError::TooBig);
         }
-        let reads = op.reads.into_iter().map(|ranges| self.checked(ranges));
+        let ahead = op.ahead;
+        let reads = op.reads.into_iter();
+        let reads = reads.map(|ranges| self.checked(ranges, ahead));
         let reads: Vec<Read> = reads.collect::<Result<_, _>>()?;
         loop {
             let client = self.node(|node| node.memory_of(id));
             let client = client.ok_or(FsError::NotPermitted)?;
             let mut landings = Vec::new();
             for read in &reads {
-                match self.lend(id, &client, read.bytes)? {
+                match self.lend(id, &client, read)? {
                     Some((landing, to)) => {
                         landings.push(landing);
                         self.read(read, to);
@@ -92,7 +123,7 @@ impl<P: Platform> Cluster<P> {
                     None => break,
                 }
             }
-            if !landings.is_empty() || reads.is_empty() {
+            if !landings.is_empty() || reads.is_empty() || ahead {
                 return Ok(landings);
             }
             let (room, found) = oneshot::channel();
@@ -103,7 +134,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// A read of another server, not too large.
-    fn checked(&self, ranges: Vec<LogRange>) -> Result<Read, FsError> {
+    fn checked(&self, ranges: Vec<LogRange>, ahead: bool) -> Result<Read, FsError> {
         let to = ranges.first().ok_or(FsError::Malformed)?.rank;
         let bytes = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
         let whole = ranges.iter().all(|r| r.rank == to && r.len > 0);
@@ -114,6 +145,7 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::TooBig);
         }
         Ok(Read {
+            ahead,
             to: Rank(to),
             ranges,
             bytes: u32::try_from(bytes).map_err(|_| FsError::TooBig)?,
@@ -125,51 +157,84 @@ impl<P: Platform> Cluster<P> {
         &self,
         id: ClientId,
         client: &Arc<P::Memory>,
-        bytes: u32,
+        read: &Read,
     ) -> Result<Option<Way>, FsError> {
-        let slots = client.landings().len().min(LANDINGS);
+        let Some((slot, at)) = self.find_room(id, client, read) else {
+            return Ok(None);
+        };
         let mut fetches = self.inner.fetches.borrow_mut();
         let fetches = &mut *fetches;
-        let lent = fetches.lent.entry(id).or_default();
-        give_back(lent, &mut fetches.pool, |lent| {
-            !Arc::ptr_eq(&lent.client, client)
-        });
-        let free = |slot: &u16| lent.iter().all(|lent| lent.slot != *slot);
-        let Some(slot) = (0..u16::try_from(slots).unwrap_or(u16::MAX)).find(free) else {
-            return Ok(None);
-        };
-        let mut at = fetches.pool.take(bytes);
-        if at.is_none() {
-            for (id, lent) in &mut fetches.lent {
-                let now = self.node(|node| node.memory_of(*id));
-                let gone = |lent: &Lent<P::Memory>| {
-                    !now.as_ref()
-                        .is_some_and(|now| Arc::ptr_eq(now, &lent.client))
-                };
-                give_back(lent, &mut fetches.pool, gone);
-            }
-            fetches.lent.retain(|_, lent| !lent.is_empty());
-            at = fetches.pool.take(bytes);
-        }
-        let Some(at) = at else {
-            return Ok(None);
-        };
+        // A serial has 30 bits.
+        fetches.next_serial = (fetches.next_serial + 1) & (u32::MAX >> 2);
+        let serial = fetches.next_serial;
         let over = Arc::new(AtomicBool::new(false));
-        let landing = Landing { slot, at };
-        client.landings()[usize::from(slot)].lend();
-        let to = self.node(|node| node.platform().landing(client, landing, bytes, &over));
+        let landing = Landing { slot, at, serial };
+        client.landings()[usize::from(slot)].lend(serial, read.ahead);
+        let len = read.bytes;
+        let to = self.node(|node| node.platform().landing(client, landing, len, &over));
         let Some(to) = to else {
-            fetches.pool.give_back(at, bytes);
+            fetches.pool.give_back(at, len);
             return Err(FsError::Invalid); // a node that cannot receive
         };
         fetches.lent.entry(id).or_default().push(Lent {
             client: Arc::clone(client),
             slot,
+            serial,
+            ahead: read.ahead,
             at,
-            len: bytes,
+            len,
             over,
         });
         Ok(Some((landing, to)))
+    }
+
+    /// A free slot of the client and a place that is taken for it.
+    fn find_room(&self, id: ClientId, client: &Arc<P::Memory>, read: &Read) -> Option<(u16, u32)> {
+        let slots = client.landings().len().min(LANDINGS);
+        let slots = u16::try_from(slots).unwrap_or(u16::MAX);
+        let mut fetches = self.inner.fetches.borrow_mut();
+        let Fetches { pool, lent, .. } = &mut *fetches;
+        let own = lent.entry(id).or_default();
+        give_back(own, pool, Some(client));
+        if read.ahead {
+            let ahead = own.iter().filter(|lent| lent.ahead).count();
+            if ahead >= LANDINGS_AHEAD || !pool.has_plenty(read.bytes) {
+                return None;
+            }
+        }
+        let free = |own: &[Lent<_>]| {
+            let is_free = |slot: &u16| own.iter().all(|lent| lent.slot != *slot);
+            (0..slots).find(is_free)
+        };
+        let mut slot = free(own);
+        if slot.is_none() && !read.ahead {
+            own.iter().for_each(Lent::take_back);
+            give_back(own, pool, Some(client));
+            slot = free(own);
+        }
+        let slot = slot?;
+        let at = pool.take(read.bytes).or_else(|| {
+            self.make_room(pool, lent, !read.ahead);
+            pool.take(read.bytes)
+        });
+        at.map(|at| (slot, at))
+    }
+
+    /// Takes back what nobody uses any more, and if need be what lies ahead.
+    fn make_room(
+        &self,
+        pool: &mut Pool,
+        lent: &mut HashMap<ClientId, Vec<Lent<P::Memory>>>,
+        need: bool,
+    ) {
+        for (id, lent) in lent.iter_mut() {
+            if need {
+                lent.iter().for_each(Lent::take_back);
+            }
+            let now = self.node(|node| node.memory_of(*id));
+            give_back(lent, pool, now.as_ref());
+        }
+        lent.retain(|_, lent| !lent.is_empty());
     }
 
     fn read(&self, read: &Read, to: Box<dyn bulk::Landing>) {
@@ -211,22 +276,14 @@ impl<P: Platform> Cluster<P> {
     /// Bytes of the pool that are lent, and of how many.
     pub fn pool_use(&self) -> (usize, usize) {
         let fetches = self.inner.fetches.borrow();
-        (fetches.pool.used_bytes(), POOL_BYTES)
+        (fetches.pool.used_bytes(), fetches.pool.bytes())
     }
 }
 
-/// Takes back what both fabric and client are done with; a client that is gone is.
-fn give_back<M: ClientMemory>(
-    lent: &mut Vec<Lent<M>>,
-    pool: &mut Pool,
-    gone: impl Fn(&Lent<M>) -> bool,
-) {
+/// Takes back what both fabric and client, as it is `now`, are done with.
+fn give_back<M: ClientMemory>(lent: &mut Vec<Lent<M>>, pool: &mut Pool, now: Option<&Arc<M>>) {
     lent.retain(|lent| {
-        let done = || {
-            let slot = lent.client.landings().get(usize::from(lent.slot));
-            gone(lent) || slot.is_some_and(weir_core::node::landing::LandingSlot::is_released)
-        };
-        let free = lent.over.load(Ordering::Acquire) && done();
+        let free = lent.is_free(now);
         if free {
             pool.give_back(lent.at, lent.len);
         }

@@ -173,6 +173,7 @@ impl<P: Platform> Cluster<P> {
         spawn: impl Fn(LocalBoxFuture<'static, ()>) + 'static,
     ) -> Cluster<P> {
         node.borrow_mut().join(ROOT);
+        let pool_bytes = node.borrow().platform().pool_bytes();
         Cluster {
             inner: Rc::new(Inner {
                 rank,
@@ -194,7 +195,7 @@ impl<P: Platform> Cluster<P> {
                 files: RefCell::default(),
                 shards: RefCell::default(),
                 maps: RefCell::default(),
-                fetches: RefCell::default(),
+                fetches: RefCell::new(fetch::Fetches::new(pool_bytes)),
                 locks: RefCell::default(),
                 paths: RefCell::default(),
                 findings: RefCell::default(),

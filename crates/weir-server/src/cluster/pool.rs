@@ -44,6 +44,16 @@ impl Pool {
         self.used -= place.len();
     }
 
+    /// Whether so many bytes more would leave a quarter free.
+    pub fn has_plenty(&self, bytes: u32) -> bool {
+        4 * (self.used + units(bytes)) <= 3 * self.units.len()
+    }
+
+    /// Bytes in all.
+    pub fn bytes(&self) -> usize {
+        self.units.len() * UNIT
+    }
+
     /// Bytes that are taken.
     pub fn used_bytes(&self) -> usize {
         self.used * UNIT

@@ -54,6 +54,7 @@ use std::sync::Arc;
 use weir_core::journal::{Given, Item};
 use weir_core::names::{Policy, Shard};
 use weir_core::node::channel;
+use weir_core::node::landing::POOL_BYTES;
 use weir_core::node::ofd::BATCH;
 use weir_core::proto::{self, Caller, FsError, Lent, TierStatus};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
@@ -104,6 +105,11 @@ pub trait Platform {
     /// What was refused before it came to the logic: kind and count, of what there was.
     fn refused(&self) -> Vec<(String, u64)> {
         Vec::new()
+    }
+
+    /// How long the pool is in which they arrive.
+    fn pool_bytes(&self) -> usize {
+        POOL_BYTES
     }
 
     /// The name of a process's program, for people; empty if it has ended.

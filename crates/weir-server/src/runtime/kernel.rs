@@ -73,6 +73,10 @@ impl Platform for Kernel {
         self.doors.counts()
     }
 
+    fn pool_bytes(&self) -> usize {
+        self.pool.len()
+    }
+
     fn program(&self, pid: u32) -> String {
         // It may have ended: then it has no name.
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));

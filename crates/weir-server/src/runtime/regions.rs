@@ -57,6 +57,9 @@ const BACKLOG: i32 = 1024;
 const OFDS: usize = 1 << 20;
 const BLOCKS: usize = 1 << 18;
 const CELLS: usize = 1 << 19;
+/// The pool for bytes of other nodes has this share of the machine's memory, and at most so much.
+const POOL_SHARE: u64 = 128;
+const POOL_MOST: u64 = 512 << 20;
 const _: () = assert!(OFDS.is_multiple_of(BATCH as usize));
 
 /// The directories of one instance.
@@ -365,9 +368,12 @@ impl Instance {
     /// Makes the pool for bytes of other nodes, or takes over the one of the server before,
     /// which processes have mapped.
     pub fn pool(&self) -> Result<Window, ServerError> {
-        let mapping = match self.map_existing(POOL, POOL_BYTES) {
-            Ok(mapping) => mapping,
-            Err(_) => self.map_new(POOL, POOL_BYTES as u64)?,
+        let before = std::fs::metadata(self.shm_dir.join(POOL)).ok();
+        let before = before.and_then(|file| usize::try_from(file.len()).ok());
+        let before = before.and_then(|len| self.map_existing(POOL, len).ok());
+        let mapping = match before {
+            Some(mapping) => mapping,
+            None => self.map_new(POOL, pool_bytes())?,
         };
         Ok(mapping.leak_window())
     }
@@ -496,6 +502,14 @@ fn remove_files(dir: &Path, names: &[&str], prefixes: &[&str]) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+/// A pool for this machine: what is not used of it takes no memory.
+fn pool_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    let memory = info.totalram.saturating_mul(info.mem_unit.into());
+    let share = (memory / POOL_SHARE).clamp(POOL_BYTES as u64, POOL_MOST);
+    share / (1 << 20) * (1 << 20)
 }
 
 fn client_file(id: ClientId) -> String {

@@ -1,0 +1,330 @@
+//! Read-ahead: bytes of other nodes that a sequential reader will want next.
+//!
+//! A file's reads are followed as [`SEQUENCES`] sequences: a read that begins where one of them
+//! ended goes on with it, any other begins one in the place of the one that was idle longest.
+//! So several descriptors, and several readers of one, are each followed, and random reads
+//! fetch nothing ahead. The second read of a sequence fetches two reads ahead; whenever half of
+//! that is used up more is asked for, twice as much, up to [`WINDOW_MOST`].
+//!
+//! What was fetched lies in the node's pool until it is read, dropped because its sequence is
+//! forgotten, or taken back by the server ([`weir_core::node::landing`]), and is known by where
+//! in which log it was read from.
+//!
+//! Invariant: bytes fetched ahead are shown only if the file's generation is still the one by
+//! which they were looked up; who reads looks at it once more after copying ([`super::read`]).
+//! Published bytes are never written in place (see [`super::stream`]), so whatever makes them
+//! old changes the generation first.
+//!
+//! Left out: strided readers, whose lists are one transfer anyway.
+
+use std::collections::VecDeque;
+
+use weir_core::proto::peer::LogRange;
+use weir_core::proto::Landing;
+
+use super::far::{index, Batch, Place, Wanted};
+use super::host::Host;
+
+/// Sequences of a file that are followed.
+const SEQUENCES: usize = 4;
+/// The least that is fetched ahead at first, in bytes: two transfers of half of this.
+const WINDOW_LEAST: u64 = 256 << 10;
+/// The most that is fetched ahead of one sequence, in bytes.
+const WINDOW_MOST: u64 = 8 << 20;
+
+/// A read that was asked for ahead.
+#[derive(Debug)]
+pub struct Kept {
+    landing: Landing,
+    ranges: Vec<LogRange>,
+    /// Where the last of its bytes is in the file: behind that it is of no use.
+    end: u64,
+    /// The range that was wanted last: the next one wanted is this or a later one.
+    range: usize,
+    /// Where that range begins in the read.
+    from: usize,
+}
+
+impl Kept {
+    /// Where in the read a piece begins and how much of it there is.
+    fn find(&mut self, wanted: &LogRange) -> Option<(usize, u64)> {
+        if self.ranges.first()?.rank != wanted.rank {
+            return None;
+        }
+        let (mut number, mut from) = (self.range, self.from);
+        while let Some(range) = self.ranges.get(number) {
+            let skipped = wanted.pos.checked_sub(range.pos).unwrap_or(range.len);
+            if range.slab == wanted.slab && skipped < range.len {
+                (self.range, self.from) = (number, from);
+                return Some((from + index(skipped), (range.len - skipped).min(wanted.len)));
+            }
+            from += index(range.len);
+            number += 1;
+        }
+        None
+    }
+}
+
+/// Reads that go on where the one before ended.
+#[derive(Debug, Default)]
+struct Sequence {
+    /// Where the next one is expected; 0: none was.
+    next: u64,
+    /// How far bytes were asked for.
+    upto: u64,
+    /// How much is to be asked for ahead.
+    window: u64,
+    /// By which generation it was.
+    generation: u64,
+    kept: VecDeque<Kept>,
+    used: u64,
+}
+
+impl Sequence {
+    fn drop_all<H: Host>(&mut self, host: &H) {
+        for kept in self.kept.drain(..) {
+            release(host, kept.landing);
+        }
+        (self.upto, self.window) = (0, 0);
+    }
+}
+
+/// The sequences of a file, as one process reads it.
+#[derive(Debug, Default)]
+pub struct Ahead {
+    sequences: [Sequence; SEQUENCES],
+    clock: u64,
+}
+
+/// Bytes of a file that are to be asked for ahead.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// From here.
+    pub from: u64,
+    /// To here.
+    pub to: u64,
+}
+
+/// One read's share in a sequence.
+#[derive(Debug, Default)]
+pub struct Reading {
+    sequence: usize,
+    kept: VecDeque<Kept>,
+    /// What is to be asked for ahead.
+    pub plan: Option<Plan>,
+}
+
+impl Ahead {
+    /// A read of `[from, to)` of a file of `size` bytes begins, by what was looked up at
+    /// `generation`: takes out what was fetched ahead for it. `None`: it goes on with nothing.
+    pub fn begin<H: Host>(
+        &mut self,
+        host: &H,
+        (from, to): (u64, u64),
+        size: u64,
+        generation: u64,
+    ) -> Option<Reading> {
+        let goes_on = |s: &Sequence| s.next == from && from > 0;
+        let number = self.sequences.iter().position(goes_on)?;
+        let sequence = &mut self.sequences[number];
+        if sequence.generation != generation {
+            sequence.drop_all(host);
+            sequence.generation = generation;
+        }
+        let least = (2 * (to - from)).max(WINDOW_LEAST);
+        let window = (2 * sequence.window).max(least).min(WINDOW_MOST);
+        let begin = sequence.upto.max(to);
+        let end = (to + window).min(size);
+        let is_time = end > begin && (end - begin >= window / 2 || end == size);
+        if is_time {
+            sequence.window = window;
+        }
+        Some(Reading {
+            sequence: number,
+            kept: std::mem::take(&mut sequence.kept),
+            plan: is_time.then_some(Plan {
+                from: begin,
+                to: end,
+            }),
+        })
+    }
+
+    /// Puts back what the reads up to `to` did not use up, with what was asked for by the plan
+    /// and up to where that is all: `None` if the server had no room for it.
+    pub fn put_back<H: Host>(
+        &mut self,
+        host: &H,
+        mut reading: Reading,
+        to: u64,
+        more: Option<(Vec<Kept>, u64)>,
+    ) {
+        let sequence = &mut self.sequences[reading.sequence];
+        let plan = reading.plan.take();
+        match (plan, more) {
+            (Some(_), Some((more, upto))) => {
+                sequence.upto = upto;
+                reading.kept.extend(more);
+            }
+            // It is left alone for a while, and begins small again.
+            (Some(plan), None) => (sequence.upto, sequence.window) = (plan.to, 0),
+            (None, _) => {}
+        }
+        // Another thread may have put back its own meanwhile.
+        sequence.kept.extend(reading.kept);
+        sequence.kept.retain(|kept| {
+            let needed = kept.end > to;
+            if !needed {
+                release(host, kept.landing);
+            }
+            needed
+        });
+    }
+
+    /// A read of `[from, to)` is over.
+    pub fn end<H: Host>(&mut self, host: &H, (from, to): (u64, u64)) {
+        self.clock += 1;
+        let goes_on = |s: &Sequence| s.next == from && from > 0;
+        let number = self.sequences.iter().position(goes_on);
+        let number = number.unwrap_or_else(|| {
+            let idle = self
+                .sequences
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, s)| s.used);
+            let idle = idle.map_or(0, |(number, _)| number);
+            self.sequences[idle].drop_all(host);
+            idle
+        });
+        let sequence = &mut self.sequences[number];
+        (sequence.next, sequence.used) = (to, self.clock);
+    }
+
+    /// Nobody reads the file any more.
+    pub fn drop_all<H: Host>(&mut self, host: &H) {
+        for sequence in &mut self.sequences {
+            sequence.drop_all(host);
+        }
+        *self = Ahead::default();
+    }
+
+    /// Forgets what is another process's.
+    pub fn forget(&mut self) {
+        *self = Ahead::default();
+    }
+}
+
+/// A read that was fetched ahead and is now in use: its places, and what they are of.
+pub struct InUse {
+    pub landing: Landing,
+    pub places: Vec<Place>,
+    pub wanted: Vec<Wanted>,
+}
+
+impl Reading {
+    /// Splits pieces in those that were fetched ahead, which are now in use, and the others.
+    pub fn cover<H: Host>(&mut self, host: &H, pieces: Vec<Wanted>) -> (Vec<InUse>, Vec<Wanted>) {
+        let mut found: Vec<(usize, Place, Wanted)> = Vec::new();
+        let mut missing = Vec::new();
+        let mut claimed = vec![None; self.kept.len()];
+        for piece in pieces {
+            let mut rest = piece;
+            while rest.range.len > 0 {
+                let hit = self.find(host, &mut claimed, &rest.range);
+                let Some((number, from, len)) = hit else {
+                    missing.push(rest);
+                    break;
+                };
+                let (part, after) = rest.split(len);
+                let place = Place::of(from, &part);
+                found.push((number, place, part));
+                rest = after;
+            }
+        }
+        let mut used: Vec<InUse> = Vec::new();
+        found.sort_by_key(|(number, place, _)| (*number, place.from()));
+        let mut last = None;
+        for (number, place, part) in found {
+            if last != Some(number) {
+                last = Some(number);
+                used.push(InUse {
+                    landing: self.kept[number].landing,
+                    places: Vec::new(),
+                    wanted: Vec::new(),
+                });
+            }
+            if let Some(used) = used.last_mut() {
+                used.places.push(place);
+                used.wanted.push(part);
+            }
+        }
+        let mut number = 0;
+        self.kept.retain(|_| {
+            number += 1;
+            claimed[number - 1] != Some(false) // taken back
+        });
+        (used, missing)
+    }
+
+    /// Which read has the beginning of a piece, from where in it, and how much.
+    fn find<H: Host>(
+        &mut self,
+        host: &H,
+        claimed: &mut [Option<bool>],
+        wanted: &LogRange,
+    ) -> Option<(usize, usize, u64)> {
+        for (number, kept) in self.kept.iter_mut().enumerate() {
+            if claimed[number] == Some(false) {
+                continue;
+            }
+            let Some((from, len)) = kept.find(wanted) else {
+                continue;
+            };
+            let landing = kept.landing;
+            let ours = *claimed[number].get_or_insert_with(|| {
+                let slot = host.slot(landing);
+                slot.is_some_and(|slot| slot.claim(landing.serial))
+            });
+            if ours {
+                return Some((number, from, len));
+            }
+        }
+        None
+    }
+
+    /// Gives all back.
+    pub fn drop_all<H: Host>(self, host: &H, more: Option<(Vec<Kept>, u64)>) {
+        let more = more.into_iter().flat_map(|(kept, _)| kept);
+        for kept in self.kept.into_iter().chain(more) {
+            release(host, kept.landing);
+        }
+    }
+
+    /// Asks for reads ahead; what was granted, and up to where in the file that is all. `None`
+    /// if nothing was.
+    pub fn ask<H: Host>(host: &H, plan: Plan, batches: Vec<Batch>) -> Option<(Vec<Kept>, u64)> {
+        if batches.is_empty() {
+            return Some((Vec::new(), plan.to));
+        }
+        let reads: Vec<Vec<LogRange>> = batches.iter().map(|b| b.ranges.clone()).collect();
+        let landings = host.ask(&reads, true).ok()?;
+        let refused = batches.iter().skip(landings.len());
+        let refused = refused.map(|batch| plan.from + batch.begin() as u64);
+        let upto = refused.min().unwrap_or(plan.to);
+        let kept = |(landing, batch): (Landing, Batch)| Kept {
+            landing,
+            end: plan.from + batch.end() as u64,
+            ranges: batch.ranges,
+            range: 0,
+            from: 0,
+        };
+        let granted = !landings.is_empty();
+        granted.then(|| (landings.into_iter().zip(batches).map(kept).collect(), upto))
+    }
+}
+
+/// Gives a slot back.
+pub fn release<H: Host>(host: &H, landing: Landing) {
+    if let Some(slot) = host.slot(landing) {
+        slot.release(landing.serial);
+    }
+}

@@ -1,0 +1,339 @@
+//! Read-ahead against a server that is a few vectors: all bytes are of other nodes, and what a
+//! read brings is what there was when it was asked for, however late it is copied.
+
+use core::ops::Range;
+use std::cell::RefCell;
+
+use proptest::prelude::*;
+use rustix::io::Errno;
+use weir_core::extent::{Run, Source};
+use weir_core::node::block::FileBlock;
+use weir_core::node::cell::Cell;
+use weir_core::node::landing::{LandingSlot, LANDINGS};
+use weir_core::node::region::Counter;
+use weir_core::node::ring::{Note, Record};
+use weir_core::proto::peer::LogRange;
+use weir_core::proto::{Attached, Landing, Lent, Located};
+use weir_core::types::Ino;
+use weir_store::map::{create_sparse, Access, Mapping};
+use weir_store::slabmap::{SlabMap, Window};
+
+use super::{FileState, Host, Log, Vnode};
+
+const INO: Ino = Ino(7);
+const PLACE: usize = 1 << 20;
+const SIZE: u64 = 24 << 20;
+/// The file's runs are as long as this, and of two other nodes by turns.
+const RUN: u64 = 5 << 20;
+
+#[derive(Default)]
+struct Server {
+    generation: u64,
+    /// Which bytes the file has: all change at once.
+    version: u64,
+    refuses: bool,
+    serial: u32,
+    lent: Vec<Option<(u32, bool)>>,
+    /// Bytes asked for while somebody waits, and ahead; requests.
+    bytes: [u64; 2],
+    requests: u64,
+}
+
+struct Far {
+    slots: &'static [LandingSlot],
+    pool: Window,
+    slabs: SlabMap,
+    log: Log,
+    server: RefCell<Server>,
+    _dir: tempfile::TempDir,
+}
+
+fn byte(version: u64, rank: u16, pos: u64) -> u8 {
+    let mixed = (pos / 8).wrapping_mul(0x9e37_79b9) ^ version << 3 ^ u64::from(rank);
+    (mixed % 251).to_le_bytes()[0]
+}
+
+/// Where a byte of the file is.
+fn place(offset: u64) -> (u16, u64) {
+    let rank = 1 + u16::try_from(offset / RUN % 2).unwrap();
+    (rank, (offset / RUN / 2) * RUN + offset % RUN)
+}
+
+impl Far {
+    fn new() -> Far {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let at = std::fs::File::open(dir.path()).unwrap();
+        let map = |name: &str, len: usize| {
+            let file = create_sparse(&at, name, len as u64).unwrap();
+            Mapping::new(&file, len, Access::ReadWrite).unwrap()
+        };
+        let slots = map("slots", LANDINGS * size_of::<LandingSlot>()).leak();
+        Far {
+            slots: slots.slice(0, LANDINGS).unwrap(),
+            pool: map("pool", LANDINGS * PLACE).leak_window(),
+            slabs: SlabMap::new(dir.path(), 1, &[]),
+            log: Log::new(),
+            server: RefCell::new(Server {
+                lent: vec![None; LANDINGS],
+                ..Server::default()
+            }),
+            _dir: dir,
+        }
+    }
+
+    /// Other nodes write all of the file anew.
+    fn overwrite(&self) {
+        let mut server = self.server.borrow_mut();
+        server.version += 1;
+        server.generation += 1;
+    }
+
+    fn take_back(&self) {
+        for (slot, lent) in self.slots.iter().zip(&self.server.borrow().lent) {
+            if let Some((serial, true)) = lent {
+                slot.take_back(*serial);
+            }
+        }
+    }
+
+    fn in_use(&self) -> usize {
+        let server = self.server.borrow();
+        let lent = self.slots.iter().zip(&server.lent);
+        lent.filter(|(slot, lent)| lent.is_some_and(|(serial, _)| !slot.is_over(serial)))
+            .count()
+    }
+
+    fn read(&self, vnode: &Vnode, offset: u64, len: usize) {
+        let mut bytes = vec![0; len];
+        let read = vnode.read_at(self, offset, &mut bytes).unwrap();
+        let left = SIZE.saturating_sub(offset);
+        assert_eq!(read, len.min(usize::try_from(left).unwrap()));
+        let version = self.server.borrow().version;
+        for (at, got) in (offset..).zip(&bytes[..read]).step_by(97) {
+            let (rank, pos) = place(at);
+            assert_eq!(*got, byte(version, rank, pos), "at {at}");
+        }
+    }
+}
+
+impl Host for Far {
+    fn cells(&self) -> &'static [Cell] {
+        &[]
+    }
+    fn blocks(&self) -> &'static [FileBlock] {
+        &[]
+    }
+    fn file(&self, _: Ino) -> Result<FileState, Errno> {
+        Ok(FileState {
+            size: SIZE,
+            generation: self.server.borrow().generation,
+            block: None,
+        })
+    }
+    fn log(&self) -> &Log {
+        &self.log
+    }
+    fn attach(&self, _: Ino) -> Result<Attached, Errno> {
+        unreachable!("nothing is written")
+    }
+    fn segment(&self, _: u64, _: u64) -> Result<Lent, Errno> {
+        unreachable!("nothing is written")
+    }
+    fn locate(&self, _: Ino, _: u64, _: u64) -> Result<Located, Errno> {
+        let run = |offset: u64| {
+            let (rank, pos) = place(offset);
+            Run {
+                offset,
+                length: RUN.min(SIZE - offset),
+                stride: 0,
+                count: 1,
+                stamp: 1,
+                source: Source::Log {
+                    rank,
+                    slab: 0,
+                    pos,
+                    pos_stride: 0,
+                },
+            }
+        };
+        Ok(Located {
+            generation: self.server.borrow().generation,
+            known_from: 0,
+            known_to: u64::MAX,
+            runs: (0..SIZE)
+                .step_by(usize::try_from(RUN).unwrap())
+                .map(run)
+                .collect(),
+        })
+    }
+    fn rank(&self) -> u16 {
+        0
+    }
+    fn ask(&self, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
+        let mut server = self.server.borrow_mut();
+        server.requests += 1;
+        let mut landings = Vec::new();
+        for read in reads {
+            if ahead && server.refuses {
+                break;
+            }
+            let is_free = |(slot, lent): (&LandingSlot, &Option<(u32, bool)>)| {
+                lent.is_none_or(|(serial, _)| slot.is_over(serial))
+            };
+            let mut slots = self.slots.iter().zip(&server.lent);
+            let Some(number) = slots.position(is_free) else {
+                break;
+            };
+            server.serial += 1;
+            let serial = server.serial;
+            server.lent[number] = Some((serial, ahead));
+            self.slots[number].lend(serial, ahead);
+            let mut at = number * PLACE;
+            let begin = at;
+            for range in read {
+                let bytes: Vec<u8> = (range.pos..range.pos + range.len)
+                    .map(|pos| byte(server.version, range.rank, pos))
+                    .collect();
+                self.pool.write(at, &bytes);
+                at += bytes.len();
+                server.bytes[usize::from(ahead)] += range.len;
+            }
+            self.slots[number].arrive(u32::try_from(at - begin).unwrap());
+            landings.push(Landing {
+                slot: u16::try_from(number).unwrap(),
+                at: u32::try_from(begin).unwrap(),
+                serial,
+            });
+        }
+        Ok(landings)
+    }
+    fn arrive(
+        &self,
+        landing: Landing,
+        part: Range<usize>,
+        show: &mut dyn FnMut(usize, Window),
+    ) -> Result<(), Errno> {
+        let place = self.pool.part(landing.at as usize + part.start, part.len());
+        show(part.start, place.unwrap());
+        Ok(())
+    }
+    fn slot(&self, landing: Landing) -> Option<&LandingSlot> {
+        self.slots.get(usize::from(landing.slot))
+    }
+    fn is_left_behind(&self) -> bool {
+        false
+    }
+    fn publish(&self, _: Ino) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn append(&self, _: Ino, _: u64, _: Option<u64>) -> Result<u64, Errno> {
+        unreachable!("nothing is written")
+    }
+    fn audits(&self) -> bool {
+        false
+    }
+    fn audit(&self, _: Ino, _: u64, _: u64) -> Result<(), Errno> {
+        unreachable!("nothing is audited")
+    }
+    fn push(&self, _: &Record) -> Result<(), Errno> {
+        unreachable!("nothing is written")
+    }
+    fn note(&self, _: Note) {}
+    fn slabs(&self) -> &SlabMap {
+        &self.slabs
+    }
+    fn count(&self, _: Counter, _: u64) {}
+}
+
+fn vnode() -> Vnode {
+    let vnode = Vnode::new();
+    vnode.open(INO);
+    vnode
+}
+
+#[test]
+fn a_sequential_reader_waits_for_its_first_reads_only() {
+    for step in [4 << 10, 100_000, 1 << 20, 3 << 20] {
+        let (far, vnode) = (Far::new(), vnode());
+        for at in (0..SIZE).step_by(step) {
+            far.read(&vnode, at, step);
+        }
+        let server = far.server.borrow();
+        assert_eq!(server.bytes[0] + server.bytes[1], SIZE, "each byte once");
+        assert_eq!(server.bytes[0], 2 * step as u64, "steps of {step}");
+        assert!(server.requests < 14, "{} requests", server.requests);
+        assert_eq!(far.in_use(), 0, "used up");
+    }
+}
+
+#[test]
+fn several_sequences_are_followed_and_random_reads_fetch_nothing_ahead() {
+    let (far, vnode) = (Far::new(), vnode());
+    for at in (0..SIZE / 4).step_by(1 << 16) {
+        for part in 0..4 {
+            far.read(&vnode, part * SIZE / 4 + at, 1 << 16);
+        }
+    }
+    assert_eq!(far.server.borrow().bytes[0], 8 << 16);
+    let ahead = far.server.borrow().bytes[1];
+    for i in 0..200 {
+        far.read(&vnode, i * 7_919_993 % SIZE, 5000);
+    }
+    assert_eq!(far.server.borrow().bytes[1], ahead);
+}
+
+#[test]
+fn a_closed_file_holds_nothing() {
+    let (far, vnode) = (Far::new(), vnode());
+    for at in (0..8 << 20).step_by(1 << 20) {
+        far.read(&vnode, at, 1 << 20);
+    }
+    assert!(far.in_use() > 0);
+    vnode.detach(&far).unwrap();
+    assert_eq!(far.in_use(), 0);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Goes on with one of the readers.
+    On(usize, usize),
+    Seek(usize, u64),
+    Overwrite,
+    TakeBack,
+    Refuse(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => (0..6_usize, 1..1_500_000_usize).prop_map(|(who, len)| Step::On(who, len)),
+        3 => (0..6_usize, 0..SIZE).prop_map(|(who, at)| Step::Seek(who, at)),
+        1 => Just(Step::Overwrite),
+        1 => Just(Step::TakeBack),
+        1 => any::<bool>().prop_map(Step::Refuse),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever is fetched ahead, refused, taken back or made old: reads are as of now.
+    #[test]
+    fn reads_are_never_of_before(steps in proptest::collection::vec(step(), 1..80)) {
+        let (far, vnode) = (Far::new(), vnode());
+        let mut readers = [0; 6];
+        for step in steps {
+            match step {
+                Step::On(who, len) => {
+                    far.read(&vnode, readers[who], len);
+                    readers[who] += len as u64;
+                }
+                Step::Seek(who, at) => readers[who] = at,
+                Step::Overwrite => far.overwrite(),
+                Step::TakeBack => far.take_back(),
+                Step::Refuse(refuses) => far.server.borrow_mut().refuses = refuses,
+            }
+        }
+        vnode.detach(&far).unwrap();
+        prop_assert_eq!(far.in_use(), 0);
+    }
+}
