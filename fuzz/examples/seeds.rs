@@ -530,6 +530,7 @@ fn texts() {
         rank: Rank(rank),
         host: format!("n{rank}"),
         address: ([10, 0, 0, 1], 4000 + rank).into(),
+        endpoint: None,
     };
     let id = InstanceId([7; 16]);
     let roster = Roster::new(id, vec![member(0), member(1)]).expect("a valid roster");
