@@ -273,6 +273,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
         uid: 0,
         gid: 0,
         exclusive: true,
+        write: true,
         path: Some(b"/d/a".to_vec()),
     };
     vec![
@@ -283,6 +284,15 @@ fn peer_requests() -> Vec<Vec<u8>> {
             dir,
             name: name.clone(),
         }),
+        peer::request(peer::FindToKeep {
+            dir,
+            name: name.clone(),
+        }),
+        peer::request(peer::DropEntry {
+            dir,
+            name: name.clone(),
+        }),
+        peer::request(peer::Passage { dir }),
         peer::request(peer::Enrol { dir }),
         peer::request(peer::Enrolled { dir }),
         peer::request(peer::Part { dir }),
@@ -594,6 +604,11 @@ fn texts() {
     let downs = [
         Down::Roster(roster),
         Down::Stop,
+        Down::Work(weir_cli::launch::errand::Errand {
+            address: "10.0.0.1:4000".parse().unwrap(),
+            run: weir_core::roster::InstanceId([3; 16]),
+            secret: weir_core::roster::Secret::new([4; 32]),
+        }),
         Down::Look(1),
         Down::Answer(1, vec![]),
         Down::Farewell(None),

@@ -228,9 +228,24 @@ impl<'a> Model<'a> {
         let mut askers = self.tasks();
         let find = |model: &Model<'_>, task: u64| {
             let file = model.file_of(task);
-            let op = peer::Find {
+            let op = peer::FindToKeep {
                 dir: ROOT,
                 name: file.name.clone(),
+            };
+            small(file.ino.rank(), peer::request(op).len())
+        };
+        let make = |model: &Model<'_>, task: u64| {
+            let file = model.file_of(task);
+            let op = peer::Make {
+                dir: ROOT,
+                name: file.name.clone(),
+                what: peer::What::File,
+                mode: 0o644,
+                uid: 0,
+                gid: 0,
+                exclusive: false,
+                write: true,
+                path: None,
             };
             small(file.ino.rank(), peer::request(op).len())
         };
@@ -258,13 +273,9 @@ impl<'a> Model<'a> {
                 .map(|task| when(task).into_iter().collect())
                 .collect::<Vec<Vec<Message>>>()
         };
-        // The first of each file looks for the name, and makes it.
-        let found = each(self, &|task| {
-            (firsts.contains(&task) && foreign(self, task)).then(|| find(self, task))
-        });
-        self.step("find", &mut askers, &found);
+        // The first of each file makes it.
         let made = each(self, &|task| {
-            firsts.contains(&task).then(|| find(self, task))
+            firsts.contains(&task).then(|| make(self, task))
         });
         self.step("make", &mut askers, &made);
         // The others open when it is there (MPI_File_open lets rank 0 go first).
@@ -275,14 +286,19 @@ impl<'a> Model<'a> {
             }
         }
         let other = |model: &Model<'_>, task: u64| !firsts.contains(&task) && foreign(model, task);
-        let found = each(self, &|task| other(self, task).then(|| find(self, task)));
-        self.step("find", &mut askers, &found);
         let held = each(self, &|task| other(self, task).then(|| hold(self, task)));
-        self.step("hold", &mut askers, &held);
         if creating {
-            // Attaching asks for the size once more.
-            self.step("hold", &mut askers, &held);
+            // What would make the file holds the one that is there. Attaching asks for its size
+            // once more.
+            let found = each(self, &|task| {
+                (!firsts.contains(&task)).then(|| make(self, task))
+            });
+            self.step("make", &mut askers, &found);
+        } else {
+            let found = each(self, &|task| other(self, task).then(|| find(self, task)));
+            self.step("find", &mut askers, &found);
         }
+        self.step("hold", &mut askers, &held);
         self.end(name, &askers);
     }
 

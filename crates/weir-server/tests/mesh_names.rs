@@ -111,6 +111,126 @@ fn what_one_server_makes_all_see() {
     assert!(tree(&mut mesh, 2).is_empty());
 }
 
+fn find(dir: Ino, name: &str) -> proto::Find {
+    let name = name.into();
+    proto::Find { dir, name }
+}
+
+#[test]
+fn a_directory_is_looked_for_once_a_server() {
+    let mut mesh = Mesh::new(4, 3);
+    let dir = mesh.call(0, mkdir(ROOT, "d")).unwrap();
+    for round in 0..3 {
+        let before = mesh.sent.get();
+        for rank in 0..4 {
+            let found = mesh.call(rank, find(ROOT, "d")).unwrap().unwrap();
+            assert_eq!((found.ino, found.kind), (dir, FileType::Dir));
+        }
+        let asked = mesh.sent.get() - before;
+        assert_eq!(asked, if round == 0 { 3 } else { 0 });
+    }
+    // Files and free names are asked for each time.
+    mesh.call(0, create(ROOT, "f")).unwrap();
+    for name in ["f", "none"] {
+        for _ in 0..2 {
+            let before = mesh.sent.get();
+            for rank in 0..4 {
+                mesh.call(rank, find(ROOT, name)).unwrap();
+            }
+            assert_eq!(mesh.sent.get() - before, 3, "{name}");
+        }
+    }
+    // One that is gone is asked again, and tells nothing that is not so any more.
+    let home = (0..4).find(|rank| {
+        let before = mesh.sent.get();
+        mesh.call(*rank, find(ROOT, "none")).unwrap();
+        mesh.sent.get() == before
+    });
+    assert!(home.is_some());
+    for rank in 0..4 {
+        for gone in 0..4 {
+            mesh.server(rank).peer_gone(weir_core::types::Rank(gone));
+        }
+    }
+    let before = mesh.sent.get();
+    for rank in 0..4 {
+        assert!(mesh.call(rank, find(ROOT, "d")).unwrap().is_some());
+    }
+    assert_eq!(mesh.sent.get() - before, 3);
+}
+
+#[test]
+fn what_became_of_a_directory_all_see_at_once() {
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+    for seed in 0..40 {
+        let mut mesh = Mesh::new(4, seed);
+        let dice = Dice::new(1000 + seed);
+        let mut parents = vec![ROOT];
+        for rank in 0..2 {
+            parents.push(mesh.call(rank, mkdir(ROOT, &format!("p{rank}"))).unwrap());
+        }
+        let mut truth: BTreeMap<(Ino, &str), Ino> = BTreeMap::new();
+        let pick = |most: usize| usize::try_from(dice.roll(most as u64)).unwrap() % most;
+        for _ in 0..60 {
+            // Somebody always looks; it meets the change before, in the middle or after.
+            for rank in 0..4 {
+                let (dir, name) = (parents[pick(3)], NAMES[pick(4)]);
+                let asked = mesh.ask(rank, find(dir, name));
+                let look = async move {
+                    let _ = asked.await;
+                };
+                mesh.pool.spawner().spawn_local(look).unwrap();
+            }
+            let (rank, dir, name) = (pick(4), parents[pick(3)], NAMES[pick(4)]);
+            let (new_parent, new_name) = (parents[pick(3)], NAMES[pick(4)]);
+            match pick(4) {
+                0 => {
+                    if let Ok(made) = mesh.call(rank, mkdir(dir, name)) {
+                        truth.insert((dir, name), made);
+                    }
+                }
+                1 => {
+                    let op = proto::Rmdir {
+                        parent: dir,
+                        name: name.into(),
+                    };
+                    if mesh.call(rank, op).is_ok() {
+                        truth.remove(&(dir, name));
+                    }
+                }
+                exchange => {
+                    let flags = if exchange == 2 { 2 } else { 0 };
+                    let op = proto::Rename {
+                        parent: dir,
+                        name: name.into(),
+                        new_parent,
+                        new_name: new_name.into(),
+                        flags,
+                    };
+                    if mesh.call(rank, op).is_ok() && (dir, name) != (new_parent, new_name) {
+                        let old = truth.remove(&(new_parent, new_name));
+                        let moved = truth.remove(&(dir, name)).unwrap();
+                        truth.insert((new_parent, new_name), moved);
+                        if flags == 2 {
+                            truth.insert((dir, name), old.unwrap());
+                        }
+                    }
+                }
+            }
+            for rank in 0..4 {
+                for dir in &parents {
+                    for name in NAMES {
+                        let found = mesh.call(rank, find(*dir, name)).unwrap();
+                        let expected = truth.get(&(*dir, name)).copied();
+                        let found = found.map(|child| child.ino);
+                        assert_eq!(found, expected, "seed {seed}, {name} at {rank}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn paths_and_dates_of_directories_come_from_wherever_they_are() {
     let mut mesh = Mesh::new(3, 2);

@@ -152,6 +152,11 @@ impl<'f> Process<'f> {
             attach: true,
         };
         let made = self.call(op)?;
+        if !made.new && made.held {
+            // By its number in this node's table, which others do not know.
+            let attr = self.settled(|| self.site.names.attr(made.ino))?;
+            return Ok((attr.ok_or(Errno::NOENT)?.home, None));
+        }
         if !made.new {
             return Ok((made.ino, None));
         }

@@ -27,6 +27,10 @@ pub trait Names {
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno>;
     /// The attributes; `None`: it is gone.
     fn attr(&self, ino: Ino) -> Result<Option<Attr>, Errno>;
+    /// Kind, mode and owner of a directory, which may cost less; `None`: it is gone.
+    fn passage(&self, dir: Ino) -> Result<Option<Attr>, Errno> {
+        self.attr(dir)
+    }
     /// The target of a symbolic link; ENOENT: it is gone.
     fn target(&self, ino: Ino, out: &mut [u8; SYMLINK_MAX]) -> Result<usize, Errno>;
 }
@@ -94,6 +98,8 @@ pub struct Walk<'a, N> {
     pub prefix: &'a Prefix,
     /// Who walks.
     pub who: &'a Credentials,
+    /// Whether the last component is looked up; else it is told as a name that is free.
+    pub to_the_end: bool,
 }
 
 impl<N: Names> Walk<'_, N> {
@@ -173,6 +179,14 @@ impl<N: Names> Walk<'_, N> {
         self.check_search(state.dir)?;
         let behind = &state.path[at..];
         let (last, slash) = (split(behind).is_none(), !behind.is_empty());
+        if last && !self.to_the_end {
+            return Ok(Some(Place::Name {
+                parent: state.dir,
+                name: *name,
+                found: None,
+                slash,
+            }));
+        }
         let found = self.names.lookup(state.dir, name.bytes())?;
         match found {
             Some((link, FileType::Symlink)) if follow || slash => self.step_over(state, link, at),
@@ -232,7 +246,7 @@ impl<N: Names> Walk<'_, N> {
     }
 
     fn check_dir(&self, dir: Ino) -> Result<(), Errno> {
-        let attr = self.names.attr(dir)?.ok_or(Errno::NOENT)?;
+        let attr = self.names.passage(dir)?.ok_or(Errno::NOENT)?;
         match attr.file_type() {
             FileType::Dir => Ok(()),
             _ => Err(Errno::NOTDIR),
@@ -243,7 +257,7 @@ impl<N: Names> Walk<'_, N> {
         if self.who.uid == 0 {
             return Ok(());
         }
-        let attr = self.names.attr(dir)?.ok_or(Errno::NOENT)?;
+        let attr = self.names.passage(dir)?.ok_or(Errno::NOENT)?;
         self.who.check(&attr, EXECUTE)
     }
 }

@@ -101,6 +101,7 @@ fn walk_as(t: &Table, path: &str, follow: bool, uid: u32) -> Result<Place, Errno
         ..Credentials::default()
     };
     let walk = Walk {
+        to_the_end: true,
         names: t,
         prefix: &prefix,
         who: &who,

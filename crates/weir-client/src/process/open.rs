@@ -13,7 +13,7 @@ use weir_core::names::{Attr, FileType, Lamination};
 use weir_core::node::ofd::BATCH;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::Note;
-use weir_core::proto::{Create, Hold, OfdBatch, Truncate};
+use weir_core::proto::{Create, Created, Hold, OfdBatch, Truncate};
 use weir_core::types::Ino;
 
 use super::place::{done, ours, Found, Spot};
@@ -21,8 +21,8 @@ use super::share::Whose;
 use super::table::{self, Handle};
 use super::{outside, Outcome, Process};
 use crate::kernel::{self, Fd};
-use crate::path::access;
 use crate::path::walk::Names;
+use crate::path::{access, Name, Place};
 
 /// Flags of open(2) with the numbers that this architecture gives them.
 #[allow(clippy::cast_possible_wrap)] // flags
@@ -51,6 +51,8 @@ struct Target {
     kind: FileType,
     /// The file was made by this very call: its mode does not bar its maker.
     new: bool,
+    /// The file's server knows that it is open here.
+    held: bool,
     /// Where its maker may write already.
     attached: Option<weir_core::proto::Attached>,
 }
@@ -92,6 +94,9 @@ impl Process {
             let attr = done!(self.attr(ino));
             return Some(Ok(Way::Ours(Target::existing(ino, attr.file_type()))));
         }
+        if let Some(target) = ours!(self.create_at_once(dirfd, path, flags, mode)) {
+            return Some(Ok(Way::Ours(target)));
+        }
         for _ in 0..TRIES {
             match ours!(self.spot(dirfd, path, follow)) {
                 Spot::Outside(path) => return Some(Ok(Way::Outside(path))),
@@ -104,23 +109,10 @@ impl Process {
                 } => return Some(Ok(Way::Ours(Target::existing(ino, kind)))),
                 Spot::Name { parent, name, .. } => {
                     done!(self.check_parent(parent));
-                    let op = Create {
-                        parent,
-                        name: name.to_vec(),
-                        mode: mode & 0o7777 & !self.umask.load(Ordering::Relaxed),
-                        uid: self.who().uid,
-                        gid: self.who().gid,
-                        exclusive,
-                        attach: flags & O_ACCMODE != 0,
-                    };
+                    let op = self.create_op(parent, &name, flags, mode);
                     let made = done!(done!(self.session()).call(op));
                     if made.new {
-                        return Some(Ok(Way::Ours(Target {
-                            ino: made.ino,
-                            kind: FileType::File,
-                            new: true,
-                            attached: made.attached,
-                        })));
+                        return Some(Ok(Way::Ours(Target::made(&made))));
                     }
                     // Another was faster: look what it made, it may be a link.
                 }
@@ -129,9 +121,56 @@ impl Process {
         Some(Err(Errno::IO))
     }
 
+    /// Of several servers, asks the one that has the name, once, to make the file or to hold the
+    /// one that is there. `None`: it is more than that, and is to be looked at step by step.
+    fn create_at_once(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+        flags: i32,
+        mode: u32,
+    ) -> Outcome<Option<Target>> {
+        // What is only cut is not held as what is written is.
+        let only_cut = flags & O_ACCMODE == 0 && flags & O_TRUNC != 0;
+        if only_cut || done!(self.node()).several().is_none() {
+            return Some(Ok(None));
+        }
+        let Place::Name {
+            parent,
+            name,
+            slash: false,
+            ..
+        } = ours!(self.last_name(dirfd, path))
+        else {
+            return Some(Ok(None));
+        };
+        if self.who().uid != 0 && self.check_parent(parent).is_err() {
+            return Some(Ok(None));
+        }
+        let op = self.create_op(parent, &name, flags, mode);
+        Some(match done!(self.session()).call(op) {
+            Ok(made) => Ok((made.new || made.held).then(|| Target::made(&made))),
+            // The directory is gone.
+            Err(Errno::STALE) => Err(Errno::NOENT),
+            Err(error) => Err(error),
+        })
+    }
+
+    fn create_op(&self, parent: Ino, name: &Name, flags: i32, mode: u32) -> Create {
+        Create {
+            parent,
+            name: name.to_vec(),
+            mode: mode & 0o7777 & !self.umask.load(Ordering::Relaxed),
+            uid: self.who().uid,
+            gid: self.who().gid,
+            exclusive: flags & O_EXCL != 0,
+            attach: flags & O_ACCMODE != 0,
+        }
+    }
+
     /// Whether names may be made and removed in a directory.
     pub(super) fn check_parent(&'static self, parent: Ino) -> Result<(), Errno> {
-        let attr = self.view()?.attr(parent)?.ok_or(Errno::NOENT)?;
+        let attr = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
         self.who().check(&attr, access::WRITE | access::EXECUTE)
     }
 
@@ -168,7 +207,7 @@ impl Process {
     /// several servers, another one may have to be told that the file is open here.
     fn attr_to_open(&'static self, target: &Target, flags: i32) -> Result<Attr, Errno> {
         let several = self.node()?.several().is_some();
-        if several && target.kind == FileType::File && !target.new {
+        if several && target.kind == FileType::File && !target.held {
             let held = self.session()?.call(Hold {
                 ino: target.ino,
                 write: writes(flags),
@@ -299,7 +338,18 @@ impl Target {
             ino,
             kind,
             new: false,
+            held: false,
             attached: None,
+        }
+    }
+
+    fn made(made: &Created) -> Target {
+        Target {
+            ino: made.ino,
+            kind: FileType::File,
+            new: made.new,
+            held: made.held,
+            attached: made.attached,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use rustix::io::Errno;
 use weir_core::names::{Attr, FileType, NamesView, ViewError, ROOT_INDEX, SYMLINK_MAX};
 use weir_core::placement::home_of_entry;
-use weir_core::proto::{Find, GetAttr, Lease, PathOf, Ping, Readlink};
+use weir_core::proto::{Find, GetAttr, Lease, Passage, PathOf, Ping, Readlink};
 use weir_core::types::{Ino, Rank};
 
 use super::start::Instance;
@@ -177,6 +177,17 @@ impl Names for View {
         self.settled(|names| names.attr(ino))
     }
 
+    fn passage(&self, dir: Ino) -> Result<Option<Attr>, Errno> {
+        if !self.is_elsewhere(dir) {
+            return self.settled(|names| names.attr(dir));
+        }
+        match self.process.session()?.call(Passage { ino: dir }) {
+            Ok(attr) => Ok(Some(attr)),
+            Err(Errno::STALE | Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn target(&self, ino: Ino, out: &mut [u8; SYMLINK_MAX]) -> Result<usize, Errno> {
         if self.is_elsewhere(ino) {
             let target = self.process.session()?.call(Readlink { ino })?;
@@ -284,6 +295,21 @@ impl Process {
 
     /// Where a path leads, if it is weir's.
     pub(super) fn place(&'static self, dirfd: Fd, path: &[u8], follow: bool) -> Outcome<Place> {
+        self.walk(dirfd, path, follow, true)
+    }
+
+    /// The name that a path ends in, without looking whether something has it.
+    pub(super) fn last_name(&'static self, dirfd: Fd, path: &[u8]) -> Outcome<Place> {
+        self.walk(dirfd, path, false, false)
+    }
+
+    fn walk(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+        follow: bool,
+        to_the_end: bool,
+    ) -> Outcome<Place> {
         let (start, rest) = ours!(self.begin(dirfd, path));
         let instance = self.instance.get()?;
         let view = done!(self.view());
@@ -291,6 +317,7 @@ impl Process {
             names: &view,
             prefix: &instance.prefix,
             who: self.who(),
+            to_the_end,
         };
         Some(walk.walk(start, &rest, follow))
     }

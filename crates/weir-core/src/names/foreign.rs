@@ -55,6 +55,13 @@ impl<'a> Shard<'a> {
         self.foreign.contains_key(&dir)
     }
 
+    /// What a directory's stand-in here says of its kind, mode and owner.
+    pub fn passage(&self, dir: Ino) -> Option<Attr> {
+        let index = *self.foreign.get(&dir)?;
+        let attr = self.attr(self.ino_at(index)).ok()?;
+        Some(Attr { ino: dir, ..attr })
+    }
+
     /// Lets this table's own root, which is nobody's at a rank other than 0, stand in for
     /// the root of all.
     pub fn stand_in_for_root(&mut self, root: Ino) {

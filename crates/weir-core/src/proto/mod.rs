@@ -468,6 +468,13 @@ operations! {
         ino: Ino,
     } -> Attr;
 
+    /// What walking needs to know of a directory: its kind, mode and owner. Its times, size and
+    /// number of links are not to be believed, nor its parent.
+    passage: Passage {
+        /// The directory, by its number in this node's table or its own.
+        ino: Ino,
+    } -> Attr;
+
     /// The target of a symbolic link.
     readlink: Readlink {
         /// The link.
@@ -580,6 +587,9 @@ pub struct Created {
     pub ino: Ino,
     /// Whether it is new.
     pub new: bool,
+    /// Whether it is held for the asker as [`Hold`] does: a file, new or found, which needs no
+    /// other look. Else the caller looks what it is.
+    pub held: bool,
     /// Where to write, if it is new and `attach` was set.
     pub attached: Option<Attached>,
 }

@@ -67,8 +67,31 @@ peer_operations! {
         name: Vec<u8>,
     } -> Option<Child>;
 
+    /// The same, and if it is a directory the asker may believe it until [`DropEntry`].
+    find_to_keep: FindToKeep {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+    } -> Kept;
+
+    /// An entry is to change that the asked server may have kept.
+    drop_entry: DropEntry {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+    } -> ();
+
+    /// Kind, mode and owner of a directory. At its home.
+    passage: Passage {
+        /// The directory.
+        dir: Ino,
+    } -> Attr;
+
     /// Makes a file, directory or link and its name. At the entry's home, which becomes
-    /// the inode's. If the name is taken and `exclusive` is not set: what has it.
+    /// the inode's. If the name is taken and `exclusive` is not set: what has it, which, if it
+    /// is a file of that server, is held for the asker.
     make: Make {
         /// The directory.
         dir: Ino,
@@ -84,6 +107,8 @@ peer_operations! {
         gid: u32,
         /// Refuse if the name is taken.
         exclusive: bool,
+        /// A file that is found is held for writing.
+        write: bool,
         /// Its path, if there may be rules about it.
         path: Option<Vec<u8>>,
     } -> Made;
@@ -512,8 +537,19 @@ pub enum What {
 pub struct Made {
     /// What has the name.
     pub child: Child,
-    /// Its attributes, if it is new.
-    pub new: Option<Attr>,
+    /// Whether it is new.
+    pub new: bool,
+    /// Its attributes, if it is new or held.
+    pub attr: Option<Attr>,
+}
+
+/// What [`FindToKeep`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Kept {
+    /// What has the name.
+    pub child: Option<Child>,
+    /// Whether it may be kept.
+    pub may_keep: bool,
 }
 
 /// A server's part of a directory.

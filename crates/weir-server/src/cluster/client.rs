@@ -53,6 +53,7 @@ impl<P: Platform> Cluster<P> {
             Request::Sync(op) => encoded(&self.sync(op.ino).await),
             Request::Find(op) => encoded(&self.find_anywhere(op).await),
             Request::GetAttr(op) => encoded(&self.attr_here(op.ino).await),
+            Request::Passage(op) => encoded(&self.passage_here(op.ino).await),
             Request::Readlink(op) => {
                 let ino = op.ino;
                 encoded(&self.call(ino.rank(), peer::Readlink { ino }).await)
@@ -101,6 +102,7 @@ impl<P: Platform> Cluster<P> {
             uid,
             gid,
             exclusive: true,
+            write: false,
             path: None,
         };
         Ok(self.call(home, make).await?.child.ino)
@@ -118,16 +120,18 @@ impl<P: Platform> Cluster<P> {
             uid: op.uid,
             gid: op.gid,
             exclusive: op.exclusive,
+            write: op.attach,
             path,
         };
         let made = self.call(home, make).await?;
-        if made.new.is_some() && made.child.ino.rank() == self.rank() {
+        if made.new && made.child.ino.rank() == self.rank() {
             self.add_writer(made.child.ino, self.rank()).await;
         }
-        let Some(attr) = made.new else {
+        let Some(attr) = made.attr else {
             return Ok(Created {
                 ino: made.child.ino,
                 new: false,
+                held: false,
                 attached: None,
             });
         };
@@ -136,12 +140,15 @@ impl<P: Platform> Cluster<P> {
             false => self.stand_in_for(&attr)?.ino,
         };
         let attached = match from {
-            Caller::Client(id) if op.attach => Some(self.node(|node| node.attach_client(id, ino))?),
+            Caller::Client(id) if op.attach && made.new => {
+                Some(self.node(|node| node.attach_client(id, ino))?)
+            }
             _ => None,
         };
         Ok(Created {
             ino,
-            new: true,
+            new: made.new,
+            held: true,
             attached,
         })
     }
@@ -200,12 +207,6 @@ impl<P: Platform> Cluster<P> {
         let attached = self.node(|node| node.attach_client(id, local))?;
         self.attached_here(ino, local);
         Ok(attached)
-    }
-
-    async fn find_anywhere(&self, op: proto::Find) -> Result<Option<proto::Child>, FsError> {
-        let (dir, name) = (self.global(op.dir), op.name);
-        let home = self.home_of(dir, &name);
-        self.call(home, peer::Find { dir, name }).await
     }
 
     async fn lookup(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {

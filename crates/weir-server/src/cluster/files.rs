@@ -114,6 +114,19 @@ impl<P: Platform> Cluster<P> {
         self.stand_in_for(&attr)
     }
 
+    /// A file of this server is open at `from`.
+    pub(super) async fn hold_for(
+        &self,
+        from: Rank,
+        ino: Ino,
+        write: bool,
+    ) -> Result<Attr, FsError> {
+        if write {
+            self.add_writer(ino, from).await;
+        }
+        self.hold(from, ino)
+    }
+
     /// A stand-in for the file of `attr`, new or old; the attributes as seen here.
     pub(super) fn stand_in_for(&self, attr: &Attr) -> Result<Attr, FsError> {
         let now_ns = self.now_ns();

@@ -7,12 +7,12 @@ use weir_core::extent::Run;
 use weir_core::names::{Attr, FileType};
 use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
-    Append, Assign, Audit, Back, Bury, Cut, DeadOwners, DropLocks, Enrol, Enrolled, Erase, Fetch,
-    Find, Flush, Forget, Freed, GetAttr, Handler, Hold, Laminate, Laminated, Lease, Link, List,
-    Lock, LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir,
-    Published, Pull, Put, Readlink, Recall, Release, Relink, Retire, Rmdir, Runs, Seal, SetAttr,
-    Settled, ShareAppends, Status, Stop, TestLock, Truncate, Unlink, UnlockMoves, UnlockName,
-    UnseenHere, Whereabouts,
+    Append, Assign, Audit, Back, Bury, Cut, DeadOwners, DropEntry, DropLocks, Enrol, Enrolled,
+    Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Handler, Hold, Kept, Laminate,
+    Laminated, Lease, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark,
+    Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall, Release, Relink,
+    Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends, Status, Stop, TestLock, Truncate,
+    Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
@@ -51,6 +51,20 @@ impl<P: Platform> Asked<'_, P> {
 impl<P: Platform> Handler for Asked<'_, P> {
     async fn find(&self, _: Rank, op: Find) -> Result<Option<Child>, FsError> {
         self.counted("find").find(op).await
+    }
+
+    async fn find_to_keep(&self, from: Rank, op: FindToKeep) -> Result<Kept, FsError> {
+        self.counted("find").find_to_keep(from, op).await
+    }
+
+    async fn drop_entry(&self, _: Rank, op: DropEntry) -> Result<(), FsError> {
+        self.counted("drop_entry").drop_entry(&(op.dir, op.name));
+        Ok(())
+    }
+
+    async fn passage(&self, _: Rank, op: Passage) -> Result<Attr, FsError> {
+        self.at_home(op.dir)?;
+        self.counted("passage").node(|node| node.attr_of(op.dir))
     }
 
     async fn make(&self, from: Rank, op: Make) -> Result<Made, FsError> {
@@ -179,10 +193,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
     async fn hold(&self, from: Rank, op: Hold) -> Result<Attr, FsError> {
         self.at_home(op.ino)?;
         let cluster = self.counted("hold");
-        if op.write {
-            cluster.add_writer(op.ino, from).await;
-        }
-        cluster.hold(from, op.ino)
+        cluster.hold_for(from, op.ino, op.write).await
     }
 
     async fn release(&self, from: Rank, op: Release) -> Result<(), FsError> {

@@ -16,6 +16,7 @@
 //! | --- | --- |
 //! | `keyed` | locks that tasks wait for |
 //! | `names`, `rename`, `dirs` | entries, links, directories of several servers |
+//! | `entries` | names of directories that are kept where they were asked for |
 //! | `files` | stand-ins, who holds and leases a file, sizes |
 //! | `publish`, `locate` | extents: making them known, finding them |
 //! | `fetch`, `pool` | bytes of other nodes, and where they arrive |
@@ -29,6 +30,7 @@ mod append;
 mod audit;
 mod client;
 mod dirs;
+mod entries;
 mod fetch;
 mod files;
 mod gone;
@@ -139,6 +141,7 @@ struct Inner<P: Platform + 'static> {
     publishing_here: Keyed<Ino>,
     leaving: gone::Leaving,
     dirs: RefCell<dirs::Dirs>,
+    entries: RefCell<entries::Entries>,
     files: RefCell<files::Files>,
     shards: RefCell<publish::Shards>,
     maps: RefCell<BTreeMap<Ino, locate::Map>>,
@@ -192,6 +195,7 @@ impl<P: Platform> Cluster<P> {
                 publishing_here: Keyed::default(),
                 leaving: gone::Leaving::default(),
                 dirs: RefCell::new(dirs::Dirs::new(rank, servers)),
+                entries: RefCell::default(),
                 files: RefCell::default(),
                 shards: RefCell::default(),
                 maps: RefCell::default(),
@@ -267,6 +271,7 @@ impl<P: Platform> Cluster<P> {
         self.inner.names.drop_rank(rank);
         self.inner.moves.drop_rank(rank);
         self.forget_holder(rank);
+        self.forget_entries(rank);
         self.drop_locks_of(rank);
         // It cannot recall what it leased to this one.
         for ino in self.stand_ins_of(rank) {

@@ -24,11 +24,19 @@ impl<P: Platform> Cluster<P> {
         let key = (op.dir, op.name.clone());
         let _name = self.inner.names.hold(key, self.token()).await;
         if let Some(child) = self.node(|node| node.find_child(op.dir, &op.name))? {
-            return if op.exclusive {
-                Err(FsError::Exists)
-            } else {
-                Ok(Made { child, new: None })
+            if op.exclusive {
+                return Err(FsError::Exists);
+            }
+            let is_file = child.kind == FileType::File && matches!(op.what, What::File);
+            let attr = match is_file && child.ino.rank() == self.rank() {
+                true => Some(self.hold_for(from, child.ino, op.write).await?),
+                false => None,
             };
+            return Ok(Made {
+                child,
+                new: false,
+                attr,
+            });
         }
         let ino = loop {
             match self.try_make(&op).await {
@@ -55,7 +63,8 @@ impl<P: Platform> Cluster<P> {
         let kind = attr.file_type();
         Ok(Made {
             child: Child { ino, kind },
-            new: Some(attr),
+            new: true,
+            attr: Some(attr),
         })
     }
 
@@ -103,6 +112,7 @@ impl<P: Platform> Cluster<P> {
             Ok(()) | Err(FsError::Stale) => {}
             Err(error) => return Err(error),
         }
+        self.recall_entry(op.dir, &op.name).await;
         self.node(|node| node.withdraw(op.dir, &op.name)).map(drop)
     }
 

@@ -299,6 +299,7 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::Stale);
         }
         let (dir, name) = (key.0, &key.1[..]);
+        self.recall_entry(dir, name).await;
         let found = self.node(|node| node.find_child(dir, name))?;
         match (found, op.child) {
             (None, None) => Ok(()),

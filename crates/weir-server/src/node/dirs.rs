@@ -53,14 +53,17 @@ impl<P: Platform> Node<'_, P> {
                 Ok(Created {
                     ino,
                     new: true,
+                    held: true,
                     attached,
                 })
             }
             Err(FsError::Exists) if !op.exclusive => {
-                let (ino, _) = self.names.lookup(op.parent, &op.name).map_err(refusal)?;
+                let (ino, kind) = self.names.lookup(op.parent, &op.name).map_err(refusal)?;
                 Ok(Created {
                     ino,
                     new: false,
+                    // A server alone holds nothing.
+                    held: kind == FileType::File,
                     attached: None,
                 })
             }

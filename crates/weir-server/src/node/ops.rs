@@ -5,9 +5,9 @@ use weir_core::names::Attr;
 use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, Caller, Child, Create, Created, Entry, Fetch, Find,
     Flock, Flush, FsError, FsStat, GetAttr, HeldLock, Hold, Laminate, Landing, Lease, Lent, Link,
-    Locate, Located, Lookup, Mkdir, OfdBatch, Operations, PathOf, Ping, Publish, Readdir, Readlink,
-    RecordLock, Rename, Rmdir, Seek, Segment, ServerStatus, SetAttr, Statfs, Status, Stop, Symlink,
-    Sync, TestLock, Truncate, Unlink,
+    Locate, Located, Lookup, Mkdir, OfdBatch, Operations, Passage, PathOf, Ping, Publish, Readdir,
+    Readlink, RecordLock, Rename, Rmdir, Seek, Segment, ServerStatus, SetAttr, Statfs, Status,
+    Stop, Symlink, Sync, TestLock, Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -122,6 +122,10 @@ impl<P: Platform> Operations for Node<'_, P> {
 
     fn find(&mut self, _: Caller, op: Find) -> Result<Option<Child>, FsError> {
         self.find_child(op.dir, &op.name)
+    }
+
+    fn passage(&mut self, _: Caller, op: Passage) -> Result<Attr, FsError> {
+        self.attr_of(op.ino)
     }
 
     fn get_attr(&mut self, _: Caller, op: GetAttr) -> Result<Attr, FsError> {

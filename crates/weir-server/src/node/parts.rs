@@ -63,6 +63,10 @@ impl<P: Platform> Node<'_, P> {
         self.names.adopt_dir(dir).map_err(refusal)
     }
 
+    pub(crate) fn passage(&self, dir: Ino) -> Option<Attr> {
+        self.names.passage(dir)
+    }
+
     pub(crate) fn disown_dir(&mut self, dir: Ino) -> Result<(), FsError> {
         self.names.disown_dir(dir).map_err(refusal)
     }

@@ -1,0 +1,138 @@
+//! Names of directories, kept by servers that asked for them: a path is walked without asking
+//! the others for what is before its last component.
+//!
+//! The home of an entry notes who keeps it, and recalls it while it has the name locked, before
+//! the entry changes ([`Cluster::recall_entry`]). Until then the name cannot be asked for again.
+//!
+//! Invariants:
+//! - What a server believes of another's entry is what its home says: a reply that a recall
+//!   overtook is not kept, as the count of recalls shows.
+//! - Who does not answer a recall has lost what it kept: a server that finds another gone, or
+//!   started anew, drops all of that one's entries, and one that is back tells all before it
+//!   changes any.
+//!
+//! Left out: what files and links have as names, which change too often; and that names are
+//! free.
+
+use std::collections::{BTreeSet, HashMap};
+
+use futures_util::future::join_all;
+use weir_core::names::{Attr, FileType};
+use weir_core::proto::peer::{self, Kept};
+use weir_core::proto::{self, Child, FsError};
+use weir_core::types::{Ino, Rank};
+
+use super::Cluster;
+use crate::node::Platform;
+
+/// How many entries are kept; then all are asked for again.
+const KNOWN_MOST: usize = 1 << 16;
+/// For how many entries it is noted who keeps them; no others are.
+const NOTED_MOST: usize = 1 << 18;
+
+/// A directory and a name in it.
+pub(super) type Key = (Ino, Vec<u8>);
+
+/// What is kept here, and of this server's entries elsewhere.
+#[derive(Debug, Default)]
+pub struct Entries {
+    known: HashMap<Key, Child>,
+    /// How often something was to be dropped.
+    recalls: u64,
+    kept: HashMap<Key, BTreeSet<Rank>>,
+}
+
+impl<P: Platform> Cluster<P> {
+    /// What a name names, of whatever server.
+    pub(super) async fn find_anywhere(&self, op: proto::Find) -> Result<Option<Child>, FsError> {
+        let (dir, name) = (self.global(op.dir), op.name);
+        let home = self.home_of(dir, &name);
+        if home == self.rank() {
+            return self.call(home, peer::Find { dir, name }).await;
+        }
+        let key = (dir, name.clone());
+        let recalls = {
+            let entries = self.inner.entries.borrow();
+            if let Some(child) = entries.known.get(&key) {
+                return Ok(Some(*child));
+            }
+            entries.recalls
+        };
+        let found = self.call(home, peer::FindToKeep { dir, name }).await?;
+        let mut entries = self.inner.entries.borrow_mut();
+        if let Some(child) = found.child.filter(|_| found.may_keep) {
+            if entries.recalls == recalls {
+                if entries.known.len() >= KNOWN_MOST {
+                    entries.known.clear();
+                }
+                entries.known.insert(key, child);
+            }
+        }
+        Ok(found.child)
+    }
+
+    /// At the entry's home.
+    pub(super) async fn find_to_keep(
+        &self,
+        from: Rank,
+        op: peer::FindToKeep,
+    ) -> Result<Kept, FsError> {
+        let (dir, name) = (op.dir, op.name);
+        let key = (dir, name.clone());
+        let child = self.find(peer::Find { dir, name }).await?;
+        let mut entries = self.inner.entries.borrow_mut();
+        let is_dir = child.is_some_and(|child| child.kind == FileType::Dir);
+        let room = entries.kept.len() < NOTED_MOST || entries.kept.contains_key(&key);
+        let may_keep = is_dir && room && from != self.rank();
+        if may_keep {
+            entries.kept.entry(key).or_default().insert(from);
+        }
+        Ok(Kept { child, may_keep })
+    }
+
+    /// Makes others drop an entry of this server, which the caller has locked, before it changes.
+    pub(super) async fn recall_entry(&self, dir: Ino, name: &[u8]) {
+        self.inner.returning.free((), self.token()).await;
+        let key = (dir, name.to_vec());
+        let Some(ranks) = self.inner.entries.borrow_mut().kept.remove(&key) else {
+            return;
+        };
+        let asked = ranks.into_iter().map(|rank| {
+            let (dir, name) = key.clone();
+            self.call(rank, peer::DropEntry { dir, name })
+        });
+        join_all(asked).await;
+    }
+
+    pub(super) fn drop_entry(&self, key: &Key) {
+        let mut entries = self.inner.entries.borrow_mut();
+        entries.recalls += 1;
+        entries.known.remove(key);
+    }
+
+    /// A server is gone or was started anew: nobody recalls what it told, and it keeps nothing.
+    pub(super) fn forget_entries(&self, gone: Rank) {
+        let mut entries = self.inner.entries.borrow_mut();
+        entries.recalls += 1;
+        entries
+            .known
+            .retain(|(dir, name), _| self.home_of(*dir, name) != gone);
+        entries.kept.retain(|_, ranks| {
+            ranks.remove(&gone);
+            !ranks.is_empty()
+        });
+    }
+
+    /// Kind, mode and owner of a directory of whatever server: of one that has entries here it
+    /// is known, since its home tells when they change.
+    pub(super) async fn passage_here(&self, ino: Ino) -> Result<Attr, FsError> {
+        let dir = self.global(ino);
+        if dir.rank() == self.rank() {
+            return self.node(|node| node.attr_of(dir));
+        }
+        if let Some(attr) = self.node(|node| node.passage(dir)) {
+            return Ok(attr);
+        }
+        self.call(dir.rank(), peer::Passage { dir }).await
+    }
+}
