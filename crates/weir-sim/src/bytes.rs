@@ -6,6 +6,10 @@
 //! - was made on its node and had returned before the read began, or
 //! - was published (fsync or close had returned) before the reader opened the file.
 //!
+//! The size is checked by the same reads: what lies inside it must be reached by something that
+//! no cut has certainly undone, and what lies behind it by no write that the reader must see,
+//! unless something may have cut it off.
+//!
 //! Which of two writes is newer is known only where one had ended, and had been published if
 //! they are of two nodes, before the other began. What is not known is not held against
 //! anybody, so whatever this check finds is a fault.
@@ -101,6 +105,41 @@ impl File {
         self.known(a).is_some_and(|known| known < b.span.began)
     }
 
+    /// Whether a reader must see a change, or what is newer.
+    fn is_visible(&self, change: &Change, read: &Read) -> bool {
+        if change.rank == read.rank {
+            change.span.ended < read.span.began
+        } else {
+            self.known(change).is_some_and(|known| known < read.opened)
+        }
+    }
+
+    /// Whether `block` may lie inside the file: something reached beyond it, and was not cut off
+    /// before the read.
+    fn may_be_inside(&self, read: &Read, block: u64) -> bool {
+        let cuts = |at: &Change| at.what == Block::Empty && at.first <= block;
+        let reaches = |change: &Change| match change.what {
+            Block::Empty => change.first > block,
+            _ => change.end > block,
+        };
+        self.changes.iter().filter(|c| reaches(c)).any(|change| {
+            let undone =
+                |cut: &Change| cuts(cut) && cut.span.before(&read.span) && self.older(change, cut);
+            !self.changes.iter().any(undone)
+        })
+    }
+
+    /// A write beyond `block` that the reader must see, if nothing may have cut it off.
+    fn beyond(&self, read: &Read, block: u64) -> Option<&Change> {
+        self.changes.iter().find(|change| {
+            let writes = change.what != Block::Empty && change.end > block;
+            let cut_off = |cut: &Change| {
+                cut.what == Block::Empty && cut.first < change.end && !self.older(cut, change)
+            };
+            writes && self.is_visible(change, read) && !self.changes.iter().any(cut_off)
+        })
+    }
+
     /// A change that a reader who saw `seen` should have seen instead.
     fn missed(&self, read: &Read, block: u64, seen: Block) -> Option<&Change> {
         let touches = |change: &&Change| (change.first..change.end).contains(&block);
@@ -111,12 +150,7 @@ impl File {
             .filter(|change| change.what == seen)
             .collect();
         self.changes.iter().filter(touches).find(|change| {
-            let visible = if change.rank == read.rank {
-                change.span.ended < read.span.began
-            } else {
-                self.known(change).is_some_and(|known| known < read.opened)
-            };
-            visible
+            self.is_visible(change, read)
                 && change.what != seen
                 && sources.iter().all(|source| self.older(source, change))
         })
@@ -132,6 +166,8 @@ pub struct Read {
     pub opened: u64,
     /// When it read.
     pub span: Span,
+    /// The block behind the last that it got: the end of the file, or of what was asked for.
+    pub reached: u64,
 }
 
 /// A change that has begun.
@@ -202,10 +238,17 @@ impl Bytes {
                     Block::Tag(_) if !file.changes.iter().any(of) => {
                         Some("was never written there".to_owned())
                     }
+                    Block::Empty if block < read.reached && !file.may_be_inside(read, block) => {
+                        Some("lies behind the end, where it was cut".to_owned())
+                    }
                     _ => file
                         .missed(read, block, *seen)
                         .map(|missed| format!("is older than {missed:?}")),
                 };
+                let fault = fault.or_else(|| {
+                    let beyond = file.beyond(read, block).filter(|_| block >= read.reached);
+                    beyond.map(|write| format!("lies before the end of {write:?}"))
+                });
                 if let Some(fault) = fault {
                     faults.push(format!("{ino:?} block {block}: {seen:?} {fault}; {read:?}"));
                 }
@@ -230,6 +273,7 @@ mod tests {
             rank: Rank(rank),
             opened,
             span: span(began, began + 1),
+            reached: u64::MAX,
         }
     }
 
@@ -282,7 +326,11 @@ mod tests {
     fn what_was_cut_is_empty_until_it_is_written_again() {
         let mut bytes = story();
         cut(&mut bytes, span(6, 7), 3);
-        bytes.read(FILE, read(2, 8, 9), 2, vec![Block::Tag(1), Block::Empty]);
+        let after = Read {
+            reached: 3,
+            ..read(2, 8, 9)
+        };
+        bytes.read(FILE, after, 2, vec![Block::Tag(1), Block::Empty]);
         assert_eq!(bytes.faults(), [""; 0]);
         bytes.read(FILE, read(2, 8, 9), 3, vec![Block::Tag(1)]);
         assert_eq!(bytes.faults().len(), 1);
@@ -291,6 +339,36 @@ mod tests {
         cut(&mut bytes, span(6, u64::MAX), 0);
         bytes.read(FILE, read(0, 0, 60), 0, vec![Block::Empty, Block::Tag(2)]);
         assert_eq!(bytes.faults(), [""; 0]);
+    }
+
+    #[test]
+    fn a_file_ends_where_it_was_cut_or_written_to() {
+        let short = |read: Read, reached| Read { reached, ..read };
+        let ends = |bytes: &Bytes, read: Read, blocks: usize| {
+            let mut bytes = bytes.clone();
+            bytes.read(FILE, read, 0, vec![Block::Empty; blocks]);
+            let faults = bytes.faults().into_iter();
+            faults.filter(|fault| fault.contains(" lies ")).count()
+        };
+        // Cut to nothing, its end is there.
+        let mut bytes = story();
+        bytes.published(FILE, Rank(0), span(6, 6));
+        cut(&mut bytes, span(7, 8), 0);
+        assert_eq!(ends(&bytes, short(read(2, 9, 9), 0), 2), 0);
+        assert_eq!(ends(&bytes, short(read(2, 9, 9), 1), 2), 1);
+        assert_eq!(ends(&bytes, short(read(2, 0, 7), 1), 1), 0, "meanwhile");
+        // Made longer, or written behind: there are zeros before.
+        let mut longer = bytes.clone();
+        cut(&mut longer, span(10, 11), 5);
+        assert_eq!(ends(&longer, short(read(2, 12, 13), 5), 5), 0);
+        wrote(&mut bytes, span(10, 11), (4, 5), 3);
+        assert_eq!(ends(&bytes, short(read(2, 12, 13), 4), 4), 0);
+        // What was published before the reader opened the file is not behind its end.
+        let mut sparse = Bytes::default();
+        wrote(&mut sparse, span(0, 1), (4, 5), 1);
+        sparse.published(FILE, Rank(0), span(2, 3));
+        assert_eq!(ends(&sparse, short(read(1, 4, 6), 0), 2), 2);
+        assert_eq!(ends(&sparse, short(read(1, 1, 6), 0), 2), 0);
     }
 
     #[test]

@@ -290,6 +290,7 @@ impl Actor<'_> {
         let began = self.begin();
         let mut bytes = vec![0xEE; usize::try_from(count * BLOCK).expect("few")];
         let result = self.process.read(file, first * BLOCK, &mut bytes);
+        let got = result.as_ref().map_or(0, |n| *n as u64);
         let blocks = result.map(|n| {
             let (size, rest) = bytes.split_at_mut(n);
             rest.fill(0);
@@ -314,6 +315,7 @@ impl Actor<'_> {
                 began: began.0,
                 ended,
             },
+            reached: first + got.div_ceil(BLOCK),
         };
         let mut note = self.record.bytes.borrow_mut();
         note.read(file.home, read, first, blocks.clone());
