@@ -374,7 +374,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
             to: 64,
         }),
         peer::request(peer::Truncate { ino, size: 100 }),
-        peer::request(peer::Cut { ino, size: 10 }),
+        peer::request(peer::Cut { ino, size: 10, number: 3 }),
         peer::request(peer::Recall { ino: FOREIGN }),
         peer::request(peer::Flush { ino }),
         peer::request(peer::Freed {
@@ -401,6 +401,10 @@ fn peer_requests() -> Vec<Vec<u8>> {
         peer::request(peer::Bury { dir }),
         peer::request(peer::Readlink { ino }),
         peer::request(peer::Status {}),
+        peer::request(peer::Relay {
+            news: peer::News::Recall(peer::Recall { ino: FOREIGN }),
+            below: vec![Rank(1), Rank(2)],
+        }),
     ]
 }
 

@@ -35,6 +35,9 @@ pub struct Message {
     pub to: Rank,
     /// How many requests this stands for, one behind the other, with one wait for all.
     pub calls: u64,
+    /// They are reads of a log: what serves them is the bulk plane's thread, past the one that
+    /// serves requests, and they count as none.
+    pub bulk: bool,
     /// How long they take it beside what any request takes, ns.
     pub work_ns: f64,
     /// Bytes there.
@@ -66,6 +69,8 @@ pub struct Asker {
 struct Server {
     /// When its thread is free, ns.
     thread_ns: f64,
+    /// When the thread that sends bytes of its log is free, ns.
+    bulk_ns: f64,
     /// How long its outgoing and its incoming link were taken, ns.
     out_ns: f64,
     in_ns: f64,
@@ -174,6 +179,7 @@ impl<'c> Engine<'c> {
         let Message {
             to,
             calls,
+            bulk,
             work_ns,
             request_bytes,
             reply_bytes,
@@ -189,12 +195,21 @@ impl<'c> Engine<'c> {
         };
         let each_ns = if local { 0.0 } else { self.costs.request_ns };
         let work_ns = work_ns + each_ns * real(calls);
-        let begun = arrived.max(self.servers[usize::from(to.0)].thread_ns);
-        let done = self.compute(begun, work_ns);
+        let server = &self.servers[usize::from(to.0)];
+        let free = if bulk {
+            server.bulk_ns
+        } else {
+            server.thread_ns
+        };
+        let done = self.compute(arrived.max(free), work_ns);
         let server = &mut self.servers[usize::from(to.0)];
-        server.thread_ns = done;
-        server.requests += calls;
-        server.work_ns += work_ns;
+        if bulk {
+            server.bulk_ns = done;
+        } else {
+            server.thread_ns = done;
+            server.requests += calls;
+            server.work_ns += work_ns;
+        }
         let answered = match local {
             true => done,
             false => self.carry(to, from, reply, done).1,
@@ -238,6 +253,7 @@ impl<'c> Engine<'c> {
         for server in &mut self.servers {
             *server = Server {
                 thread_ns: now_ns,
+                bulk_ns: now_ns,
                 ..Server::default()
             };
         }
@@ -297,6 +313,7 @@ mod tests {
         Message {
             to: Rank(to),
             calls: 1,
+            bulk: false,
             work_ns: 5.0,
             request_bytes: 68,
             reply_bytes: 168,

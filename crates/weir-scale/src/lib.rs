@@ -15,6 +15,7 @@
 //! | [`engine`] | messages, queues of servers, links |
 //! | [`spread`] | where runs go, and what servers keep of them |
 //! | [`phases`] | the steps of a start, a checkpoint, and reads |
+//! | [`tell`] | telling all nodes the same: recalls, laminations |
 //! | [`table`] | predictions as text |
 //!
 //! Left out: links that several nodes share above the first switch, other traffic, failures, the
@@ -27,6 +28,7 @@ pub mod job;
 pub mod phases;
 pub mod spread;
 pub mod table;
+pub mod tell;
 
 pub use costs::Costs;
 pub use engine::Machines;

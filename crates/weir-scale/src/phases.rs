@@ -3,7 +3,8 @@
 //! As the server's `cluster/` has it: a name is looked up and an inode held at their homes, by
 //! each process, but not by those of the home's own node; a publish is one request to each home
 //! of a slice that it touches, and one to the file's; a node that reads has a lease, and asks the
-//! homes of as many slices as [`AHEAD`] at once. Bytes come from the server whose log has them.
+//! homes of as many slices as [`AHEAD`] at once. Bytes come over the bulk plane from the server
+//! whose log has them, past the threads that serve requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,13 +18,14 @@ use weir_core::types::{Ino, Rank};
 use crate::engine::{Asker, Engine, Machines, Message};
 use crate::job::{ino_at, Job, Layout};
 use crate::spread::Spread;
+use crate::tell::Telling;
 use crate::{real, Costs, Load};
 
 /// Slices of one look-up, as in the server's `cluster/locate.rs`.
 pub const AHEAD: u64 = 1024;
 /// Runs of one message, as in `cluster/publish.rs`.
 const RUNS: u64 = 8192;
-/// Bytes of one message that fetches, as in `cluster/locate.rs`.
+/// Bytes of one read over the bulk plane, as clients ask for them.
 const FETCH_BYTES: u64 = 1 << 20;
 /// Look-ups of a node that are looked at; each stands for as many. All, if there are no more.
 const WINDOWS: usize = 2;
@@ -59,6 +61,8 @@ pub struct Prediction {
     pub start_s: f64,
     /// Its parts, in their order: open, write, publish, reopen, look-up, read, shuffled.
     pub phases: Vec<Phase>,
+    /// Telling all nodes the same.
+    pub telling: Telling,
     /// Extent records of a server.
     pub records: Load,
     /// Memory of a server for records, inodes and what its node looked up, bytes.
@@ -107,6 +111,7 @@ pub fn predict(job: &Job, machines: Machines, costs: &Costs) -> Prediction {
     Prediction {
         job: *job,
         start_s: start_s(job.nodes, costs),
+        telling: Telling::of(job.nodes, costs),
         records: Load::of(model.records.iter().copied()),
         memory_bytes: Load::of((0..usize::from(job.nodes)).map(memory)),
         phases: model.phases,
@@ -370,6 +375,7 @@ impl<'a> Model<'a> {
         let message = |(to, (count, bytes, work_ns)): (Rank, (u64, u64, f64))| Message {
             to,
             calls: count.div_ceil(RUNS),
+            bulk: false,
             work_ns,
             request_bytes: bytes + 12,
             reply_bytes: 2,
@@ -482,6 +488,7 @@ impl<'a> Model<'a> {
             let message = Message {
                 to,
                 calls: whole(far * messages),
+                bulk: true,
                 work_ns: far * bytes / costs.fetch_bytes_per_s * 1e9,
                 request_bytes: whole(far * messages * 24.0),
                 reply_bytes: whole(far * bytes),
@@ -544,6 +551,7 @@ fn runs_messages(file: &File, (from, to): (u64, u64), costs: &Costs) -> Vec<Mess
     let message = |(home, count): (Rank, u64)| Message {
         to: home,
         calls: 1,
+        bulk: false,
         work_ns: real(count) * costs.say_ns,
         request_bytes: 24,
         reply_bytes: count * file.record_bytes + 8,
@@ -566,6 +574,7 @@ fn small(to: Rank, request_bytes: usize) -> Message {
     Message {
         to,
         calls: 1,
+        bulk: false,
         work_ns: 0.0,
         request_bytes: request_bytes as u64,
         // About an inode's attributes.

@@ -69,6 +69,26 @@ pub fn loads(all: &[Prediction]) -> String {
     out
 }
 
+/// What telling all nodes the same takes.
+pub fn telling(all: &[Prediction]) -> String {
+    let mut out =
+        String::from("nodes     recall  told by one   laminate    extents  messages of the home\n");
+    for one in all {
+        let telling = &one.telling;
+        let _ = writeln!(
+            out,
+            "{:>5} {:>10} {:>12} {:>10} {:>10} {:>9}",
+            one.job.nodes,
+            seconds(telling.recall_s),
+            seconds(telling.recall_each_s),
+            seconds(telling.laminate_s),
+            seconds(telling.extents_s),
+            telling.messages,
+        );
+    }
+    out
+}
+
 fn rate(gib: f64, seconds: f64) -> String {
     match seconds > 0.0 {
         true => format!("{:.0}", gib / seconds),
@@ -126,6 +146,7 @@ mod tests {
         assert_eq!(columns, [12, 12], "{text}");
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         assert_eq!(loads(&rows).lines().count(), 3);
+        assert_eq!(telling(&rows).lines().count(), 3);
     }
 
     #[test]

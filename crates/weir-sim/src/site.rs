@@ -250,6 +250,8 @@ impl Site {
             Rc::new(Log(Rc::clone(storage.slabs()))),
             move |task| spawner.spawn(group, task),
         );
+        // So that few servers are a tree, too.
+        cluster.set_fan_out(1 + u32::from(servers % 2));
         let site = Rc::new(Site {
             rank,
             servers,

@@ -98,6 +98,7 @@ pub fn run(args: &ScaleArgs) -> Result<()> {
         println!("{:#}", json!({ "costs": costs, "predictions": all }));
     } else {
         print!("{}\n{}", table::rates(&all, &costs), table::loads(&all));
+        print!("\n{}", table::telling(&all));
     }
     Ok(())
 }

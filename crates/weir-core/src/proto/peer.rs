@@ -379,8 +379,7 @@ peer_operations! {
         unnamed: bool,
     } -> ();
 
-    /// A file was laminated: its attributes and all its runs, for the asked server and
-    /// those below it in the tree whose root is the file's home.
+    /// A file was laminated: its attributes and all its runs.
     laminated: Laminated {
         /// The attributes.
         attr: Attr,
@@ -388,7 +387,7 @@ peer_operations! {
         runs: Vec<Run>,
     } -> ();
 
-    /// A laminated file is no more, for the asked server and those below it.
+    /// A laminated file is no more.
     forget: Forget {
         /// The file.
         ino: Ino,
@@ -458,6 +457,9 @@ peer_operations! {
         ino: Ino,
         /// The new size, bytes.
         size: u64,
+        /// Greater than that of each truncation of the file before: one that comes a second
+        /// time must not cut what was written since.
+        number: u64,
     } -> ();
 
     /// Publishes what the asked server's node wrote to a file.
@@ -519,6 +521,45 @@ peer_operations! {
 
     /// The asker was killed and is back: what it had given or was given before is void.
     back: Back {} -> ();
+
+    /// Something for the asked server, which it is to tell those `below` it too, each as if the
+    /// asker had: what they answered together.
+    relay: Relay {
+        /// What.
+        news: News,
+        /// Whom else.
+        below: Vec<Rank>,
+    } -> Told;
+}
+
+/// What many servers may be told at a time.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum News {
+    /// See [`Recall`].
+    Recall(Recall),
+    /// See [`Mark`].
+    Mark(Mark),
+    /// See [`Cut`].
+    Cut(Cut),
+    /// See [`Seal`].
+    Seal(Seal),
+    /// See [`Flush`].
+    Flush(Flush),
+    /// See [`Laminated`].
+    Laminated(Laminated),
+    /// See [`Forget`].
+    Forget(Forget),
+}
+
+/// What servers that were told something answered, together.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Told {
+    /// To [`Seal`]: the sum.
+    pub writers: u32,
+    /// The first error of one that was reached.
+    pub failed: Option<FsError>,
+    /// Who was not reached.
+    pub lost: Vec<Rank>,
 }
 
 /// What [`Make`] makes.

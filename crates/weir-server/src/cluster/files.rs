@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use futures_util::future::join_all;
 use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::Item;
 use weir_core::names::{Attr, FileType, Lamination, Visibility};
-use weir_core::proto::{self, peer, Cause, FsError};
+use weir_core::proto::peer::{self, News};
+use weir_core::proto::{self, Cause, FsError};
 use weir_core::types::{Ino, Rank};
 
 use super::publish::bytes_of;
@@ -46,6 +46,9 @@ pub(super) struct StandIn {
     recalls: u64,
     /// The file has no name any more.
     pub(super) unnamed: bool,
+    /// The last truncation that was done here: one that comes a second time, by another way
+    /// down the tree, must not cut what was written since.
+    cut: u64,
 }
 
 impl Files {
@@ -56,6 +59,7 @@ impl Files {
             used_ns: now_ns,
             recalls: 0,
             unnamed: false,
+            cut: 0,
         };
         self.stand_ins.insert(home, known);
     }
@@ -146,6 +150,7 @@ impl<P: Platform> Cluster<P> {
                 used_ns: now_ns,
                 recalls: 0,
                 unnamed: false,
+                cut: 0,
             };
             let mut files = self.inner.files.borrow_mut();
             files.stand_ins.insert(attr.home, new);
@@ -442,10 +447,7 @@ impl<P: Platform> Cluster<P> {
             leases.extend(kept);
             recalled.into_iter().filter(|r| Some(*r) != kept).collect()
         };
-        let asked = ranks
-            .into_iter()
-            .map(|rank| self.call(rank, peer::Recall { ino }));
-        join_all(asked).await;
+        self.tell(&ranks, &News::Recall(peer::Recall { ino })).await;
         self.recall_here(ino);
     }
 
@@ -483,11 +485,9 @@ impl<P: Platform> Cluster<P> {
             old
         };
         self.cut_appends(ino, size);
-        let asked = self
-            .holders_of(ino)
-            .into_iter()
-            .map(|rank| self.call(rank, peer::Cut { ino, size }));
-        join_all(asked).await;
+        let number = self.number_of_cut();
+        let cut = peer::Cut { ino, size, number };
+        self.tell(&self.holders_of(ino), &News::Cut(cut)).await;
         // What other nodes were publishing has arrived, and raised the size.
         let old = old.max(self.published_size(ino));
         self.set_published_size(ino, size)?;
@@ -509,14 +509,38 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// A file was cut at its home, which erases what was published once this is done.
-    pub(super) async fn cut_here(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+    pub(super) async fn cut_here(&self, op: &peer::Cut) -> Result<(), FsError> {
+        let ino = op.ino;
         // What is on its way to the slices gets there before it is erased.
         let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
-        if let Some(local) = self.local(ino) {
-            self.node(|node| node.set_size(local, size))?;
+        let local = {
+            let mut files = self.inner.files.borrow_mut();
+            let known = files.stand_ins.get_mut(&ino);
+            known.filter(|known| known.cut < op.number).map(|known| {
+                known.cut = op.number;
+                known.local
+            })
+        };
+        if let Some(local) = local {
+            self.node(|node| node.set_size(local, op.size))?;
         }
         self.recall_here(ino);
         Ok(())
+    }
+
+    /// Greater than the last one, also of this server before it was killed.
+    fn number_of_cut(&self) -> u64 {
+        let now = u64::try_from(self.now_ns()).unwrap_or(0);
+        let number = now.max(self.inner.cuts.get() + 1);
+        self.inner.cuts.set(number);
+        number
+    }
+
+    /// A home that was killed may count its truncations anew.
+    pub(super) fn forget_cuts(&self, ino: Ino) {
+        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+            known.cut = 0;
+        }
     }
 
     pub(super) fn now_ns(&self) -> i64 {

@@ -202,8 +202,7 @@ impl<P: Platform> Cluster<P> {
         if self.is_kept(ino) {
             let this = self.clone();
             self.spawn(async move {
-                // Who does not answer keeps a little more than it needs.
-                let _ = this.forget_laminated(ino).await;
+                this.forget_laminated(ino).await;
             });
         }
         match self.erase_everywhere(ino, 0, size).await {

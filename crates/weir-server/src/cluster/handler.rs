@@ -10,9 +10,9 @@ use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Bury, Cut, DeadOwners, DropEntry, DropLocks, Enrol, Enrolled,
     Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Handler, Hold, Kept, Laminate,
     Laminated, Lease, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark,
-    Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall, Release, Relink,
-    Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends, Status, Stop, TestLock, Truncate,
-    Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
+    Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall, Relay, Release,
+    Relink, Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends, Status, Stop, TestLock,
+    Told, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
@@ -250,11 +250,12 @@ impl<P: Platform> Handler for Asked<'_, P> {
     }
 
     async fn laminated(&self, _: Rank, op: Laminated) -> Result<(), FsError> {
-        self.counted("laminated").laminated(op).await
+        self.counted("laminated").believe(&op)
     }
 
     async fn forget(&self, _: Rank, op: Forget) -> Result<(), FsError> {
-        self.counted("forget").forget_laminated(op.ino).await
+        self.counted("forget").forget_here(op.ino);
+        Ok(())
     }
 
     async fn put(&self, from: Rank, op: Put) -> Result<Vec<LogRange>, FsError> {
@@ -282,7 +283,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
     }
 
     async fn cut(&self, _: Rank, op: Cut) -> Result<(), FsError> {
-        self.counted("cut").cut_here(op.ino, op.size).await
+        self.counted("cut").cut_here(&op).await
     }
 
     async fn flush(&self, _: Rank, op: Flush) -> Result<(), FsError> {
@@ -324,6 +325,10 @@ impl<P: Platform> Handler for Asked<'_, P> {
 
     async fn status(&self, _: Rank, _: Status) -> Result<ServerStatus, FsError> {
         Ok(self.counted("status").status_here())
+    }
+
+    async fn relay(&self, _: Rank, op: Relay) -> Result<Told, FsError> {
+        self.counted("relay").relay(op).await
     }
 
     async fn back(&self, from: Rank, _: Back) -> Result<(), FsError> {

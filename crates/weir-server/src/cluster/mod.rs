@@ -22,6 +22,7 @@
 //! | `fetch`, `pool` | bytes of other nodes, and where they arrive |
 //! | `append` | appends by several nodes |
 //! | `share`, `audit` | visibility and lamination; who reads too early |
+//! | `tell` | telling many servers the same, down a tree |
 //! | `locks` | locks of files, at their homes |
 //! | `recover` | what is written down of this, and coming back |
 //! | `handler`, `client` | what peers and what clients ask |
@@ -44,6 +45,7 @@ mod publish;
 mod recover;
 mod rename;
 mod share;
+mod tell;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -125,6 +127,10 @@ struct Inner<P: Platform + 'static> {
     log: Rc<dyn LogBytes>,
     spawn: Box<dyn Fn(LocalBoxFuture<'static, ()>)>,
     tokens: Cell<u64>,
+    /// How many servers are told something each, before it is passed down a tree.
+    fan_out: Cell<u32>,
+    /// The number of the last truncation of a file of this server.
+    cuts: Cell<u64>,
     /// Names of this server under change.
     names: Keyed<(Ino, Vec<u8>)>,
     /// Directories of this server under removal.
@@ -186,6 +192,8 @@ impl<P: Platform> Cluster<P> {
                 log,
                 spawn: Box::new(spawn),
                 tokens: Cell::new(0),
+                fan_out: Cell::new(placement::tree::FAN_OUT),
+                cuts: Cell::new(0),
                 names: Keyed::default(),
                 burials: Keyed::default(),
                 stands: Keyed::default(),
@@ -276,6 +284,7 @@ impl<P: Platform> Cluster<P> {
         // It cannot recall what it leased to this one.
         for ino in self.stand_ins_of(rank) {
             self.recall_here(ino);
+            self.forget_cuts(ino);
         }
     }
 

@@ -12,16 +12,17 @@
 //! holds for good: if the file was shared and is of few runs, it is passed down a tree
 //! to all servers; otherwise each keeps what it asked for.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use futures_util::future::join_all;
 use weir_core::extent::{Run, MAX_OFFSET};
 use weir_core::names::{Attr, Lamination, Policy, Visibility};
-use weir_core::proto::peer;
+use weir_core::proto::peer::{self, News};
 use weir_core::proto::{Cause, FsError};
 use weir_core::types::{Ino, Rank};
 
 use super::locate::Map;
+use super::tell::all_of;
 use super::Cluster;
 use crate::node::{Node, Platform};
 use crate::rules::join;
@@ -78,22 +79,13 @@ impl<P: Platform> Cluster<P> {
     async fn seal_everywhere(&self, ino: Ino, others: &[Rank]) -> Result<bool, FsError> {
         let mut writers = self.node(|node| node.try_seal(ino))?;
         if writers == 0 {
-            let asked = others
-                .iter()
-                .map(|rank| self.call(*rank, peer::Seal { ino }));
-            for answer in join_all(asked).await {
-                writers = writers.saturating_add(answer?);
-            }
+            let told = self.tell(others, &News::Seal(peer::Seal { ino })).await;
+            writers = all_of(told)?.writers;
         }
         if writers > 0 {
             return Ok(false);
         }
-        let asked = others
-            .iter()
-            .map(|rank| self.call(*rank, peer::Flush { ino }));
-        for answer in join_all(asked).await {
-            answer?;
-        }
+        all_of(self.tell(others, &News::Flush(peer::Flush { ino })).await)?;
         self.flush(ino).await?;
         Ok(true)
     }
@@ -112,17 +104,14 @@ impl<P: Platform> Cluster<P> {
         let Ok(attr) = self.node(|node| node.attr_of(ino)) else {
             return;
         };
-        let asked = self.holders_of(ino).into_iter().map(|rank| {
-            let mark = peer::Mark {
-                ino,
-                policy: attr.policy,
-                lamination: attr.lamination,
-                unnamed,
-            };
-            self.call(rank, mark)
-        });
+        let mark = peer::Mark {
+            ino,
+            policy: attr.policy,
+            lamination: attr.lamination,
+            unnamed,
+        };
         // Who is gone has nothing open.
-        join_all(asked).await;
+        self.tell(&self.holders_of(ino), &News::Mark(mark)).await;
     }
 
     pub(super) async fn mark_here(&self, op: &peer::Mark) -> Result<(), FsError> {
@@ -192,16 +181,16 @@ impl<P: Platform> Cluster<P> {
     /// Publishes for a reader of `from` what all other nodes wrote.
     pub(super) async fn pull(&self, from: Rank, ino: Ino) -> Result<(), FsError> {
         let writers = self.writers_of(ino);
-        let others = writers.into_iter().filter(|rank| *rank != from);
-        let asked = others.map(|rank| self.call(rank, peer::Flush { ino }));
-        for answer in join_all(asked).await {
-            match answer {
-                // Its node is lost, and with it what only it had.
-                Ok(()) | Err(FsError::Unreachable) => {}
-                Err(error) => return Err(error),
-            }
+        let (own, others): (Vec<Rank>, Vec<Rank>) = writers
+            .into_iter()
+            .filter(|rank| *rank != from)
+            .partition(|rank| *rank == self.rank());
+        if !own.is_empty() {
+            self.flush(ino).await?;
         }
-        Ok(())
+        let told = self.tell(&others, &News::Flush(peer::Flush { ino })).await;
+        // Of who is not reached the node is lost, and with it what only it had.
+        told.failed.map_or(Ok(()), Err)
     }
 
     /// Whether readers at `rank` have to ask before they read.
@@ -251,83 +240,33 @@ impl<P: Platform> Cluster<P> {
             }
         }
         let op = peer::Laminated { attr, runs };
-        if shared {
-            self.laminated(op).await
-        } else {
-            self.believe(&op)
-        }
-    }
-
-    /// Takes in where the bytes of a laminated file are, and passes it on.
-    pub(super) async fn laminated(&self, op: peer::Laminated) -> Result<(), FsError> {
         self.believe(&op)?;
-        let asked = self
-            .below(op.attr.home.rank())
-            .into_iter()
-            .map(|rank| self.call(rank, op.clone()));
-        join_all(asked).await;
+        if shared {
+            // Who does not learn it so asks when it reads.
+            self.tell(&self.others(), &News::Laminated(op)).await;
+        }
         Ok(())
     }
 
-    fn believe(&self, op: &peer::Laminated) -> Result<(), FsError> {
+    /// Takes in where the bytes of a laminated file are.
+    pub(super) fn believe(&self, op: &peer::Laminated) -> Result<(), FsError> {
         self.keep_map(op.attr.home, Map::of_laminated(&op.runs)?);
         Ok(())
     }
 
-    /// A laminated file is no more.
-    pub(super) async fn forget_laminated(&self, ino: Ino) -> Result<(), FsError> {
+    /// A laminated file of this server is no more.
+    pub(super) async fn forget_laminated(&self, ino: Ino) {
+        self.forget_here(ino);
+        // Who does not answer keeps a little more than it needs.
+        self.tell(&self.others(), &News::Forget(peer::Forget { ino }))
+            .await;
+    }
+
+    pub(super) fn forget_here(&self, ino: Ino) {
         self.inner.maps.borrow_mut().remove(&ino);
-        let below = self.below(ino.rank());
-        let asked = below
-            .into_iter()
-            .map(|rank| self.call(rank, peer::Forget { ino }));
-        join_all(asked).await;
-        Ok(())
     }
 
-    /// The servers to which this one passes what comes down the tree of `root`: a binary
-    /// one, in the order of ranks from the root's on.
-    fn below(&self, root: Rank) -> Vec<Rank> {
-        below(self.rank(), root, self.inner.servers)
-    }
-}
-
-fn below(rank: Rank, root: Rank, servers: u16) -> Vec<Rank> {
-    let servers = u32::from(servers);
-    let place = (u32::from(rank.0) + servers - u32::from(root.0) % servers) % servers;
-    let children = [2 * place + 1, 2 * place + 2];
-    let inside = children.into_iter().filter(|child| *child < servers);
-    let ranks: BTreeSet<u32> = inside.map(|c| (c + u32::from(root.0)) % servers).collect();
-    ranks
-        .into_iter()
-        .filter_map(|rank| u16::try_from(rank).ok().map(Rank))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tree_reaches_each_server_once_in_few_steps() {
-        for servers in [1, 2, 3, 7, 64, 1000] {
-            for root in [0, servers / 2, servers - 1] {
-                let mut seen = BTreeSet::from([root]);
-                let mut level = vec![Rank(root)];
-                let mut steps = 0;
-                while !level.is_empty() {
-                    level = level
-                        .iter()
-                        .flat_map(|rank| below(*rank, Rank(root), servers))
-                        .collect();
-                    for rank in &level {
-                        assert!(seen.insert(rank.0), "{rank:?} twice");
-                    }
-                    steps += 1;
-                }
-                assert_eq!(seen.len(), usize::from(servers));
-                assert!(steps <= servers.ilog2() + 1);
-            }
-        }
+    fn others(&self) -> Vec<Rank> {
+        self.ranks().filter(|rank| *rank != self.rank()).collect()
     }
 }

@@ -71,6 +71,15 @@ struct MeshNet {
     dice: Dice,
     most_turns: u64,
     sent: Rc<Cell<u64>>,
+    sent_by: Rc<RefCell<Vec<u64>>>,
+    deaf: Rc<RefCell<Deaf>>,
+}
+
+/// Servers that hear nobody, or but one.
+#[derive(Default)]
+struct Deaf {
+    ranks: Vec<Rank>,
+    but_to: Option<Rank>,
 }
 
 impl Net for MeshNet {
@@ -81,6 +90,11 @@ impl Net for MeshNet {
         );
         let (from, servers) = (self.from, self.servers.clone());
         self.sent.set(self.sent.get() + 1);
+        self.sent_by.borrow_mut()[usize::from(from.0)] += 1;
+        let deaf = self.deaf.borrow();
+        if deaf.ranks.contains(&to) && deaf.but_to != Some(from) {
+            return Box::pin(async move { Err(Lost(to)) });
+        }
         Box::pin(async move {
             pause(there).await;
             let servers = servers.upgrade().ok_or(Lost(to))?;
@@ -114,6 +128,8 @@ pub struct Mesh {
     pub dice: Dice,
     /// Messages sent.
     pub sent: Rc<Cell<u64>>,
+    sent_by: Rc<RefCell<Vec<u64>>>,
+    deaf: Rc<RefCell<Deaf>>,
     now_ns: Rc<Cell<i64>>,
 }
 
@@ -123,6 +139,8 @@ impl Mesh {
         let dice = Dice::new(seed);
         let servers: Servers = Rc::default();
         let sent = Rc::new(Cell::new(0));
+        let sent_by = Rc::new(RefCell::new(vec![0; usize::from(count)]));
+        let deaf: Rc<RefCell<Deaf>> = Rc::default();
         let (mut nodes, mut stores, mut opens) = (Vec::new(), Vec::new(), Vec::new());
         for rank in (0..count).map(Rank) {
             let world = World::ranked((rank, count), 64, 2000, (32, 32));
@@ -133,6 +151,8 @@ impl Mesh {
                 dice: dice.clone(),
                 most_turns: 8,
                 sent: Rc::clone(&sent),
+                sent_by: Rc::clone(&sent_by),
+                deaf: Rc::clone(&deaf),
             };
             let spawner = pool.spawner();
             let cluster = Cluster::new(
@@ -155,12 +175,30 @@ impl Mesh {
             opens,
             dice,
             sent,
+            sent_by,
+            deaf,
             now_ns: Rc::new(Cell::new(100)),
         }
     }
 
     pub fn server(&self, rank: usize) -> Server {
         self.servers.borrow()[rank].clone()
+    }
+
+    /// Messages that one server sent.
+    pub fn sent_by(&self, rank: usize) -> u64 {
+        self.sent_by.borrow()[rank]
+    }
+
+    /// These servers, and no others, hear nobody from now on.
+    pub fn deafen(&self, ranks: &[Rank]) {
+        self.deafen_but_to(ranks, None);
+    }
+
+    /// They hear one server only.
+    pub fn deafen_but_to(&self, ranks: &[Rank], but_to: Option<Rank>) {
+        let ranks = ranks.to_vec();
+        *self.deaf.borrow_mut() = Deaf { ranks, but_to };
     }
 
     /// An operation asked at one server, as a tool would.
