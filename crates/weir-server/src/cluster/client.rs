@@ -123,6 +123,7 @@ impl<P: Platform> Cluster<P> {
             write: op.attach,
             path,
         };
+        let times = self.inner.leaving.times();
         let made = self.call(home, make).await?;
         if made.new && made.child.ino.rank() == self.rank() {
             self.add_writer(made.child.ino, self.rank()).await;
@@ -137,6 +138,10 @@ impl<P: Platform> Cluster<P> {
         };
         let ino = match attr.home.rank() == self.rank() {
             true => attr.home,
+            // The home may have been told after that that this node lets go of the file.
+            false if !made.new && !self.inner.leaving.none_since(times) => {
+                self.hold_here(attr.home, op.attach).await?.ino
+            }
             false => self.stand_in_for(&attr)?.ino,
         };
         let attached = match from {

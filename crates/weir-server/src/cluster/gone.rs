@@ -8,7 +8,7 @@
 //! A home must not be told that a node lets go while that node asks it to hold: both are kept
 //! apart by [`Leaving`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use futures_util::future::join_all;
@@ -30,6 +30,21 @@ pub(super) struct Leaving {
     told: Keyed<Ino>,
     /// How many ask to hold a file.
     asking: RefCell<HashMap<Ino, u32>>,
+    /// How often this node began to let go of a file, and how often its home knew.
+    times: Cell<(u64, u64)>,
+}
+
+impl Leaving {
+    /// Whether this node let go of no file since `before`, and is not about to. If it did, who
+    /// was told that it holds one, without [`Cluster::begin_hold`], must ask for it.
+    pub(super) fn none_since(&self, before: (u64, u64)) -> bool {
+        before.0 == before.1 && self.times.get() == before
+    }
+
+    /// For [`Leaving::none_since`].
+    pub(super) fn times(&self) -> (u64, u64) {
+        self.times.get()
+    }
 }
 
 /// A file is asked for, until this is dropped.
@@ -95,8 +110,11 @@ impl<P: Platform> Cluster<P> {
         if asked_for || !self.end_stand_in(ino) {
             return;
         }
+        let times = &self.inner.leaving.times;
+        times.set((times.get().0 + 1, times.get().1));
         // If its home is gone, so is the hold.
         let _ = self.call(ino.rank(), peer::Release { ino }).await;
+        times.set((times.get().0, times.get().1 + 1));
     }
 
     fn end_stand_in(&self, ino: Ino) -> bool {
