@@ -395,17 +395,17 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Four processes create files in one directory, at all servers and at one alone.
+    /// Processes create files in one directory, at all servers and at one alone.
     fn creates(&mut self) -> Result<()> {
         let servers = self.stage.nodes.len();
         let [row, spread] = plan::creates(servers, self.stage.one_machine);
         self.say(&row.what);
         self.rows.declare(&row);
         let files = self.plan.files;
-        let over_all: Vec<Hand> = (0..4)
+        let over_all: Vec<Hand> = (0..servers * plan::CREATORS)
             .map(|i| self.stage.process(i % servers, 1 + i / servers))
             .collect();
-        let at_one = self.stage.alone[..4].to_vec();
+        let at_one = self.stage.alone.clone();
         let mut rates = Vec::new();
         for (hands, several) in [(over_all, true), (at_one, false)] {
             let directory = self.stage.path("create");

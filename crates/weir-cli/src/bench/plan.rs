@@ -5,6 +5,9 @@ use super::rows::{Bar, Row, Unit};
 /// How many processes look up one file.
 pub const LOOKERS: usize = 32;
 
+/// How many processes of each node create files.
+pub const CREATORS: usize = 4;
+
 /// How much is measured.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -146,7 +149,7 @@ pub fn creates(servers: usize, one_machine: bool) -> [Row; 2] {
     };
     [
         row(
-            "create in one directory, 4 processes",
+            format!("create in one directory, {CREATORS} processes a node"),
             "at one server",
             Unit::FilesPerSecond,
             Bar::AtLeast(least),

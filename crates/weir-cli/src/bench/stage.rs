@@ -10,6 +10,7 @@ use weir_config::{Environment, Loaded};
 use weir_core::types::Rank;
 
 use super::hands::{Hand, Hands};
+use super::plan::CREATORS;
 use crate::exit::Failure;
 use crate::inject;
 use crate::launch::agent;
@@ -121,13 +122,13 @@ impl Stage {
         Ok(())
     }
 
-    /// As many processes as there are nodes, at the server alone.
+    /// As many processes as create files on all nodes together, at the server alone.
     fn employ_alone(&mut self, single: &Server, env: &Environment) -> Result<()> {
         let program = std::env::current_exe().context("finding the weir program")?;
         let library = inject::find_library(env, &program)?;
         let run_dir = &single.ready.run_dir;
         let variables = inject::variables(run_dir, &library, env)?;
-        let numbers = self.numbers(self.nodes.len().max(4))?;
+        let numbers = self.numbers(self.nodes.len() * CREATORS)?;
         for number in &numbers {
             self.hands.expect(*number, "this node");
             let task = Task {

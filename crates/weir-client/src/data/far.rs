@@ -1,8 +1,10 @@
 //! Bytes of other nodes: gathered from all that a call reads, then brought at once.
 //!
 //! What a call needs of one server goes into few reads of up to 1 MiB, whatever the order in
-//! which the pieces lie in the file; all servers are asked at once. As bytes arrive they are
-//! copied to where they belong, while the rest is still on its way.
+//! which the pieces lie in the file; all servers are asked at once, in turn, each node beginning
+//! with the one after itself, so that nodes that read the same file do not all wait for the same
+//! server. As bytes arrive they are copied to where they belong, while the rest is still on its
+//! way.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,10 +17,13 @@ use super::ahead::{release, InUse, Reading};
 use super::host::Host;
 use super::read::Target;
 
-/// Pieces that are gathered before they are brought.
-const MOST_PIECES: usize = 4096;
+/// Pieces that are gathered before they are brought: many, for a list of reads may begin with all
+/// that one server has, and the others' links are to be used as well.
+const MOST_PIECES: usize = 64 << 10;
 /// Bytes that are gathered before they are brought.
-const MOST_BYTES: u64 = 16 << 20;
+const MOST_BYTES: u64 = 1 << 30;
+/// Reads that are asked for at a time: half of the node's pool, which others want, too.
+const READS_AT_ONCE: usize = 32;
 
 /// A piece that a call wants: which bytes, and where in which target they go.
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +138,7 @@ impl Far {
             Some(reading) => reading.cover(host, pieces),
             None => (Vec::new(), pieces),
         };
-        let mut missing = batches(&missing);
+        let mut missing = in_turn(batches(&missing), host.rank());
         let coming = ask(host, &mut missing);
         then();
         // What did not come ahead is asked for once more.
@@ -176,7 +181,8 @@ fn ask<H: Host>(host: &H, missing: &mut Vec<Batch>) -> Result<Vec<(Landing, Batc
     if missing.is_empty() {
         return Ok(Vec::new());
     }
-    let reads: Vec<Vec<LogRange>> = missing.iter().map(|batch| batch.ranges.clone()).collect();
+    let some = missing.iter().take(READS_AT_ONCE);
+    let reads: Vec<Vec<LogRange>> = some.map(|batch| batch.ranges.clone()).collect();
     let landings = host.ask(&reads, false)?;
     if landings.is_empty() || landings.len() > missing.len() {
         return Err(Errno::IO);
@@ -208,6 +214,20 @@ fn show<H: Host>(
             window.read(begin - from, to);
         }
     })
+}
+
+/// The same reads, of one server after the other, beginning with the one after `own`.
+fn in_turn(batches: Vec<Batch>, own: u16) -> Vec<Batch> {
+    let mut turns: BTreeMap<u16, usize> = BTreeMap::new();
+    let turn = |batch: Batch| {
+        let rank = batch.ranges.first().map_or(own, |range| range.rank);
+        let turn = turns.entry(rank).or_default();
+        *turn += 1;
+        ((*turn, rank.wrapping_sub(own)), batch)
+    };
+    let mut all: Vec<((usize, u16), Batch)> = batches.into_iter().map(turn).collect();
+    all.sort_by_key(|(key, _)| *key);
+    all.into_iter().map(|(_, batch)| batch).collect()
 }
 
 /// The reads: each of one server, and none too large.
@@ -248,6 +268,26 @@ pub fn index(distance: u64) -> usize {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn servers_are_asked_in_turn_beginning_after_the_own() {
+        let mut far = Far::default();
+        for (rank, count) in [(0, 3), (1, 1), (3, 2)] {
+            let range = LogRange {
+                rank,
+                slab: 1,
+                pos: 0,
+                len: count * FETCH_BYTES,
+            };
+            far.add(range, 0, 0);
+        }
+        let order = |own| -> Vec<u16> {
+            let all = in_turn(batches(&far.pieces), own).into_iter();
+            all.map(|batch| batch.ranges[0].rank).collect()
+        };
+        assert_eq!(order(2), [3, 0, 1, 3, 0, 0]);
+        assert_eq!(order(4), [0, 1, 3, 0, 3, 0]);
+    }
 
     proptest! {
         #[test]
