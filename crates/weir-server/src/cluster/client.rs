@@ -128,21 +128,24 @@ impl<P: Platform> Cluster<P> {
         if made.new && made.child.ino.rank() == self.rank() {
             self.add_writer(made.child.ino, self.rank()).await;
         }
-        let Some(attr) = made.attr else {
-            return Ok(Created {
-                ino: made.child.ino,
-                new: false,
-                held: false,
-                attached: None,
-            });
+        let not_held = Created {
+            ino: made.child.ino,
+            new: false,
+            held: false,
+            attached: None,
         };
-        let ino = match attr.home.rank() == self.rank() {
-            true => attr.home,
-            // The home may have been told after that that this node lets go of the file.
-            false if !made.new && !self.inner.leaving.none_since(times) => {
-                self.hold_here(attr.home, op.attach).await?.ino
+        let ino = match made.attr {
+            None => return Ok(not_held),
+            Some(attr) if attr.home.rank() == self.rank() => attr.home,
+            Some(attr) if made.new || self.inner.leaving.none_since(times) => {
+                self.stand_in_for(&attr)?.ino
             }
-            false => self.stand_in_for(&attr)?.ino,
+            // The home may have been told after that that this node lets go of the file.
+            Some(attr) => match self.hold_here(attr.home, op.attach).await {
+                Ok(attr) => attr.ino,
+                Err(FsError::Stale) => return Ok(not_held),
+                Err(error) => return Err(error),
+            },
         };
         let attached = match from {
             Caller::Client(id) if op.attach && made.new => {
