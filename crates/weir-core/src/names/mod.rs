@@ -51,6 +51,7 @@ mod rename;
 mod restore;
 mod seq;
 mod shard;
+mod steps;
 mod view;
 
 #[cfg(test)]

@@ -1,0 +1,224 @@
+//! The steps that operations on the namespace are made of.
+//!
+//! Each leaves the tables such that a reader makes sense of them: an inode is there before the
+//! entry that names it, and after.
+//!
+//! Left out: what an operation is ([`super::shard`]).
+
+use super::dentry::{find, Found};
+use super::hash::Key;
+use super::inodes::NewInode;
+use super::layout::InodeRecord;
+use super::order::Order;
+use super::policy::{Bits, Policy};
+use super::seq::Change;
+use super::shard::{Owner, Shard, Unlinked};
+use super::{FileType, NamesError, LINK_MAX};
+use crate::types::Ino;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Set-group-id: what is made in such a directory takes its group.
+const SETGID: u32 = 0o2000;
+
+impl<'a> Shard<'a> {
+    /// The first step of making something: its inode, which no entry names yet.
+    pub(super) fn make_inode(&mut self, new: &NewInode) -> Result<Ino, NamesError> {
+        let ino = self.inodes.make(&self.tables, new)?;
+        self.live[kind_index(new.kind)] += 1;
+        Ok(ino)
+    }
+
+    /// Both steps: the inode, then the entry that names it.
+    pub(super) fn make(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        mut new: NewInode,
+    ) -> Result<Ino, NamesError> {
+        let (dir, key) = self.free_place(parent, name)?;
+        let is_dir = new.kind == FileType::Dir;
+        if is_dir && dir.nlink.load(Relaxed) >= LINK_MAX {
+            return Err(NamesError::TooManyLinks);
+        }
+        new.inherit(dir);
+        let (kind, now_ns) = (new.kind, new.now_ns);
+        let ino = self.make_inode(&new)?;
+        let record = self.live(ino)?;
+        let at = match self.prepare_entry(dir, &key, ino, kind) {
+            Ok(at) => at,
+            Err(error) => {
+                // What the new inode owns (link target, order) is the caller's to take back.
+                self.inodes.drop(&self.tables, record, ino.index());
+                self.live[kind_index(kind)] -= 1;
+                return Err(error);
+            }
+        };
+        {
+            let _change = Change::begin(&record.seq);
+            record.parent.store(parent.0, Relaxed);
+            record.entry.store(at, Relaxed);
+        }
+        self.publish_entry(at);
+        touch_dir(dir, i32::from(is_dir), now_ns);
+        self.touch(ino);
+        self.touch(parent);
+        self.tell();
+        Ok(ino)
+    }
+
+    /// Takes the link that `found` is from its inode; the entry itself stays.
+    pub(super) fn drop_link(&mut self, found: &Found, now_ns: i64) -> Result<Unlinked, NamesError> {
+        let record = self.live(found.child)?;
+        let _change = Change::begin(&record.seq);
+        let nlink = match found.kind {
+            FileType::Dir => 0,
+            _ => record.nlink.load(Relaxed).saturating_sub(1),
+        };
+        record.nlink.store(nlink, Relaxed);
+        record.ctime.store(now_ns, Relaxed);
+        Self::forget_entry(record, found.at);
+        Ok(Unlinked {
+            ino: found.child,
+            nlink,
+        })
+    }
+
+    /// Ends an inode's life, with what it owns.
+    pub(super) fn drop_inode(&mut self, ino: Ino, record: &InodeRecord) {
+        let kind = record.file_type().expect("a live inode has a type");
+        let aux = record.aux.load(Relaxed);
+        self.inodes.drop(&self.tables, record, ino.index());
+        match kind {
+            FileType::File => {}
+            FileType::Dir => self.orders.remove(aux),
+            // After the record says it is gone: readers of the target check that.
+            FileType::Symlink => self.arena.free(aux),
+        }
+        self.live[kind_index(kind)] -= 1;
+        self.note_gone(ino);
+    }
+
+    /// Counts one more inode.
+    pub(super) fn count_in(&mut self, kind: FileType) {
+        self.live[kind_index(kind)] += 1;
+    }
+
+    /// The record of a live inode of this rank, or of a directory that stands in for
+    /// another rank's.
+    pub(super) fn live(&self, ino: Ino) -> Result<&'a InodeRecord, NamesError> {
+        let record = match self.tables.record(ino) {
+            Some(record) => record.is(ino).then_some(record),
+            None => self.stand_in(ino),
+        };
+        record.ok_or(NamesError::Stale(ino))
+    }
+
+    /// The record of a directory, removed or not.
+    pub(super) fn dir(&self, ino: Ino) -> Result<&'a InodeRecord, NamesError> {
+        let record = self.live(ino)?;
+        match record.file_type() {
+            Some(FileType::Dir) => Ok(record),
+            _ => Err(NamesError::NotADirectory),
+        }
+    }
+
+    /// The directory and key of a name, which may be there or not.
+    pub(super) fn place<'n>(
+        &self,
+        parent: Ino,
+        name: &'n [u8],
+    ) -> Result<(&'a InodeRecord, Key<'n>), NamesError> {
+        let dir = self.dir(parent)?;
+        Ok((dir, Key::checked(parent, name)?))
+    }
+
+    /// The same, of a name that can be made.
+    pub(super) fn free_place<'n>(
+        &self,
+        parent: Ino,
+        name: &'n [u8],
+    ) -> Result<(&'a InodeRecord, Key<'n>), NamesError> {
+        let (dir, key) = self.place(parent, name)?;
+        if dir.nlink.load(Relaxed) == 0 {
+            return Err(NamesError::NotFound);
+        }
+        match self.find(&key) {
+            Ok(_) => Err(NamesError::Exists),
+            Err(_) => Ok((dir, key)),
+        }
+    }
+
+    pub(super) fn find(&self, key: &Key<'_>) -> Result<Found, NamesError> {
+        find(&self.tables, key).ok_or(NamesError::NotFound)
+    }
+
+    pub(super) fn order(&self, dir: &InodeRecord) -> &Order {
+        self.orders.of(dir.aux.load(Relaxed))
+    }
+
+    pub(super) fn order_mut(&mut self, dir: &InodeRecord) -> &mut Order {
+        self.orders.of_mut(dir.aux.load(Relaxed))
+    }
+
+    /// Publishes the counts.
+    pub(super) fn tell(&self) {
+        let tally = &self.tables.header.tally.0;
+        let [files, dirs, symlinks] = self.live;
+        for (word, value) in [
+            (&tally.files, files),
+            (&tally.dirs, dirs),
+            (&tally.symlinks, symlinks),
+            (&tally.entries, self.entries),
+            (&tally.inode_high, u64::from(self.inodes.high())),
+            (&tally.arena_high_words, self.arena.high_words()),
+        ] {
+            word.store(value, Relaxed);
+        }
+    }
+}
+
+impl NewInode {
+    pub(super) fn of(kind: FileType, mode: u32, owner: Owner, now_ns: i64) -> Self {
+        NewInode {
+            kind,
+            mode,
+            uid: owner.uid,
+            gid: owner.gid,
+            nlink: if kind == FileType::Dir { 2 } else { 1 },
+            size: 0,
+            aux: 0,
+            policy: Policy::default(),
+            now_ns,
+        }
+    }
+
+    /// Takes over the directory's policy, and the group of a set-group-id directory, as
+    /// Linux does.
+    pub(super) fn inherit(&mut self, dir: &InodeRecord) {
+        self.policy = Bits::of(dir.mode.load(Relaxed)).policy;
+        if dir.mode.load(Relaxed) & SETGID != 0 {
+            self.gid = dir.gid.load(Relaxed);
+            if self.kind == FileType::Dir {
+                self.mode |= SETGID;
+            }
+        }
+    }
+}
+
+fn kind_index(kind: FileType) -> usize {
+    match kind {
+        FileType::File => 0,
+        FileType::Dir => 1,
+        FileType::Symlink => 2,
+    }
+}
+
+/// A directory's entries changed, and its child directories by `children`.
+pub(super) fn touch_dir(dir: &InodeRecord, children: i32, now_ns: i64) {
+    let _change = Change::begin(&dir.seq);
+    dir.mtime.store(now_ns, Relaxed);
+    dir.ctime.store(now_ns, Relaxed);
+    let nlink = dir.nlink.load(Relaxed);
+    dir.nlink
+        .store(nlink.saturating_add_signed(children), Relaxed);
+}
