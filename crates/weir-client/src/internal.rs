@@ -11,9 +11,9 @@ use rustix::process::{getrlimit, Resource};
 
 use crate::kernel::{self, Fd};
 
-/// How many there can be: a socket and the placeholder directory, and as many again
+/// How many there can be: a socket, a bell and the placeholder directory, and as many again
 /// for tests that have several sessions in a process.
-const SLOTS: usize = 32;
+const SLOTS: usize = 48;
 /// Numbers from here on are not tracked in descriptor tables.
 pub const MAX_FDS: usize = 65_536;
 /// How far below the limit to begin looking for a free number.

@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{futex, sched_getcpu};
 use rustix::time::{clock_gettime, ClockId, Timespec};
@@ -24,7 +25,8 @@ use weir_core::node::channel::{Channel, IDLE, REPLY, REQUEST};
 use weir_core::node::landing::{LandingSlot, LANDINGS};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{
-    client_layout, ClientHeader, Counter, Hub, MAGIC, NOTE_SLOTS, RECORD_SLOTS, REFUSAL_NAMES,
+    client_layout, ClientHeader, Counter, Hub, BELL, MAGIC, NOTE_SLOTS, RECORD_SLOTS,
+    REFUSAL_NAMES, SLEEPS_AT_BELL,
 };
 use weir_core::node::ring::{Note, NoteRing, Record, RecordRing};
 use weir_core::proto::{self, Operation, Publish, Role, Welcome};
@@ -35,7 +37,7 @@ use weir_store::slabmap::SlabMap;
 use crate::data::Log;
 use crate::errno::errno;
 use crate::internal::Internal;
-use crate::kernel;
+use crate::kernel::{self, Fd};
 use crate::lock::SlowLock;
 use crate::node::{map_file, Node};
 use crate::socket;
@@ -49,6 +51,8 @@ pub struct Session {
     node: &'static Node,
     welcome: Welcome,
     socket: Internal,
+    /// What wakes a server that waits for other servers too.
+    bell: Option<Internal>,
     header: &'static ClientHeader,
     records: RecordRing<'static>,
     notes: NoteRing<'static>,
@@ -88,8 +92,16 @@ impl Session {
         let name = format!("client-{}", welcome.client.0);
         let region = map_file(welcome.shm_dir.as_bytes(), &name, Access::ReadWrite)?;
         let socket = Internal::adopt(kernel::into_number(socket))?;
-        Session::over(node, welcome, socket, region).map_err(|_| {
+        let bell = if welcome.servers > 1 {
+            // Not every server has one.
+            let bell = open_bell(welcome.shm_dir.as_bytes());
+            bell.and_then(Internal::adopt).ok()
+        } else {
+            None
+        };
+        Session::over(node, welcome, (socket, bell), region).map_err(|_| {
             socket.close();
+            bell.into_iter().for_each(Internal::close);
             Errno::PROTO
         })
     }
@@ -97,7 +109,7 @@ impl Session {
     fn over(
         node: &'static Node,
         welcome: Welcome,
-        socket: Internal,
+        (socket, bell): (Internal, Option<Internal>),
         region: Region,
     ) -> Result<Session, MapError> {
         let layout = client_layout();
@@ -107,6 +119,7 @@ impl Session {
         Ok(Session {
             node,
             socket,
+            bell,
             header,
             records: RecordRing {
                 ends: &header.records,
@@ -269,6 +282,7 @@ impl Session {
     pub fn hang_up(&self) {
         self.dead.store(true, Ordering::Relaxed);
         self.socket.close();
+        self.bell.into_iter().for_each(Internal::close);
     }
 
     /// Forgets who held its locks; see [`SlowLock::reset`].
@@ -304,9 +318,36 @@ impl Session {
     /// Rings the server's bell and wakes it if it sleeps.
     fn ring(&self) {
         let hub = self.hub();
+        if !hub.ring(self.client_id().0) {
+            return;
+        }
         // The word is cleared so that a server about to sleep on it does not.
-        if hub.ring(self.client_id().0) && hub.server_sleeps.swap(0, Ordering::SeqCst) != 0 {
-            let _ = futex::wake(&hub.server_sleeps, futex::Flags::empty(), 1);
+        match hub.server_sleeps.swap(0, Ordering::SeqCst) {
+            0 => {}
+            SLEEPS_AT_BELL => self.ring_bell(),
+            _ => {
+                let _ = futex::wake(&hub.server_sleeps, futex::Flags::empty(), 1);
+            }
+        }
+    }
+
+    /// Wakes a server that waits for other servers too.
+    #[cold]
+    fn ring_bell(&self) {
+        let bell = self.bell.map(|bell| kernel::borrow(bell.number()));
+        if let Some(Ok(bell)) = bell {
+            match rustix::io::write(bell, &[1]) {
+                // A pipe that is full was rung by others.
+                Ok(_) | Err(Errno::AGAIN) => return,
+                Err(_) => {}
+            }
+        }
+        // Somebody took it away from us: another one, for this once.
+        if let Ok(number) = open_bell(self.node.shm_dir()) {
+            if let Ok(bell) = kernel::borrow(number) {
+                let _ = rustix::io::write(bell, &[1]);
+            }
+            let _ = kernel::close(number);
         }
     }
 
@@ -367,6 +408,13 @@ impl Session {
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..) if fds[0].revents().intersects(gone))
     }
+}
+
+/// Opens the server's bell: for reading too, so that a server that died is no SIGPIPE.
+fn open_bell(shm_dir: &[u8]) -> Result<Fd, Errno> {
+    let path = [shm_dir, b"/", BELL.as_bytes()].concat();
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).map(kernel::into_number)
 }
 
 /// Sleeps on a futex shared with the server for at most [`LOOK_MS`].

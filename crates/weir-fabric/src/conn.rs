@@ -7,6 +7,8 @@ use std::io::{ErrorKind, IoSlice, Read, Write};
 use crate::frame::{Garbage, Head, HEAD_BYTES};
 use crate::Message;
 
+/// What is read at a time where a message is less.
+const BUFFER_BYTES: usize = 4 << 10;
 /// How many buffers go into one write.
 const BATCH: usize = 16;
 
@@ -91,6 +93,13 @@ pub struct Incoming {
     /// Whether the other end has proved who it is: before, it gets no memory for what it says
     /// it will send.
     admitted: bool,
+    /// What was read beyond what was wanted, if that may be: from `taken` on.
+    buffer: Option<Vec<u8>>,
+    taken: usize,
+    /// The last read brought all that the socket had: the poll says when there is more.
+    dry: bool,
+    /// Nothing more will come: it is to be read to its end.
+    closed: bool,
 }
 
 impl Default for Incoming {
@@ -100,14 +109,26 @@ impl Default for Incoming {
             got: 0,
             frame: None,
             admitted: false,
+            buffer: None,
+            taken: 0,
+            dry: false,
+            closed: false,
         }
     }
 }
 
 impl Incoming {
-    /// The other end has proved who it is.
-    pub fn admit(&mut self) {
+    /// The other end has proved who it is. `ahead`: from now on little messages may be read
+    /// several at a time, so that nobody else can read from the socket.
+    pub fn admit(&mut self, ahead: bool) {
         self.admitted = true;
+        self.buffer = ahead.then(Vec::new);
+    }
+
+    /// The poll says that there may be more, or that nothing more comes.
+    pub fn happened(&mut self, closed: bool) {
+        self.dry = false;
+        self.closed |= closed;
     }
 
     /// Reads on; a frame when one is whole, `None` when there is no more for now.
@@ -120,7 +141,16 @@ impl Incoming {
                 Some((head, message)) => &mut message.bulk[got - head.body..],
             };
             if !rest.is_empty() {
-                match from.read(rest) {
+                let read = match &mut self.buffer {
+                    None => from.read(rest),
+                    Some(buffer) => {
+                        let read = read_by(buffer, (&mut self.taken, &mut self.dry), from, rest);
+                        // What came with the end is read to the end.
+                        self.dry &= !self.closed;
+                        read
+                    }
+                };
+                match read {
                     Ok(0) => return Err(Broken::Ended(ErrorKind::UnexpectedEof.into())),
                     Ok(more) => self.got += more,
                     Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -164,6 +194,34 @@ impl Incoming {
         self.got = 0;
         Ok(self.frame.take())
     }
+}
+
+/// Reads by way of a buffer what is little, so that a message costs one read, and the knowledge
+/// that there is no more costs none.
+fn read_by(
+    buffer: &mut Vec<u8>,
+    (taken, dry): (&mut usize, &mut bool),
+    from: &mut impl Read,
+    out: &mut [u8],
+) -> std::io::Result<usize> {
+    if *taken == buffer.len() {
+        if *dry {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        if out.len() >= BUFFER_BYTES {
+            return from.read(out);
+        }
+        buffer.resize(BUFFER_BYTES, 0);
+        *taken = BUFFER_BYTES;
+        let read = from.read(buffer)?;
+        buffer.truncate(read);
+        *taken = 0;
+        *dry = read > 0 && read < BUFFER_BYTES;
+    }
+    let some = out.len().min(buffer.len() - *taken);
+    out[..some].copy_from_slice(&buffer[*taken..*taken + some]);
+    *taken += some;
+    Ok(some)
 }
 
 #[cfg(test)]
@@ -220,6 +278,7 @@ mod tests {
         fn frames_survive_any_pieces(
             sizes in proptest::collection::vec((0..300usize, 0..300usize), 1..8),
             mut steps in proptest::collection::vec(0..40usize, 1..9),
+            ahead in any::<bool>(),
         ) {
             steps.push(7);
             let mut wire = Trickle { bytes: VecDeque::new(), steps, at: 0 };
@@ -233,9 +292,10 @@ mod tests {
             }
             while !out.write_to(&mut wire).unwrap() {}
             let mut incoming = Incoming::default();
-            incoming.admit();
+            incoming.admit(ahead);
             let mut came = Vec::new();
             while came.len() < sent.len() {
+                incoming.happened(false);
                 came.extend(incoming.read_from(&mut wire).unwrap());
             }
             prop_assert_eq!(came, sent);
@@ -244,7 +304,7 @@ mod tests {
         #[test]
         fn garbage_is_an_error_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 24..200)) {
             let mut incoming = Incoming::default();
-            incoming.admit();
+            incoming.admit(false);
             let mut from = &bytes[..];
             while let Ok(Some(_)) = incoming.read_from(&mut from) {}
         }

@@ -1,9 +1,9 @@
 //! Requests and replies between the servers of an instance.
 //!
 //! ```text
-//!  service thread                         I/O thread
-//!   Fabric::call(rank, body) ---queue-->  connection to that rank: proof, request
-//!   Fabric::poll() <---events, wake----   reply, or: lost
+//!  service thread                         its own sockets, or an I/O thread
+//!   Fabric::call(rank, body) --------->   connection to that rank: proof, request
+//!   Fabric::poll() <-------------------   reply, or: lost
 //!   Event::Request(token, body)  <-----   connection from that rank
 //!   Fabric::reply(token, body) ------->   reply
 //! ```
@@ -25,7 +25,7 @@
 //! | [`frame`] | the wire format, and the proof |
 //! | [`links`] | calls, without a socket or clock: repetition, deadlines, lives |
 //! | [`seen`] | calls that came, so that each acts once |
-//! | [`tcp`] | TCP: the handle; `io`: its thread, sockets and handshakes |
+//! | [`tcp`] | TCP: the handles; `io`: its sockets and handshakes |
 //! | [`ofi`] | libfabric, where it is |
 //! | [`bulk`] | bytes of logs, past the service threads |
 //! | [`sim`] | a network without one, for tests: seeded, one thread, a clock of its own |
@@ -53,7 +53,7 @@ use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
 
 pub use ofi::Libfabric;
-pub use tcp::Tcp;
+pub use tcp::{Driven, Tcp};
 
 /// A call's number at the server that makes it; never used twice in its life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

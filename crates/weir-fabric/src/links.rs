@@ -366,6 +366,11 @@ impl Links {
         true
     }
 
+    /// A call is not to be made.
+    pub fn refuse(&mut self, id: CallId) {
+        self.events.push_back(Event::Done(id, Err(Lost::Ended)));
+    }
+
     /// A request was done here.
     pub fn answer(&mut self, token: Token, message: Message) {
         let Some(seen) = self.seen.get_mut(&token.from) else {

@@ -1,20 +1,173 @@
-//! TCP: what the service thread holds. The sockets belong to one I/O thread ([`crate::io`]).
+//! TCP: what the service thread holds, in two shapes.
+//!
+//! | | who turns the sockets over ([`crate::io`]) | for |
+//! | --- | --- | --- |
+//! | [`Driven`] | who asks and answers, whenever it polls or waits | servers: a call costs no change of thread |
+//! | [`Tcp`] | a thread of its own | whoever waits for other things by other means |
 
+use std::cell::{Cell, RefCell};
 use std::net::TcpListener;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use weir_core::types::Rank;
 
 use crate::bulk::{Asker, Bulk, NoShelf, Shelf};
 use crate::frame::{BODY_MOST, BULK_MOST};
-use crate::io::{Command, Io};
+use crate::io::{Command, Io, Turn};
 use crate::post::Post;
 use crate::{CallId, Counters, Event, Fabric, Lost, Membership, Message, Timing, Token};
 
-/// One server's end of the fabric.
+/// What both shapes are made of.
+struct Parts {
+    io: Io,
+    commands: Post<Command>,
+    reads: Asker,
+    counters: Arc<Mutex<Counters>>,
+}
+
+impl Parts {
+    fn new(
+        listener: TcpListener,
+        membership: Membership,
+        timing: Timing,
+        shelf: Arc<dyn Shelf>,
+    ) -> std::io::Result<Parts> {
+        let counters = Arc::new(Mutex::new(Counters::default()));
+        let mut reads = None;
+        let count = Arc::clone(&counters);
+        let (io, commands) = Io::new(listener, membership, timing, count, |dial| {
+            let (bulk, asker) = Bulk::start(shelf, timing, dial)?;
+            reads = Some(asker);
+            Ok(bulk)
+        })?;
+        Ok(Parts {
+            io,
+            commands,
+            reads: reads.ok_or(std::io::ErrorKind::Other)?,
+            counters,
+        })
+    }
+}
+
+fn is_too_large(message: &Message) -> bool {
+    message.body.len() > BODY_MOST - 8 || message.bulk.len() > BULK_MOST
+}
+
+/// One server's end of the fabric, whose sockets are served when it is polled and waited for.
+pub struct Driven {
+    io: RefCell<Io>,
+    reads: Asker,
+    next: Cell<u64>,
+    ended: Cell<bool>,
+}
+
+impl std::fmt::Debug for Driven {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driven").finish_non_exhaustive()
+    }
+}
+
+impl Driven {
+    /// Listens on `listener`, whose address the others know; others read from `shelf`.
+    pub fn start(
+        listener: TcpListener,
+        membership: Membership,
+        timing: Timing,
+        shelf: Arc<dyn Shelf>,
+    ) -> std::io::Result<Driven> {
+        let parts = Parts::new(listener, membership, timing, shelf)?;
+        Ok(Driven {
+            io: RefCell::new(parts.io),
+            reads: parts.reads,
+            next: Cell::new(1),
+            ended: Cell::new(false),
+        })
+    }
+
+    /// Has [`Driven::wait`] return when another descriptor becomes readable; the caller reads it
+    /// until there is no more ([`Driven::take_rung`]).
+    pub fn watch(&self, bell: RawFd) -> std::io::Result<()> {
+        self.io.borrow().watch(bell)
+    }
+
+    /// Sends what is to be sent, and sleeps until something happens or so much time is over.
+    /// There may be no event after it.
+    pub fn wait(&self, most: Option<Duration>) {
+        self.turn(most);
+    }
+
+    /// Whether the watched descriptor became readable since this was asked last.
+    pub fn take_rung(&self) -> bool {
+        self.io.borrow_mut().take_rung()
+    }
+
+    /// What has happened as far as is known: no socket is looked at, which [`Driven::wait`] does.
+    pub fn next_event(&self) -> Option<Event> {
+        self.io.borrow_mut().next_event()
+    }
+
+    /// Sends what is to be sent.
+    pub fn flush(&self) {
+        self.io.borrow_mut().work();
+    }
+
+    fn ask(&self, to: Rank, message: Message, surely: bool) -> CallId {
+        let id = CallId(self.next.get());
+        self.next.set(id.0 + 1);
+        let mut io = self.io.borrow_mut();
+        if is_too_large(&message) || self.ended.get() {
+            io.refuse_call(id);
+        } else {
+            io.ask(to, id, message, surely);
+        }
+        id
+    }
+
+    fn turn(&self, most: Option<Duration>) {
+        if self.io.borrow_mut().turn(most) == Turn::End {
+            self.ended.set(true);
+        }
+    }
+
+    /// Where bytes of other servers' logs are asked for.
+    pub fn reads(&self) -> &Asker {
+        &self.reads
+    }
+}
+
+impl Fabric for Driven {
+    fn call(&self, to: Rank, message: Message) -> CallId {
+        self.ask(to, message, false)
+    }
+
+    fn call_surely(&self, to: Rank, message: Message) -> CallId {
+        self.ask(to, message, true)
+    }
+
+    fn reply(&self, token: Token, message: Message) {
+        self.io.borrow_mut().answer(token, message);
+    }
+
+    fn poll(&self) -> Option<Event> {
+        let event = self.io.borrow_mut().next_event();
+        if event.is_some() || self.ended.get() {
+            return event;
+        }
+        self.turn(Some(Duration::ZERO));
+        self.io.borrow_mut().next_event()
+    }
+
+    fn counters(&self) -> Counters {
+        self.io.borrow().counters()
+    }
+}
+
+/// One server's end of the fabric, with a thread for its sockets.
 #[derive(Debug)]
 pub struct Tcp {
     commands: Post<Command>,
@@ -47,24 +200,16 @@ impl Tcp {
         wake: impl Fn() + Send + 'static,
     ) -> std::io::Result<Tcp> {
         let (told, events) = channel();
-        let counters = Arc::new(Mutex::new(Counters::default()));
-        let mut reads = None;
-        let (io, commands) = Io::new(
-            listener,
-            membership,
-            timing,
-            (told.clone(), Box::new(wake)),
-            Arc::clone(&counters),
-            |dial| {
-                let (bulk, asker) = Bulk::start(shelf, timing, dial)?;
-                reads = Some(asker);
-                Ok(bulk)
-            },
-        )?;
-        let reads = reads.ok_or(std::io::ErrorKind::Other)?;
+        let ends: (_, Box<dyn Fn() + Send>) = (told.clone(), Box::new(wake));
+        let Parts {
+            io,
+            commands,
+            reads,
+            counters,
+        } = Parts::new(listener, membership, timing, shelf)?;
         let thread = std::thread::Builder::new()
             .name("weir-fabric".to_owned())
-            .spawn(move || io.run())?;
+            .spawn(move || io.run(&ends))?;
         Ok(Tcp {
             commands,
             reads,
@@ -85,7 +230,7 @@ impl Tcp {
 impl Tcp {
     fn ask(&self, to: Rank, message: Message, surely: bool) -> CallId {
         let id = CallId(self.next.fetch_add(1, Ordering::Relaxed));
-        if message.body.len() > BODY_MOST - 8 || message.bulk.len() > BULK_MOST {
+        if is_too_large(&message) {
             let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
             return id;
         }

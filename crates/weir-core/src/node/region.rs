@@ -52,7 +52,7 @@ pub struct Hub {
     pub audit: AtomicU32,
     reserved: AtomicU32,
     spare: [AtomicU64; 2],
-    /// 1 while the server sleeps (or is about to); a futex.
+    /// [`SLEEPS_HERE`] or [`SLEEPS_AT_BELL`] while the server sleeps (or is about to); a futex.
     pub server_sleeps: AtomicU32,
     /// The CPU the server ran on last.
     pub server_cpu: AtomicU32,
@@ -60,6 +60,14 @@ pub struct Hub {
     /// Bit c % 64 of word c / 64: client c has asked for something.
     pub doorbells: [AtomicU64; MAX_CLIENTS / 64],
 }
+
+/// The server sleeps on the word itself.
+pub const SLEEPS_HERE: u32 = 1;
+/// The server waits for the sockets of other servers too: a byte to the named pipe [`BELL`] wakes
+/// it.
+pub const SLEEPS_AT_BELL: u32 = 2;
+/// The named pipe beside the region.
+pub const BELL: &str = "bell";
 
 impl Hub {
     /// Rings for client `id`; true if the server sleeps and must be woken.

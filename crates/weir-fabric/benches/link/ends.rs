@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{channel, Receiver};
+use std::sync::mpsc::channel;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
 use weir_fabric::bulk::{Asker, Piece};
-use weir_fabric::{Event, Fabric, Membership, Message, Tcp, Timing};
+use weir_fabric::{Driven, Event, Fabric, Membership, Message, Timing};
 
 use crate::plain::SMALL;
 use crate::shelf::{Place, Slabs};
@@ -21,28 +21,15 @@ const STEP: usize = 1 << 20;
 pub const FILE: usize = 64 << 20;
 
 pub struct Pair {
-    near: Tcp,
-    woken: Receiver<()>,
+    near: Driven,
     stop: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
 }
 
-fn start(
-    listener: TcpListener,
-    membership: Membership,
-    file: &Arc<Vec<u8>>,
-) -> (Tcp, Receiver<()>) {
-    let (wake, woken) = channel();
-    let tcp = Tcp::with_shelf(
-        listener,
-        membership,
-        Timing::default(),
-        Arc::new(Slabs(Arc::clone(file))),
-        move || {
-            let _ = wake.send(());
-        },
-    );
-    (tcp.expect("the fabric starts"), woken)
+fn start(listener: TcpListener, membership: Membership, file: &Arc<Vec<u8>>) -> Driven {
+    let shelf = Arc::new(Slabs(Arc::clone(file)));
+    let tcp = Driven::start(listener, membership, Timing::default(), shelf);
+    tcp.expect("the fabric starts")
 }
 
 impl Pair {
@@ -62,23 +49,22 @@ impl Pair {
             addresses: addresses.clone(),
         };
         let file = Arc::new(vec![7; FILE]);
-        let (far, asked) = start(listeners.pop().expect("two"), membership(1), &file);
-        let (near, woken) = start(listeners.pop().expect("two"), membership(0), &file);
+        let far = start(listeners.pop().expect("two"), membership(1), &file);
+        let near = start(listeners.pop().expect("two"), membership(0), &file);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let server = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                while let Some(event) = far.poll() {
+                while let Some(event) = far.next_event() {
                     if let Event::Request(token, message) = event {
                         far.reply(token, message);
                     }
                 }
-                let _ = asked.recv_timeout(Duration::from_millis(100));
+                far.wait(Some(Duration::from_millis(100)));
             }
         });
         Pair {
             near,
-            woken,
             stop,
             server: Some(server),
         }
@@ -86,13 +72,13 @@ impl Pair {
 
     fn next(&self) {
         loop {
-            if let Some(event) = self.near.poll() {
+            if let Some(event) = self.near.next_event() {
                 if let Event::Done(_, result) = event {
                     result.expect("a reply");
                     return;
                 }
             } else {
-                let _ = self.woken.recv();
+                self.near.wait(None);
             }
         }
     }

@@ -179,7 +179,7 @@ impl Thread {
             return;
         }
         let mut incoming = Incoming::default();
-        incoming.admit();
+        incoming.admit(false);
         let conn = Conn {
             socket,
             rank,

@@ -1,13 +1,13 @@
-//! The I/O thread: the listener, all handshakes and all calls of a server, in one poll(2)-like
-//! loop. It sleeps while nothing is asked and nothing comes.
+//! The listener, all handshakes and all calls of a server, in one poll. Either a thread of its own
+//! turns it over and sleeps in between, or whoever asks and answers does ([`crate::tcp`]).
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `mod` | the thread's state and loop; the calls' logic is in [`crate::links`] |
+//! | `mod` | its state, and one turn of it; the calls' logic is in [`crate::links`] |
 //! | `sockets` | connections: their bytes, frames, stages, end |
 //! | `shake` | who is at the other end |
 //!
-//! A connection of the bulk plane is this thread's until both have proved who they are; then it
+//! A connection of the bulk plane is handled here until both have proved who they are; then it
 //! goes to the threads of [`crate::bulk`].
 
 mod shake;
@@ -17,11 +17,13 @@ pub(crate) use sockets::{is_silence, SILENCE};
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::TcpListener as StdListener;
+use std::os::fd::RawFd;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as Key};
 use weir_core::types::Rank;
 
@@ -34,7 +36,8 @@ use crate::{CallId, Counters, Event, Membership, Message, Timing, Token};
 
 const LISTENER: Key = Key(0);
 const WAKER: Key = Key(1);
-const FIRST: usize = 2;
+const BELL: Key = Key(2);
+const FIRST: usize = 3;
 /// Connections that have not proved anything yet.
 const STRANGERS: usize = 256;
 /// How often deadlines are looked at while something is awaited.
@@ -42,7 +45,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Messages of one kind of refusal that are logged, at most, a thread's life long.
 const LOGGED: u64 = 10;
 
-/// What the service thread asks of this one.
+/// What other threads ask of it.
 #[derive(Debug)]
 pub enum Command {
     /// Ask another server.
@@ -69,8 +72,17 @@ pub enum Command {
     End,
 }
 
-/// What the thread is given: where events go, and whom to wake for them.
+/// What a thread that turns it over is given: where events go, and whom to wake for them.
 pub type Ends = (Sender<Event>, Box<dyn Fn() + Send + 'static>);
+
+/// What came of a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// It goes on.
+    On,
+    /// It was told to end, or cannot go on.
+    End,
+}
 
 /// How far a connection is.
 #[derive(Debug)]
@@ -110,14 +122,14 @@ struct Conn {
     writing: bool,
 }
 
-/// The thread's state.
+/// Its state.
 pub struct Io {
     poll: Poll,
     listener: TcpListener,
     me: Membership,
     timing: Timing,
+    happened: Events,
     orders: Letters<Command>,
-    ends: Ends,
     bulk: Bulk,
     counters: Arc<Mutex<Counters>>,
     conns: HashMap<Key, Conn>,
@@ -130,6 +142,12 @@ pub struct Io {
     /// The newest connection by which each server asks.
     asked_by: HashMap<Rank, Key>,
     strangers: usize,
+    /// Whether a handshake may be under way.
+    proving: bool,
+    /// The watched descriptor became readable.
+    rung: bool,
+    /// When deadlines were looked at last.
+    looked: Duration,
 }
 
 impl Io {
@@ -138,7 +156,6 @@ impl Io {
         listener: StdListener,
         me: Membership,
         timing: Timing,
-        ends: Ends,
         counters: Arc<Mutex<Counters>>,
         bulk: impl FnOnce(Post<Command>) -> std::io::Result<Bulk>,
     ) -> std::io::Result<(Io, Post<Command>)> {
@@ -154,8 +171,8 @@ impl Io {
             listener,
             me,
             timing,
+            happened: Events::with_capacity(256),
             orders,
-            ends,
             bulk: bulk(commands.clone())?,
             counters,
             conns: HashMap::new(),
@@ -165,58 +182,113 @@ impl Io {
             asks: HashMap::new(),
             asked_by: HashMap::new(),
             strangers: 0,
+            proving: false,
+            rung: false,
+            looked: Duration::ZERO,
         };
         Ok((io, commands))
     }
 
-    /// Works until told to end.
-    pub fn run(mut self) {
-        let mut events = Events::with_capacity(256);
-        loop {
-            let timeout = self.next_look();
-            match self.poll.poll(&mut events, timeout) {
-                Ok(()) => {}
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(error) => {
-                    tracing::error!(%error, "the fabric cannot wait for its sockets");
-                    return;
-                }
+    /// Works until told to end, and passes on what has happened.
+    pub fn run(mut self, ends: &Ends) {
+        while self.turn(None) == Turn::On {
+            let mut any = false;
+            while let Some(event) = self.next_event() {
+                any = true;
+                // Nobody to tell: the end is near.
+                let _ = ends.0.send(event);
             }
-            for event in &events {
-                match event.token() {
-                    LISTENER => self.accept(),
-                    WAKER => {}
-                    key => self.ready(key),
-                }
-            }
-            if !self.obey() {
-                return;
-            }
-            self.look();
-            self.work();
-            if self.tell() {
-                (self.ends.1)();
+            if any {
+                ends.1();
             }
         }
+    }
+
+    /// What has happened.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.links.next_event()
+    }
+
+    /// Asks another server; `surely`: see [`crate::Fabric::call_surely`].
+    pub fn ask(&mut self, to: Rank, id: CallId, message: Message, surely: bool) {
+        let now = self.begun.elapsed();
+        if surely {
+            self.links.ask_surely(now, to, id, message);
+        } else {
+            self.links.ask(now, to, id, message);
+        }
+    }
+
+    /// A call is not to be made: its end is an event.
+    pub fn refuse_call(&mut self, id: CallId) {
+        self.links.refuse(id);
+    }
+
+    /// What was refused so far.
+    pub fn counters(&self) -> Counters {
+        *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers another server.
+    pub fn answer(&mut self, token: Token, message: Message) {
+        self.links.answer(token, message);
+    }
+
+    /// Whether the watched descriptor became readable since this was asked last.
+    pub fn take_rung(&mut self) -> bool {
+        std::mem::take(&mut self.rung)
+    }
+
+    /// Has the readiness of another descriptor end a turn: it is not read here.
+    pub fn watch(&self, bell: RawFd) -> std::io::Result<()> {
+        let registry = self.poll.registry();
+        registry.register(&mut SourceFd(&bell), BELL, Interest::READABLE)
+    }
+
+    /// Sends what is to be sent, waits until something happens, but no longer than that, and
+    /// does what follows of it.
+    pub fn turn(&mut self, most: Option<Duration>) -> Turn {
+        self.work();
+        // Who only polls is not to pay for a look at all servers each time.
+        let timeout = match most {
+            Some(Duration::ZERO) => most,
+            most => self.next_look().into_iter().chain(most).min(),
+        };
+        match self.poll.poll(&mut self.happened, timeout) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => return Turn::On,
+            Err(error) => {
+                tracing::error!(%error, "the fabric cannot wait for its sockets");
+                return Turn::End;
+            }
+        }
+        let happened = std::mem::replace(&mut self.happened, Events::with_capacity(0));
+        for event in &happened {
+            match event.token() {
+                LISTENER => self.accept(),
+                WAKER => {}
+                BELL => self.rung = true,
+                key => self.ready(key, event.is_read_closed()),
+            }
+        }
+        self.happened = happened;
+        if !self.obey() {
+            return Turn::End;
+        }
+        let now = self.begun.elapsed();
+        if most != Some(Duration::ZERO) || now >= self.looked + LOOK / 10 {
+            self.looked = now;
+            self.look();
+        }
+        self.work();
+        Turn::On
     }
 
     /// How long nothing has to be looked at, if nothing comes.
     fn next_look(&self) -> Option<Duration> {
         let due = self.links.due();
         let due = due.map(|due| due.saturating_sub(self.begun.elapsed()));
-        let proving = self.conns.values().any(|conn| conn.until.is_some());
-        due.into_iter().chain(proving.then_some(LOOK)).min()
-    }
-
-    /// Passes on what has happened; whether anything has.
-    fn tell(&mut self) -> bool {
-        let mut any = false;
-        while let Some(event) = self.links.next_event() {
-            any = true;
-            // Nobody to tell: the end is near.
-            let _ = self.ends.0.send(event);
-        }
-        any
+        due.into_iter().chain(self.proving.then_some(LOOK)).min()
     }
 
     /// Does what was asked for; false at the end.
@@ -229,14 +301,8 @@ impl Io {
                     id,
                     message,
                     surely,
-                } => {
-                    let now = self.begun.elapsed();
-                    match surely {
-                        true => self.links.ask_surely(now, to, id, message),
-                        false => self.links.ask(now, to, id, message),
-                    }
-                }
-                Command::Reply { token, message } => self.links.answer(token, message),
+                } => self.ask(to, id, message, surely),
+                Command::Reply { token, message } => self.answer(token, message),
                 Command::Dial(to) => self.dial_bulk(to),
                 Command::End => return false,
             }
@@ -244,8 +310,8 @@ impl Io {
         true
     }
 
-    /// Does what is to be done for the calls.
-    fn work(&mut self) {
+    /// Does what is to be done for the calls: sends what is to be sent.
+    pub fn work(&mut self) {
         let mut touched = BTreeSet::new();
         loop {
             while let Some(order) = self.links.next_order() {
@@ -290,6 +356,10 @@ impl Io {
 
     /// Looks at what has taken too long.
     fn look(&mut self) {
+        self.links.look(self.begun.elapsed());
+        if !self.proving {
+            return;
+        }
         let now = Instant::now();
         let late: Vec<Key> = self
             .conns
@@ -302,7 +372,7 @@ impl Io {
             let timed_out = std::io::ErrorKind::TimedOut.into();
             self.close(key, &Broken::Ended(timed_out));
         }
-        self.links.look(self.begun.elapsed());
+        self.proving = self.conns.values().any(|conn| conn.until.is_some());
     }
 
     fn refuse(&self, which: impl Fn(&mut Counters) -> &mut u64, why: &str) {

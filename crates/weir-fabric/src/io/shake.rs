@@ -86,7 +86,7 @@ impl Io {
                 Plane::Control => Stage::Asking(to),
                 Plane::Bulk => Stage::Bulk(to, Dialled::ByUs),
             };
-            conn.incoming.admit();
+            conn.incoming.admit(plane == Plane::Control);
             conn.until = None;
         }
         self.say(key, Kind::Proof, proof.as_bytes().to_vec());
@@ -130,7 +130,7 @@ impl Io {
                 Plane::Control => Stage::Asked(from, incarnation),
                 Plane::Bulk => Stage::Bulk(from, Dialled::ByThem),
             };
-            conn.incoming.admit();
+            conn.incoming.admit(plane == Plane::Control);
             conn.until = None;
             self.strangers -= 1;
         }

@@ -82,6 +82,7 @@ impl Io {
             writing: true,
         };
         self.conns.insert(key, conn);
+        self.proving = true;
         Some(key)
     }
 
@@ -103,8 +104,11 @@ impl Io {
         }
     }
 
-    /// A socket has bytes, or room, or an error.
-    pub(super) fn ready(&mut self, key: Key) {
+    /// A socket has bytes, or room, or an error, or nothing more will come.
+    pub(super) fn ready(&mut self, key: Key, closed: bool) {
+        if let Some(conn) = self.conns.get_mut(&key) {
+            conn.incoming.happened(closed);
+        }
         if let Err(broken) = self.serve(key) {
             self.close(key, &broken);
         }

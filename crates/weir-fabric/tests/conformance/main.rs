@@ -4,13 +4,15 @@
 //! | --- | --- |
 //! | `suite` | the cases |
 //! | `servers` | what they are written in, and what a transport must give: `Transport` |
-//! | `tcp` | over loopback |
+//! | `tcp` | over loopback, the sockets served by a thread |
+//! | `driven` | the same, served by who polls |
 //! | `libfabric` | over its provider `tcp;ofi_rxm`, with and without remote reads |
 //! | `relay` | trouble for TCP |
 //! | `sim` | in one thread |
 //!
 //! Another transport implements `Transport` in a module of its own and gets a line in `main`.
 
+mod driven;
 mod libfabric;
 mod relay;
 mod servers;
@@ -24,6 +26,7 @@ use servers::Transport;
 fn main() {
     let arguments = Arguments::from_args();
     let mut trials = trials::<tcp::Loopback>("tcp");
+    trials.extend(self::trials::<driven::Polled>("tcp-driven"));
     trials.extend(self::trials::<sim::Simulated>("sim"));
     let mut over_libfabric = self::trials::<libfabric::Reading>("libfabric");
     over_libfabric.extend(self::trials::<libfabric::Messages>("libfabric-messages"));

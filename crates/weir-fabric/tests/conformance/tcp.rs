@@ -29,6 +29,23 @@ pub struct Loopback {
     woken: Receiver<()>,
 }
 
+impl Loopback {
+    /// What a server of it is started with.
+    pub fn place(&mut self, rank: Rank, incarnation: u64) -> (TcpListener, Membership, Timing) {
+        let place = self.places[usize::from(rank.0)];
+        let listener = self.listeners.remove(&rank);
+        let membership = Membership {
+            instance: InstanceId([9; 16]),
+            secret: Secret::new([1; 32]),
+            rank,
+            incarnation,
+            addresses: self.addresses.clone(),
+        };
+        let listener = listener.unwrap_or_else(|| TcpListener::bind(place).unwrap());
+        (listener, membership, self.timing)
+    }
+}
+
 impl Transport for Loopback {
     type End = Tcp;
 
@@ -56,25 +73,12 @@ impl Transport for Loopback {
     }
 
     fn start(&mut self, rank: Rank, incarnation: u64) -> Tcp {
-        let place = self.places[usize::from(rank.0)];
-        let listener = self.listeners.remove(&rank);
-        let membership = Membership {
-            instance: InstanceId([9; 16]),
-            secret: Secret::new([1; 32]),
-            rank,
-            incarnation,
-            addresses: self.addresses.clone(),
-        };
+        let (listener, membership, timing) = self.place(rank, incarnation);
         let wake = self.wake.clone();
-        Tcp::start(
-            listener.unwrap_or_else(|| TcpListener::bind(place).unwrap()),
-            membership,
-            self.timing,
-            move || {
-                // The test has ended.
-                let _ = wake.send(());
-            },
-        )
+        Tcp::start(listener, membership, timing, move || {
+            // The test has ended.
+            let _ = wake.send(());
+        })
         .unwrap()
     }
 

@@ -1,7 +1,7 @@
 //! The queues between the service thread and the poller.
 //!
-//! The service thread sleeps on the futex that clients ring, the poller in poll(2), so
-//! each is woken in its own way.
+//! The service thread sleeps on the futex that clients ring, or, with the sockets of other servers,
+//! at a bell; the poller in poll(2). So each is woken in its own way.
 
 use std::sync::atomic::{fence, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write, Errno};
-use weir_core::node::region::Hub;
+use weir_core::node::region::{Hub, SLEEPS_AT_BELL};
 
 use super::kernel::wake;
 
@@ -51,6 +51,32 @@ pub enum Answer {
     End,
 }
 
+/// What wakes the service thread, from any thread.
+#[derive(Clone, Debug)]
+pub struct Rouser {
+    hub: &'static Hub,
+    /// The named pipe at which it waits, if it does.
+    bell: Option<Arc<OwnedFd>>,
+}
+
+impl Rouser {
+    /// For a service thread that has a bell, or none.
+    pub fn new(hub: &'static Hub, bell: Option<Arc<OwnedFd>>) -> Rouser {
+        Rouser { hub, bell }
+    }
+
+    /// Wakes it if it sleeps; what it is to find is there already.
+    pub fn rouse(&self) {
+        fence(Ordering::SeqCst);
+        match (self.hub.server_sleeps.swap(0, Ordering::SeqCst), &self.bell) {
+            (0, _) => {}
+            // A pipe that is full was rung.
+            (SLEEPS_AT_BELL, Some(bell)) => drop(write(bell, &[1])),
+            _ => wake(&self.hub.server_sleeps),
+        }
+    }
+}
+
 /// The service thread's side.
 #[derive(Debug)]
 pub struct ServiceBox {
@@ -65,11 +91,11 @@ pub struct PollerBox {
     events: Sender<Event>,
     answers: Receiver<Answer>,
     bell: Arc<OwnedFd>,
-    hub: &'static Hub,
+    rouser: Rouser,
 }
 
 /// The two ends.
-pub fn mailboxes(hub: &'static Hub) -> Result<(ServiceBox, PollerBox), Errno> {
+pub fn mailboxes(rouser: Rouser) -> Result<(ServiceBox, PollerBox), Errno> {
     let (to_service, events) = channel();
     let (to_poller, answers) = channel();
     let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -82,7 +108,7 @@ pub fn mailboxes(hub: &'static Hub) -> Result<(ServiceBox, PollerBox), Errno> {
         events: to_service,
         answers,
         bell,
-        hub,
+        rouser,
     };
     Ok((service, poller))
 }
@@ -104,12 +130,8 @@ impl ServiceBox {
 impl PollerBox {
     /// Tells the service thread.
     pub fn tell(&self, event: Event) {
-        if self.events.send(event).is_err() {
-            return;
-        }
-        fence(Ordering::SeqCst);
-        if self.hub.server_sleeps.swap(0, Ordering::SeqCst) != 0 {
-            wake(&self.hub.server_sleeps);
+        if self.events.send(event).is_ok() {
+            self.rouser.rouse();
         }
     }
 

@@ -51,7 +51,7 @@ use crate::options::Options;
 use crate::rules::Rules;
 use doors::Doors;
 use kernel::{now_ns, Kernel};
-use mailbox::mailboxes;
+use mailbox::{mailboxes, Rouser};
 use recovery::{Remains, Whose};
 use regions::Instance;
 use service::Service;
@@ -233,7 +233,13 @@ fn serve_in(
         Rules::new(&options.sharing.rules).map_err(|e| ServerError::Setting(e.to_string()))?;
     node.share(options.sharing.policy, rules, fresh)
         .map_err(|e| ServerError::Setting(e.to_string()))?;
-    let (service_box, poller_box) = mailboxes(open.hub).map_err(ServerError::Event)?;
+    let several = several.filter(|_| servers > 1);
+    let bell = match &several {
+        Some(several) if several.endpoint.is_none() => Some(Arc::new(instance.bell()?)),
+        _ => None,
+    };
+    let rouser = Rouser::new(open.hub, bell.clone());
+    let (service_box, poller_box) = mailboxes(rouser.clone()).map_err(ServerError::Event)?;
     let listener = instance.listen()?;
     let poller = poller::start(listener, poller_box, options, Arc::clone(&doors))?;
     let welcome = Welcome {
@@ -259,8 +265,7 @@ fn serve_in(
         .store(u32::from(servers), Ordering::Release);
     let node = Rc::new(RefCell::new(node));
     let joined = several
-        .filter(|_| servers > 1)
-        .map(|several| Joined::new(several, Rc::clone(&node), open.hub, instance))
+        .map(|several| Joined::new(several, Rc::clone(&node), (rouser, bell), instance))
         .transpose()?;
     if let (Some(joined), Some(before)) = (&joined, before) {
         joined.take_up(before);

@@ -3,7 +3,7 @@
 //! ```text
 //! SHM_DIR/open names        shared by all        SHM_DIR/ph      placeholder of descriptors
 //!         client-<id>       one a client         SHM_DIR/cwd/    working directories
-//!         pool              bytes of other nodes
+//!         pool              bytes of other nodes         bell  wakes a server that waits for others
 //!         slab-<n>          the memory tier      STORAGE/slab-<n>  the file tier
 //!         journal           all changes          SHM_DIR/open.old  while a killed server is come after
 //! RUN_DIR/server.sock       RUN_DIR/shm, prefix  links that say where that is
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{chmod, flock, open, FlockOperation, Mode, OFlags, CWD};
+use rustix::fs::{chmod, flock, mknodat, open, FileType, FlockOperation, Mode, OFlags, CWD};
 use rustix::io::Errno;
 use rustix::net::{
     bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
@@ -29,7 +29,7 @@ use weir_core::node::channel::Channel;
 use weir_core::node::landing::{LandingSlot, LANDINGS, POOL, POOL_BYTES};
 use weir_core::node::ofd::{Ofd, BATCH};
 use weir_core::node::region::{
-    client_layout, open_layout, ClientHeader, Hub, MAGIC, NOTE_SLOTS, RECORD_SLOTS,
+    client_layout, open_layout, ClientHeader, Hub, BELL, MAGIC, NOTE_SLOTS, RECORD_SLOTS,
 };
 use weir_core::node::ring::{NoteSlot, RecordSlot};
 use weir_core::proto::{PREFIX_LINK, SHM_LINK};
@@ -378,6 +378,21 @@ impl Instance {
         Ok(mapping.leak_window())
     }
 
+    /// Makes the bell, or takes over the one of the server before.
+    pub fn bell(&self) -> Result<OwnedFd, ServerError> {
+        let path = self.shm_dir.join(BELL);
+        let name = path.as_os_str().as_bytes();
+        let failed = |errno: Errno| ServerError::path(&path, &errno.into());
+        let mode = Mode::RUSR | Mode::WUSR;
+        match mknodat(CWD, name, FileType::Fifo, mode, 0) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+        // For writing too: with a writer it has no end when the clients are gone.
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        open(name, flags, Mode::empty()).map_err(failed)
+    }
+
     /// Makes a client's region.
     pub fn client_region(&self, id: ClientId) -> Result<ClientRegion, ServerError> {
         let bytes = client_layout().bytes as u64;
@@ -436,7 +451,7 @@ impl Instance {
     fn remove_files(&self) {
         let _ = std::fs::remove_file(self.run_dir.join(SOCKET));
         self.remove_links();
-        let own = [OPEN, OPEN_BEFORE, NAMES, JOURNAL, JOURNAL_NEW, POOL];
+        let own = [OPEN, OPEN_BEFORE, NAMES, JOURNAL, JOURNAL_NEW, POOL, BELL];
         remove_files(&self.shm_dir, &own, &["client-", "slab-"]);
         for dir in &self.storage {
             remove_files(dir, &[], &["slab-"]);

@@ -3,6 +3,9 @@
 //! Going to sleep: say so (`server_sleeps` = 1), fence, look once more at all that may
 //! wake it, and only then sleep on that word. Whoever rings sets its bell first and
 //! then looks whether the server sleeps. So one of the two sees the other.
+//!
+//! One of several servers sleeps over the sockets of the others and a named pipe, so that what
+//! they ask and answer comes without another thread; then whoever rings writes to the pipe.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::thread::{futex, sched_getcpu};
 use rustix::time::Timespec;
-use weir_core::node::region::Hub;
+use weir_core::node::region::{Hub, SLEEPS_AT_BELL, SLEEPS_HERE};
 use weir_core::proto::{encode, Caller, ServerStatus, Welcome, NO_CLIENT};
 use weir_core::types::ClientId;
 
@@ -133,7 +136,7 @@ impl<'a> Service<'a> {
                 self.poll_client(ClientId(id));
             }
         }
-        worked |= self.step();
+        worked |= self.step(worked);
         self.stop |= self.node.borrow().stopping();
         worked
     }
@@ -146,11 +149,11 @@ impl<'a> Service<'a> {
     }
 
     /// Takes what came from other servers; false if nothing did.
-    fn step(&mut self) -> bool {
+    fn step(&mut self, look: bool) -> bool {
         let Some(joined) = &mut self.joined else {
             return false;
         };
-        let stepped = joined.step();
+        let stepped = joined.step(look);
         for (serial, reply) in joined.answers() {
             self.mailbox.tell(Answer::Send(serial, reply));
         }
@@ -163,7 +166,7 @@ impl<'a> Service<'a> {
     }
 
     /// Waits a little without sleeping: who asked once often asks again.
-    fn watch(&self) {
+    fn watch(&mut self) {
         if self.spin.is_zero() {
             return;
         }
@@ -177,7 +180,7 @@ impl<'a> Service<'a> {
                 }
                 std::hint::spin_loop();
             }
-            if begin.elapsed() >= self.spin {
+            if self.step(true) || begin.elapsed() >= self.spin {
                 return;
             }
         }
@@ -186,14 +189,23 @@ impl<'a> Service<'a> {
     /// Sleeps until rung for, or for so many ns.
     fn sleep(&mut self, due_ns: Option<i64>) {
         let sleeps = &self.hub.server_sleeps;
-        sleeps.store(1, Ordering::SeqCst);
+        let at_bell = self.joined.as_ref().is_some_and(Joined::has_bell);
+        let how = if at_bell { SLEEPS_AT_BELL } else { SLEEPS_HERE };
+        sleeps.store(how, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if let Some(event) = self.mailbox.next() {
             sleeps.store(0, Ordering::SeqCst);
             self.take(event);
             return;
         }
-        if self.step() {
+        if self.step(false) {
+            sleeps.store(0, Ordering::SeqCst);
+            return;
+        }
+        if let Some(joined) = self.joined.as_ref().filter(|_| at_bell) {
+            if !self.is_rung() && sleeps.load(Ordering::SeqCst) == how {
+                joined.sleep(due_ns);
+            }
             sleeps.store(0, Ordering::SeqCst);
             return;
         }
@@ -202,8 +214,8 @@ impl<'a> Service<'a> {
             tv_nsec: ns % 1_000_000_000,
         });
         // A client may have set the word to 0 by any store: the bell is what counts.
-        while !self.is_rung() && sleeps.load(Ordering::SeqCst) == 1 {
-            let woken = futex::wait(sleeps, futex::Flags::empty(), 1, due.as_ref());
+        while !self.is_rung() && sleeps.load(Ordering::SeqCst) == how {
+            let woken = futex::wait(sleeps, futex::Flags::empty(), how, due.as_ref());
             if woken == Err(Errno::TIMEDOUT) {
                 break;
             }

@@ -4,27 +4,29 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::TcpListener;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_channel::oneshot;
 use futures_executor::{LocalPool, LocalSpawner};
 use futures_util::future::LocalBoxFuture;
 use futures_util::task::LocalSpawnExt;
+use rustix::io::read;
 use weir_core::journal;
-use weir_core::node::region::Hub;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Caller, FsError, ServerStatus};
 use weir_core::types::{ClientId, Rank};
 use weir_fabric::bulk::{Asker, Landing, Piece, Shelf};
 use weir_fabric::ofi::Bound;
-use weir_fabric::{CallId, Event, Fabric, Libfabric, Membership, Message, Tcp, Timing};
+use weir_fabric::{CallId, Driven, Event, Fabric, Libfabric, Membership, Message, Timing};
 use weir_store::slab::SlabId;
 use weir_store::slabmap::SlabMap;
 
-use super::kernel::{now_ns, wake, Kernel};
-use super::mailbox::Serial;
+use super::kernel::{now_ns, Kernel};
+use super::mailbox::{Rouser, Serial};
 use super::missed::Missed;
 use super::regions::Instance;
 use super::shelf::OwnSlabs;
@@ -55,21 +57,41 @@ pub struct Several {
     pub endpoint: Option<(Bound, Vec<Vec<u8>>)>,
 }
 
+/// The fabric, over what all talk.
+struct Carrier {
+    fabric: Rc<dyn Fabric>,
+    /// Its shorter way for bytes of logs, if it has one.
+    reads: Option<Asker>,
+    /// Where its sockets are served by this thread.
+    driven: Option<Rc<Driven>>,
+}
+
 impl Several {
-    /// The fabric, over what all talk, and its shorter way for bytes of logs, if it has one.
     fn join(
         self,
         shelf: Arc<dyn Shelf>,
-        rouse: impl Fn() + Send + 'static,
-    ) -> std::io::Result<(Rc<dyn Fabric>, Option<Asker>)> {
+        rouser: Rouser,
+        bell: Option<&OwnedFd>,
+    ) -> std::io::Result<Carrier> {
         let (me, timing) = (self.membership, self.timing);
         if let Some((bound, names)) = self.endpoint {
+            let rouse = move || rouser.rouse();
             let fabric = Libfabric::start(bound, me, names, timing, rouse)?;
-            return Ok((Rc::new(fabric), None));
+            return Ok(Carrier {
+                fabric: Rc::new(fabric),
+                reads: None,
+                driven: None,
+            });
         }
-        let fabric = Tcp::with_shelf(self.listener, me, timing, shelf, rouse)?;
-        let reads = fabric.reads().clone();
-        Ok((Rc::new(fabric), Some(reads)))
+        let fabric = Rc::new(Driven::start(self.listener, me, timing, shelf)?);
+        if let Some(bell) = bell {
+            fabric.watch(bell.as_raw_fd())?;
+        }
+        Ok(Carrier {
+            reads: Some(fabric.reads().clone()),
+            driven: bell.is_some().then(|| Rc::clone(&fabric)),
+            fabric,
+        })
     }
 }
 
@@ -148,6 +170,8 @@ pub struct Joined {
     pool: LocalPool,
     spawner: LocalSpawner,
     fabric: Rc<dyn Fabric>,
+    /// The same, where this thread serves its sockets, and the bell that wakes it there.
+    driven: Option<(Rc<Driven>, Arc<OwnedFd>)>,
     waiting: Waiting,
     missed: Arc<Missed>,
     outbox: Outbox,
@@ -159,19 +183,12 @@ impl Joined {
     pub fn new(
         several: Several,
         node: Rc<RefCell<Node<'static, Kernel>>>,
-        hub: &'static Hub,
+        (rouser, bell): (Rouser, Option<Arc<OwnedFd>>),
         instance: &Instance,
     ) -> Result<Joined, ServerError> {
         let me = several.membership.rank;
         let servers = u16::try_from(several.membership.addresses.len())
             .map_err(|_| ServerError::Setting("too many servers".to_owned()))?;
-        let rouse = move || {
-            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-            let sleeps = &hub.server_sleeps;
-            if sleeps.swap(0, std::sync::atomic::Ordering::SeqCst) != 0 {
-                wake(sleeps);
-            }
-        };
         let storage: Vec<(&Path, u32)> = instance
             .storage_dirs()
             .iter()
@@ -181,8 +198,12 @@ impl Joined {
         let log = OwnLog(Arc::clone(&slabs));
         let shelf = Arc::new(OwnSlabs(slabs));
         let missed = Arc::new(Missed::new(several.hosts.clone()));
-        let joined = several.join(shelf, rouse);
-        let (fabric, reads) = joined.map_err(ServerError::Thread)?;
+        let joined = several.join(shelf, rouser, bell.as_deref());
+        let Carrier {
+            fabric,
+            reads,
+            driven,
+        } = joined.map_err(ServerError::Thread)?;
         let waiting = Waiting::default();
         let net = Others {
             fabric: Rc::clone(&fabric),
@@ -211,6 +232,7 @@ impl Joined {
             pool,
             spawner,
             fabric,
+            driven: driven.zip(bell),
             waiting,
             missed,
             outbox: Outbox::default(),
@@ -230,16 +252,21 @@ impl Joined {
         self.cluster.for_each_item(visit);
     }
 
-    /// Takes what came from others and runs what can run; false if there was nothing.
-    pub fn step(&mut self) -> bool {
+    /// Takes what came from others and runs what can run; false if there was nothing. Who is
+    /// about to sleep need not `look` for what has come since: that ends the sleep.
+    pub fn step(&mut self, look: bool) -> bool {
         let mut any = false;
-        while let Some(event) = self.fabric.poll() {
+        let next = |this: &Joined| match &this.driven {
+            Some((driven, _)) if !look => driven.next_event(),
+            _ => this.fabric.poll(),
+        };
+        while let Some(event) = next(self) {
             any = true;
             self.cluster.tick(now_ns());
             self.take(event);
         }
         if any {
-            self.pool.run_until_stalled();
+            self.run();
         }
         any
     }
@@ -286,6 +313,35 @@ impl Joined {
         }
     }
 
+    /// Runs what can run, and sends what it has to say to others.
+    fn run(&mut self) {
+        self.pool.run_until_stalled();
+        if let Some((driven, _)) = &self.driven {
+            driven.flush();
+        }
+    }
+
+    /// Whether [`Joined::sleep`] is where this thread is to sleep. What the bell was rung for so
+    /// far is looked at after this, and what it is rung for from then on ends the sleep.
+    pub fn has_bell(&self) -> bool {
+        let Some((driven, bell)) = &self.driven else {
+            return false;
+        };
+        if driven.take_rung() {
+            let mut bytes = [0; 64];
+            while read(bell, &mut bytes).is_ok_and(|read| read == bytes.len()) {}
+        }
+        true
+    }
+
+    /// Sleeps until something comes from other servers, or the bell is rung, or for so many ns.
+    pub fn sleep(&self, due_ns: Option<i64>) {
+        if let Some((driven, _)) = &self.driven {
+            let due = due_ns.and_then(|ns| u64::try_from(ns).ok());
+            driven.wait(due.map(Duration::from_nanos));
+        }
+    }
+
     fn spawn(&self, task: impl std::future::Future<Output = ()> + 'static) {
         // The pool lives as long as this.
         let _ = self.spawner.spawn_local(task);
@@ -314,7 +370,7 @@ impl Joined {
                     node.put_reply(id, &mut reply);
                 }
             });
-            self.pool.run_until_stalled();
+            self.run();
             return true;
         }
         noted
@@ -328,7 +384,7 @@ impl Joined {
             let reply = cluster.serve(Caller::Control, &request).await;
             outbox.borrow_mut().push((serial, reply));
         });
-        self.pool.run_until_stalled();
+        self.run();
     }
 
     /// The state of this server.
@@ -348,10 +404,10 @@ impl Joined {
             self.caught_up_ns = now_ns;
             self.cluster.tick(now_ns);
             self.cluster.catch_up();
-            self.pool.run_until_stalled();
+            self.run();
         }
         if self.cluster.look_for_room() {
-            self.pool.run_until_stalled();
+            self.run();
         }
         let due = (self.caught_up_ns + INTERVAL_NS - now_ns).max(1);
         if self.cluster.awaits_room() {

@@ -1,0 +1,47 @@
+//! TCP over loopback where who asks and answers serves the sockets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_core::types::Rank;
+use weir_fabric::bulk::NoShelf;
+use weir_fabric::{Driven, Timing};
+
+use crate::servers::{Transport, Wrong};
+use crate::tcp::Loopback;
+
+/// A loopback network.
+pub struct Polled(Loopback);
+
+impl Transport for Polled {
+    type End = Driven;
+
+    /// A stranger waits for a server, which nobody serves meanwhile: see `tcp`.
+    const OPEN: bool = false;
+
+    fn new(servers: u16, timing: Timing) -> Polled {
+        Polled(Loopback::new(servers, timing))
+    }
+
+    fn troubled(servers: u16, timing: Timing) -> Polled {
+        Polled(Loopback::troubled(servers, timing))
+    }
+
+    fn start(&mut self, rank: Rank, incarnation: u64) -> Driven {
+        let (listener, membership, timing) = self.0.place(rank, incarnation);
+        Driven::start(listener, membership, timing, Arc::new(NoShelf)).unwrap()
+    }
+
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn pass(&mut self) {
+        // Not one but all of them may have something: a little while.
+        std::thread::sleep(Duration::from_micros(500));
+    }
+
+    fn stranger(&mut self, _: Rank, _: Wrong) {
+        unreachable!("it would wait for who serves nobody");
+    }
+}
