@@ -90,6 +90,19 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Asks for more bytes: where they lie behind the last ones in the log, they are one piece.
+    fn want(&mut self, range: LogRange) {
+        if let Some(last) = self.ranges.last_mut() {
+            let touches = (last.rank, last.slab) == (range.rank, range.slab)
+                && last.pos.checked_add(last.len) == Some(range.pos);
+            if touches {
+                last.len += range.len;
+                return;
+            }
+        }
+        self.ranges.push(range);
+    }
+
     /// The beginning of all places in their target.
     pub fn begin(&self) -> usize {
         self.places.first().map_or(0, |place| place.bytes.start)
@@ -246,7 +259,7 @@ fn batches(pieces: &[Wanted]) -> Vec<Batch> {
                 bytes: start..start + index(len),
             });
             let pos = range.pos + done;
-            batch.ranges.push(LogRange { pos, len, ..*range });
+            batch.want(LogRange { pos, len, ..*range });
             batch.bytes += len;
             done += len;
             if batch.bytes == FETCH_BYTES || batch.ranges.len() == FETCH_PIECES {
@@ -293,10 +306,19 @@ mod tests {
         #[test]
         fn every_byte_is_read_once_and_goes_where_it_belongs(
             pieces in proptest::collection::vec((0..4_u16, 1..2_500_000_u64, 0..1_u64 << 40), 0..40),
-            little in proptest::collection::vec((0..4_u16, 1..40_u64), 0..1500),
+            little in proptest::collection::vec((0..4_u16, 1..40_u64, any::<bool>()), 0..1500),
         ) {
+            // Little ones follow one another in the log, or lie all in one place.
+            let mut next = [0; 4];
+            let little = little.into_iter().map(|(rank, len, follows)| {
+                let next = &mut next[usize::from(rank)];
+                let pos = if follows { *next } else { 7 };
+                *next = pos + len;
+                (rank, len, pos)
+            });
+            let little: Vec<_> = little.collect();
             let mut at = 0;
-            let all: Vec<_> = pieces.into_iter().chain(little.into_iter().map(|(r, n)| (r, n, 7)))
+            let all: Vec<_> = pieces.into_iter().chain(little)
                 .map(|(rank, len, pos)| {
                     let range = LogRange { rank, slab: 3, pos, len };
                     let piece = Wanted { range, target: usize::from(rank % 2), at };
@@ -310,14 +332,27 @@ mod tests {
             for batch in &made {
                 prop_assert!((1..=FETCH_BYTES).contains(&batch.bytes));
                 prop_assert!(batch.ranges.len() <= FETCH_PIECES);
-                let mut from = 0;
-                for (range, place) in batch.ranges.iter().zip(&batch.places) {
+                // Where each byte of the read is, by its places and by its ranges.
+                let mut ranges = batch.ranges.iter();
+                let (mut from, mut range) = (0, *ranges.next().unwrap());
+                for place in &batch.places {
                     prop_assert_eq!(range.rank, batch.ranges[0].rank);
-                    prop_assert_eq!((place.from, place.bytes.len()), (from, index(range.len)));
+                    prop_assert_eq!(place.from, from);
+                    let len = place.bytes.len() as u64;
+                    prop_assert!(len <= range.len, "a place is of one range");
                     from += place.bytes.len();
-                    parts.push((place.bytes.start, place.target, range.pos, range.rank, range.len));
+                    parts.push((place.bytes.start, place.target, range.pos, range.rank, len));
+                    range.pos += len;
+                    range.len -= len;
+                    if range.len == 0 {
+                        range = ranges.next().copied().unwrap_or(range);
+                    }
                 }
-                prop_assert_eq!(from as u64, batch.bytes);
+                prop_assert_eq!((from as u64, range.len), (batch.bytes, 0));
+                let joined = batch.ranges.windows(2).any(|two| {
+                    two[0].slab == two[1].slab && two[0].pos + two[0].len == two[1].pos
+                });
+                prop_assert!(!joined, "what touches is one piece");
             }
             parts.sort_unstable();
             let mut parts = parts.into_iter();
