@@ -21,7 +21,9 @@ took = {}
 
 def meet(step):
     open(f"{meeting}/{step}.{task}", "w").close()
+    until = time.monotonic() + 60
     while sum(name.startswith(f"{step}.") for name in os.listdir(meeting)) < tasks:
+        assert time.monotonic() < until, f"{step}: only {sorted(os.listdir(meeting))} came"
         time.sleep(0.001)
 
 

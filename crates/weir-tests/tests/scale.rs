@@ -1,10 +1,11 @@
 //! The model of `weir simulate-scale` against real servers: a job of Python processes, one a
-//! server, over loopback. What servers ask each other is compared request by request with the
+//! server, over loopback and between namespaces. What servers ask each other is compared request by request with the
 //! prediction; times are printed beside it and not judged, for the machine is shared.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use weir_cluster::{can_test, Cluster, Spec};
 use weir_scale::{predict, Costs, Job, Layout, Machines, Prediction};
 use weir_tests::launch::weir_binary;
 use weir_tests::needs::{missing, PYTHON};
@@ -13,42 +14,85 @@ use weir_tests::source_root;
 /// What is compared.
 const OPERATIONS: [&str; 7] = ["find", "make", "hold", "put", "published", "lease", "runs"];
 
-/// Ends the instance also when the test fails.
-struct Instance<'a>(&'a Path);
+/// The machines of a job: several servers on this one, or namespaces with a server each.
+enum Site {
+    Here(tempfile::TempDir),
+    Nodes(Cluster),
+}
 
-impl Instance<'_> {
-    fn weir(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(weir_binary().unwrap());
+impl Site {
+    /// A command of weir's at the node of a server.
+    fn weir(&self, rank: u16, arguments: &[&str]) -> Command {
+        let weir = weir_binary().unwrap();
+        let mut command = match self {
+            Site::Here(room) => {
+                let mut command = Command::new(weir);
+                command.env("WEIR_LAUNCH_DIRECTORY", room.path());
+                command
+            }
+            Site::Nodes(cluster) => cluster.node(usize::from(rank)).command(weir),
+        };
         command
             .args(arguments)
-            .env("WEIR_LAUNCH_DIRECTORY", self.0)
             .env("WEIR_MEMORY_BUDGET", "2G")
             .env("WEIR_FILE_ENABLED", "false")
             .stdin(Stdio::null());
         command
     }
 
+    fn start(&self, servers: u16) {
+        match self {
+            Site::Here(_) => self.said(&["start", "scale", "--servers", &servers.to_string()]),
+            Site::Nodes(cluster) => self.said(&["start", "scale", "--hosts", &cluster.host_list()]),
+        };
+    }
+
+    /// A program at a server.
+    fn run(&self, rank: u16) -> Command {
+        match self {
+            Site::Here(_) => {
+                let number = rank.to_string();
+                self.weir(rank, &["run", "-i", "scale", "--rank", &number, "--"])
+            }
+            Site::Nodes(_) => self.weir(rank, &["run", "-i", "scale", "--"]),
+        }
+    }
+
+    /// A directory that all processes see, for them to meet in.
+    fn meeting(&self) -> PathBuf {
+        let room = match self {
+            Site::Here(room) => room.path().to_owned(),
+            Site::Nodes(cluster) => cluster.dir().join("shared"),
+        };
+        let meeting = room.join("meeting");
+        let _ = std::fs::remove_dir_all(&meeting);
+        std::fs::create_dir_all(&meeting).unwrap();
+        meeting
+    }
+
     fn said(&self, arguments: &[&str]) -> String {
-        let output = self.weir(arguments).output().unwrap();
+        let output = self.weir(0, arguments).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 }
 
+/// Ends the instance also when the test fails.
+struct Instance<'a>(&'a Site);
+
 impl Drop for Instance<'_> {
     fn drop(&mut self) {
-        let _ = self.weir(&["stop", "scale", "--report", "none"]).output();
+        let stop = ["stop", "scale", "--report", "none"];
+        let _ = self.0.weir(0, &stop).output();
     }
 }
 
 /// Runs the job on real servers; how often each was asked for what, by operation.
-fn real(job: &Job) -> Vec<Vec<u64>> {
-    let room = tempfile::tempdir().unwrap();
-    let instance = Instance(room.path());
-    let meeting = room.path().join("meeting");
-    std::fs::create_dir(&meeting).unwrap();
+fn real(job: &Job, site: &Site) -> Vec<Vec<u64>> {
+    site.start(job.nodes);
+    let _instance = Instance(site);
+    let meeting = site.meeting();
     let servers = job.nodes.to_string();
-    instance.said(&["start", "scale", "--servers", &servers]);
     let worker = source_root().join("tests/scale/worker.py");
     let shape = match job.layout {
         Layout::Strided => "strided",
@@ -56,12 +100,11 @@ fn real(job: &Job) -> Vec<Vec<u64>> {
     };
     let processes: Vec<_> = (0..job.nodes)
         .map(|rank| {
-            let rank = rank.to_string();
-            let mut command = instance.weir(&["run", "-i", "scale", "--rank", &rank, "--"]);
+            let mut command = site.run(rank);
             command
                 .args([worker.as_path(), Path::new("/weir/checkpoint"), &meeting])
                 .args([
-                    &rank,
+                    &rank.to_string(),
                     &servers,
                     &job.bytes.to_string(),
                     &job.transfer.to_string(),
@@ -78,7 +121,7 @@ fn real(job: &Job) -> Vec<Vec<u64>> {
         assert!(output.status.success(), "{output:?}");
         print!("{}", String::from_utf8_lossy(&output.stdout));
     }
-    let status = instance.said(&["status", "scale", "--json"]);
+    let status = site.said(&["status", "scale", "--json"]);
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     let count = |operation: &str, server: usize| {
         let requests = &status["each"][server]["requests"];
@@ -94,13 +137,13 @@ fn real(job: &Job) -> Vec<Vec<u64>> {
         .collect()
 }
 
-fn compare(job: &Job) {
+fn compare(job: &Job, site: &Site) {
     let machines = Machines::One { cores: 4 };
     let model: Prediction = predict(job, machines, &Costs::default());
     for phase in &model.phases {
         println!("predicted {} {:.3} ms", phase.name, phase.seconds * 1e3);
     }
-    let found = real(job);
+    let found = real(job, site);
     // Each second servers publish what was written so far: whom that meets while it writes
     // publishes once more, which is at most one more request for each server.
     let published: u64 = found[4].iter().sum();
@@ -120,22 +163,49 @@ fn compare(job: &Job) {
     }
 }
 
-#[test]
-fn real_servers_are_asked_what_the_model_says() {
+/// Whether Python is here.
+fn can_run() -> bool {
     let lacks = missing(&[PYTHON]);
     if !lacks.is_empty() {
         println!("SKIPPED: apt-get install {}", lacks.join(" "));
-        return;
     }
+    lacks.is_empty()
+}
+
+fn compare_all(site: impl Fn(u16) -> Site) {
     for nodes in [2, 4, 8] {
+        let site = site(nodes);
         for layout in [Layout::Segmented, Layout::Strided] {
-            compare(&Job {
+            let job = Job {
                 nodes,
                 processes: 1,
                 bytes: 96 << 20,
                 transfer: 1 << 20,
                 layout,
-            });
+            };
+            compare(&job, &site);
         }
     }
+}
+
+#[test]
+fn real_servers_are_asked_what_the_model_says() {
+    if can_run() {
+        compare_all(|_| Site::Here(tempfile::tempdir().unwrap()));
+    }
+}
+
+#[test]
+fn so_are_those_of_several_nodes() {
+    if !can_run() || !can_test("the model between namespaces", true) {
+        return;
+    }
+    compare_all(|nodes| {
+        let spec = Spec {
+            nodes: usize::from(nodes),
+            ssh: true,
+            ..Spec::default()
+        };
+        Site::Nodes(Cluster::up(&spec).unwrap())
+    });
 }
