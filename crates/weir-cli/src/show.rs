@@ -42,7 +42,7 @@ pub fn status(args: &StatusArgs, config: &Config, env: &Environment) -> Result<(
 }
 
 /// The run directories of all instances of the user on this node.
-fn live(config: &Config, env: &Environment) -> Vec<PathBuf> {
+pub(crate) fn live(config: &Config, env: &Environment) -> Vec<PathBuf> {
     let (runs, shared) = (Parent::of_runs(env), Parent::of_shared_runs(config));
     let others = (shared != runs).then_some(shared);
     let dirs = std::iter::once(runs).chain(others).flat_map(|parent| {

@@ -4,8 +4,10 @@
 //! not work, or not for long); everything but `ok` comes with a remedy. Checks look at what
 //! the kernel says and, where that proves little, try the thing itself.
 //!
-//! Left out: anything that needs an instance to run.
+//! Left out: anything that needs an instance to run; of those that do, whether they could go on
+//! after their server was killed.
 
+mod instances;
 mod libfabric;
 mod limits;
 mod nodes;
@@ -83,6 +85,7 @@ fn examine(patient: &Patient<'_>) -> Vec<Finding> {
     findings.extend(preload::check(patient));
     findings.extend(nodes::check(patient));
     findings.push(libfabric::check(patient));
+    findings.extend(instances::check(patient));
     findings
 }
 

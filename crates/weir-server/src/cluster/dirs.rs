@@ -163,8 +163,9 @@ impl<P: Platform> Cluster<P> {
                     attr.mtime_ns = attr.mtime_ns.max(part.changed_ns);
                     attr.ctime_ns = attr.ctime_ns.max(part.changed_ns);
                 }
-                // It retired meanwhile.
-                Err(FsError::Stale | FsError::NotFound) => {}
+                // It retired meanwhile, or is lost: its part of times and links is not known then,
+                // but the directory is there, and what is made in it at other servers needs it.
+                Err(FsError::Stale | FsError::NotFound | FsError::Unreachable) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,9 @@ pub const SOCKET: &str = "agent.sock";
 
 /// How long who connects may take to ask.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long an agent may take to say what all are doing; it waits 3 s for them itself.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// What an agent answers to who asked at its socket for the end of the instance.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -82,23 +85,31 @@ impl Request {
 
 /// Asks the agent at `run_dir` to end the whole instance; `None` if there is no agent.
 pub fn stop(run_dir: &Path) -> Result<Option<Summary>> {
-    ask(run_dir, "stop\n")
+    ask(run_dir, "stop\n", None)
 }
 
 /// Asks the agent at `run_dir` what all servers are doing; `None` if there is no agent.
 pub fn status(run_dir: &Path) -> Result<Option<Vec<Seen>>> {
-    ask(run_dir, "look\n")
+    ask(run_dir, "look\n", Some(ANSWER))
 }
 
-fn ask<T: DeserializeOwned>(run_dir: &Path, request: &str) -> Result<Option<T>> {
+/// `patience` is for an agent that does not answer at all.
+fn ask<T: DeserializeOwned>(
+    run_dir: &Path,
+    request: &str,
+    patience: Option<Duration>,
+) -> Result<Option<T>> {
     let Ok(stream) = UnixStream::connect(run_dir.join(SOCKET)) else {
         return Ok(None);
     };
+    stream.set_read_timeout(patience)?;
     (&stream).write_all(request.as_bytes())?;
     let mut answer = BufReader::new(stream);
     loop {
         let mut line = String::new();
-        answer.read_line(&mut line)?;
+        answer
+            .read_line(&mut line)
+            .context("the instance's agent on this node does not answer")?;
         ensure!(!line.is_empty(), "the instance's agent was lost");
         if line.starts_with(['{', '[']) {
             return Ok(Some(serde_json::from_str(&line)?));

@@ -1,0 +1,37 @@
+//! Instances that run on this node: whether each could go on if its server were killed.
+
+use std::path::Path;
+
+use weir_core::proto::Status;
+
+use super::{Finding, Patient};
+use crate::instance::Connection;
+use crate::{report, show};
+
+const CHECK: &str = "instances";
+
+/// One finding for each that has one, or that there are none that do.
+pub fn check(patient: &Patient<'_>) -> Vec<Finding> {
+    let live = show::live(&patient.loaded.config, patient.env);
+    let wrong: Vec<Finding> = live.iter().filter_map(|run_dir| look(run_dir)).collect();
+    if wrong.is_empty() {
+        let found = format!("{} run, with nothing to say of them", live.len());
+        return vec![Finding::ok(CHECK, found)];
+    }
+    wrong
+}
+
+fn look(run_dir: &Path) -> Option<Finding> {
+    let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
+    // One that ends just now, or is starting, is none that can be looked at.
+    let report = Connection::to(run_dir)
+        .and_then(|mut server| server.call(Status {}))
+        .ok()?;
+    if report.recoverable {
+        return None;
+    }
+    let remedy = "leave more room where memory is kept: a smaller memory.budget, or another \
+                  memory.directory";
+    let found = format!("the journal of {name} was {}", report::NO_JOURNAL);
+    Some(Finding::warn(CHECK, found, remedy))
+}
