@@ -101,7 +101,7 @@ int main(int argc, char **argv)
 		read_segment(shared, (long)other * SEGMENT, other);
 		usleep(2000);
 	}
-	MPI_Barrier(MPI_COMM_WORLD);
+	/* No barrier: MPICH 4.0 with UCX may wait for ever in MPI_Finalize right after one, without weir too. */
 	printf("rank %d on %s: rounds %d errors %ld wrong %ld slowest_ms %ld\n", rank, host, round, errors, wrong,
 	       slowest);
 	MPI_Finalize();
