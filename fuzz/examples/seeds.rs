@@ -11,9 +11,10 @@ use weir_core::journal::{InodeImage, Item};
 use weir_core::names::{FileType, Lamination, Policy};
 use weir_core::proto::peer::{self, LockOwner, LockWish, LogRange, What};
 use weir_core::proto::{self, Cause, Child, Hello, Operation, Role, Welcome};
-use weir_core::roster::{InstanceId, Member, Roster};
+use weir_core::roster::{InstanceId, Member, Roster, Secret};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_fabric::frame::{Greeting, Head, Kind, GREETING_BYTES, VERSION};
+use weir_fabric::ofi::packet::{self, Key, Word};
 use weir_fabric::CallId;
 use weir_fuzz::Parts;
 
@@ -28,6 +29,7 @@ fn main() {
     peer();
     memory();
     fabric();
+    packets();
     texts();
     extents();
     journal();
@@ -374,7 +376,11 @@ fn peer_requests() -> Vec<Vec<u8>> {
             to: 64,
         }),
         peer::request(peer::Truncate { ino, size: 100 }),
-        peer::request(peer::Cut { ino, size: 10, number: 3 }),
+        peer::request(peer::Cut {
+            ino,
+            size: 10,
+            number: 3,
+        }),
         peer::request(peer::Recall { ino: FOREIGN }),
         peer::request(peer::Flush { ino }),
         peer::request(peer::Freed {
@@ -537,6 +543,85 @@ fn fabric() {
         "twice",
         &with_kind(5, &[&request[..], &request].concat()),
     );
+}
+
+/// Packets of the libfabric transport, whole and without their MAC, which the target makes.
+fn packets() {
+    let key = Key::of(&Secret::new([1; 32]));
+    let head = packet::Head {
+        instance: InstanceId([7; 16]),
+        from: Rank(2),
+        to: Rank(1),
+        from_life: 3,
+        to_life: 4,
+        line: 5,
+    };
+    let body = packet::Part::Inline(vec![1, 2, 3]);
+    let bulk = packet::Part::Offered(packet::Offered {
+        len: 1 << 20,
+        key: 6,
+        address: 7,
+        hash: key.mac(b"bytes"),
+    });
+    let words = [
+        ("hello", Word::Hello(vec![9; 16])),
+        ("welcome", Word::Welcome),
+        ("redial", Word::Redial),
+        (
+            "request",
+            Word::Request {
+                call: CallId(8),
+                ended_below: 7,
+                body: body.clone(),
+                bulk: bulk.clone(),
+            },
+        ),
+        (
+            "reply",
+            Word::Reply {
+                call: CallId(8),
+                body,
+                bulk,
+            },
+        ),
+        ("ping", Word::Ping { number: 1, sent: 2 }),
+        (
+            "pong",
+            Word::Pong {
+                number: 1,
+                received: 2,
+                replied: 1,
+            },
+        ),
+        ("got", Word::Got(CallId(8))),
+        (
+            "pull",
+            Word::Pull {
+                ticket: 1,
+                key: 2,
+                offset: 3,
+                len: 4,
+            },
+        ),
+        (
+            "piece",
+            Word::Piece {
+                ticket: 1,
+                offset: 3,
+                bytes: vec![4; 9],
+            },
+        ),
+    ];
+    for (name, word) in words {
+        let sealed = packet::seal(&key, &head, &word);
+        write("fabric_packet", name, &with_kind(0, &sealed));
+        let said = &sealed[..sealed.len() - 32];
+        write(
+            "fabric_packet",
+            &format!("{name}-unsigned"),
+            &with_kind(1, said),
+        );
+    }
 }
 
 fn texts() {

@@ -45,7 +45,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut incoming = Incoming::default();
     let admitted = step % 2 == 0;
     if admitted {
-        incoming.admit();
+        incoming.admit(step % 4 == 0);
     }
     let mut taken = 0;
     loop {
@@ -58,7 +58,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 assert!(admitted || head.kind.is_of_handshake());
                 taken += HEAD_BYTES + head.body + head.bulk;
             }
-            Ok(None) => {}
+            Ok(None) => incoming.happened(false),
             Err(_) => break,
         }
     }

@@ -87,6 +87,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             gid: 1000,
             groups: vec![],
         },
+        to_the_end: true,
     };
     for follow in [false, true] {
         match walk.walk(ROOT, path, follow) {

@@ -65,6 +65,11 @@ impl Key {
         let context = "weir fabric, packets of the libfabric transport, 1";
         Key(blake3::derive_key(context, secret.expose()))
     }
+
+    /// The MAC of what is before it.
+    pub fn mac(&self, said: &[u8]) -> Hash {
+        blake3::keyed_hash(&self.0, said)
+    }
 }
 
 impl std::fmt::Debug for Key {
@@ -256,7 +261,7 @@ pub fn seal(key: &Key, head: &Head, word: &Word) -> Vec<u8> {
             out.extend(bytes);
         }
     }
-    let mac = blake3::keyed_hash(&key.0, &out);
+    let mac = key.mac(&out);
     out.extend(mac.as_bytes());
     assert!(out.len() <= PACKET_MOST, "parts are offered when too long");
     out
@@ -304,7 +309,7 @@ pub fn open(
     let (said, mac) = packet.split_at(end);
     let mac = mac.first_chunk::<MAC_BYTES>().ok_or(Garbage)?;
     // Comparing hashes takes the same time wherever they differ.
-    if blake3::keyed_hash(&key.0, said) != *mac {
+    if key.mac(said) != *mac {
         return Err(Refused::Secret);
     }
     let word = Reader(&said[HEAD_BYTES..]).word(kind)?;
