@@ -6,16 +6,22 @@ use core::sync::atomic::Ordering;
 use rustix::io::Errno;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Fetch, Landing, FETCH_PIECES};
+use weir_core::types::Ino;
 use weir_store::slabmap::Window;
 
 use crate::session::{sleep_on, Session};
 
 impl Session {
     /// Asks for bytes of other servers' logs; see [`crate::data::Host`].
-    pub fn ask(&self, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
+    pub fn ask(
+        &self,
+        ino: Ino,
+        reads: &[Vec<LogRange>],
+        ahead: bool,
+    ) -> Result<Vec<Landing>, Errno> {
         let reads = reads[..as_many_as_fit(reads)].to_vec();
         let most = reads.len();
-        let landings = self.call(Fetch { reads, ahead })?;
+        let landings = self.call(Fetch { ino, reads, ahead })?;
         let fit = landings.len() <= most;
         fit.then_some(landings).ok_or(Errno::IO)
     }

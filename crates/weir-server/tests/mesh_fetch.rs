@@ -12,7 +12,7 @@ use mesh::{make_pool, Memory, Mesh};
 use weir_core::node::landing::{Failed, LANDINGS, LANDINGS_AHEAD};
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{self, Caller, Fetch, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
-use weir_core::types::ClientId;
+use weir_core::types::{ClientId, Ino};
 use weir_server::node::ClientMemory;
 
 fn range(rank: u16, pos: u64, len: u64) -> LogRange {
@@ -40,6 +40,7 @@ fn ask(mesh: &mut Mesh, id: u32, reads: Vec<Vec<LogRange>>) -> Reply {
         mesh,
         id,
         Fetch {
+            ino: Ino::NONE,
             reads,
             ahead: false,
         },
@@ -48,7 +49,15 @@ fn ask(mesh: &mut Mesh, id: u32, reads: Vec<Vec<LogRange>>) -> Reply {
 
 /// What is granted of reads that nobody waits for yet.
 fn ask_ahead(mesh: &mut Mesh, id: u32, reads: Vec<Vec<LogRange>>) -> Vec<Landing> {
-    let reply = send(mesh, id, Fetch { reads, ahead: true });
+    let reply = send(
+        mesh,
+        id,
+        Fetch {
+            ino: Ino::NONE,
+            reads,
+            ahead: true,
+        },
+    );
     reply.take().expect("nobody waits").unwrap()
 }
 
@@ -210,4 +219,82 @@ fn what_lies_ahead_is_refused_above_three_quarters_and_gives_way_to_who_waits() 
     assert_eq!(in_use, all);
     assert!(!slot(other).claim(other.serial), "taken back");
     slot(used).release(used.serial);
+}
+
+/// What came of a laminated file is there for the next one who reads it, and for no other file.
+#[test]
+fn bytes_of_laminated_files_move_once() {
+    let pool = make_pool();
+    let mut mesh = Mesh::new(2, 1);
+    let make = |mesh: &mut Mesh, name: &[u8], mode: u32| {
+        let op = proto::Create {
+            parent: weir_server::cluster::ROOT,
+            name: name.to_vec(),
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            exclusive: true,
+            attach: false,
+        };
+        let ino = mesh.call(0, op).unwrap().ino;
+        let set = proto::SetAttr {
+            ino,
+            mode: Some(mode),
+            uid: None,
+            gid: None,
+            atime_ns: None,
+            mtime_ns: None,
+            policy: None,
+        };
+        mesh.call(0, set).unwrap();
+        ino
+    };
+    // Of names with their homes here and there.
+    for name in [b"a", b"b", b"c", b"d"] {
+        let laminated = make(&mut mesh, name, 0o444);
+        let clients = [1, 2, 3].map(|id| (id, admit(&mesh, id)));
+        let byte = name[0];
+        mesh.stores[1].0.borrow_mut().bytes[..300].fill(byte);
+        let read = |mesh: &mut Mesh, ino, (id, client): &(u32, Arc<Memory>), pos, len| {
+            let reads = vec![vec![range(1, pos, len)]];
+            let ahead = false;
+            let sent = mesh.sent.get();
+            let landing = send(mesh, *id, Fetch { ino, reads, ahead });
+            let landing = landing.take().unwrap().unwrap()[0];
+            let slot = &client.landings()[usize::from(landing.slot)];
+            assert_eq!(slot.arrived(), Ok(u32::try_from(len).unwrap()));
+            let mut bytes = vec![0; usize::try_from(len).unwrap()];
+            pool.read(usize::try_from(landing.at).unwrap(), &mut bytes);
+            slot.release(landing.serial);
+            (mesh.sent.get() - sent, bytes)
+        };
+        let before = mesh.server(0).kept().1;
+        assert_eq!(
+            read(&mut mesh, laminated, &clients[0], 0, 300),
+            (1, vec![byte; 300])
+        );
+        assert_eq!(
+            read(&mut mesh, laminated, &clients[1], 0, 300),
+            (0, vec![byte; 300])
+        );
+        assert_eq!(
+            read(&mut mesh, laminated, &clients[0], 100, 50),
+            (0, vec![byte; 50])
+        );
+        assert_eq!(mesh.server(0).kept().1 - before, 2);
+        // The log is used for something else, of another file, which may change.
+        mesh.stores[1].0.borrow_mut().bytes[..300].fill(1);
+        let other = make(&mut mesh, &[byte, b'2'], 0o644);
+        assert_eq!(
+            read(&mut mesh, other, &clients[2], 0, 300),
+            (1, vec![1; 300])
+        );
+        assert_eq!(
+            read(&mut mesh, other, &clients[2], 0, 300),
+            (1, vec![1; 300])
+        );
+        for (id, _) in clients {
+            mesh.nodes[0].borrow_mut().gone(ClientId(id), 200);
+        }
+    }
 }

@@ -372,9 +372,9 @@ impl Host for Process<'_> {
         self.site.rank.0
     }
 
-    fn ask(&self, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
+    fn ask(&self, ino: Ino, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
         let reads = reads.to_vec();
-        self.call(proto::Fetch { reads, ahead })
+        self.call(proto::Fetch { ino, reads, ahead })
     }
 
     fn arrive(

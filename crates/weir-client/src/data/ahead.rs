@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::Landing;
+use weir_core::types::Ino;
 
 use super::far::{index, Batch, Place, Wanted};
 use super::host::Host;
@@ -301,12 +302,17 @@ impl Reading {
 
     /// Asks for reads ahead; what was granted, and up to where in the file that is all. `None`
     /// if nothing was.
-    pub fn ask<H: Host>(host: &H, plan: Plan, batches: Vec<Batch>) -> Option<(Vec<Kept>, u64)> {
+    pub fn ask<H: Host>(
+        host: &H,
+        ino: Ino,
+        plan: Plan,
+        batches: Vec<Batch>,
+    ) -> Option<(Vec<Kept>, u64)> {
         if batches.is_empty() {
             return Some((Vec::new(), plan.to));
         }
         let reads: Vec<Vec<LogRange>> = batches.iter().map(|b| b.ranges.clone()).collect();
-        let landings = host.ask(&reads, true).ok()?;
+        let landings = host.ask(ino, &reads, true).ok()?;
         let refused = batches.iter().skip(landings.len());
         let refused = refused.map(|batch| plan.from + batch.begin() as u64);
         let upto = refused.min().unwrap_or(plan.to);

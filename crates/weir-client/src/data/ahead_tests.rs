@@ -169,7 +169,7 @@ impl Host for Far {
     fn rank(&self) -> u16 {
         0
     }
-    fn ask(&self, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
+    fn ask(&self, _: Ino, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
         let mut server = self.server.borrow_mut();
         server.requests += 1;
         let mut landings = Vec::new();

@@ -12,6 +12,7 @@ use std::ops::Range;
 use rustix::io::Errno;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Landing, FETCH_BYTES, FETCH_PIECES};
+use weir_core::types::Ino;
 
 use super::ahead::{release, InUse, Reading};
 use super::host::Host;
@@ -142,6 +143,7 @@ impl Far {
     pub fn bring<H: Host>(
         &mut self,
         host: &H,
+        ino: Ino,
         targets: &mut [Target<'_>],
         reading: Option<&mut Reading>,
         then: impl FnOnce(),
@@ -152,7 +154,7 @@ impl Far {
             None => (Vec::new(), pieces),
         };
         let mut missing = in_turn(batches(&missing), host.rank());
-        let coming = ask(host, &mut missing);
+        let coming = ask(host, ino, &mut missing);
         then();
         // What did not come ahead is asked for once more.
         let mut failed = Vec::new();
@@ -184,19 +186,23 @@ impl Far {
             if missing.is_empty() {
                 return Ok(());
             }
-            coming = ask(host, &mut missing)?;
+            coming = ask(host, ino, &mut missing)?;
         }
     }
 }
 
 /// Asks for reads, the first of them at least; takes those out that are coming.
-fn ask<H: Host>(host: &H, missing: &mut Vec<Batch>) -> Result<Vec<(Landing, Batch)>, Errno> {
+fn ask<H: Host>(
+    host: &H,
+    ino: Ino,
+    missing: &mut Vec<Batch>,
+) -> Result<Vec<(Landing, Batch)>, Errno> {
     if missing.is_empty() {
         return Ok(Vec::new());
     }
     let some = missing.iter().take(READS_AT_ONCE);
     let reads: Vec<Vec<LogRange>> = some.map(|batch| batch.ranges.clone()).collect();
-    let landings = host.ask(&reads, false)?;
+    let landings = host.ask(ino, &reads, false)?;
     if landings.is_empty() || landings.len() > missing.len() {
         return Err(Errno::IO);
     }

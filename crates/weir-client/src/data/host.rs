@@ -54,7 +54,7 @@ pub trait Host {
     /// [`weir_core::proto::FETCH_BYTES`] in [`weir_core::proto::FETCH_PIECES`]: as many of them
     /// as there is room for, from the first one on. Nobody waits yet for those `ahead`, of
     /// which there may be room for none.
-    fn ask(&self, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno>;
+    fn ask(&self, ino: Ino, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno>;
     /// Shows a part of the bytes of such a read as they come: from which of its bytes on, and
     /// what has come.
     fn arrive(

@@ -231,7 +231,7 @@ impl Vnode {
     ) -> Result<(), Errno> {
         let range = match &targets[..] {
             [one] => one.offset..one.offset + one.bytes.len() as u64,
-            _ => return far.bring(host, targets, None, || ()),
+            _ => return far.bring(host, self.ino(), targets, None, || ()),
         };
         self.reads_far.store(true, Ordering::Relaxed);
         let mut reading = self.ahead.lock().and_then(|mut ahead| {
@@ -239,7 +239,7 @@ impl Vnode {
         });
         let plan = reading.as_ref().and_then(|reading| reading.plan);
         let mut more = None;
-        let brought = far.bring(host, targets, reading.as_mut(), || {
+        let brought = far.bring(host, self.ino(), targets, reading.as_mut(), || {
             more = plan.and_then(|plan| self.fetch_ahead(host, plan, generation));
         });
         if let Some(reading) = reading {
@@ -279,7 +279,7 @@ impl Vnode {
                     _ => {}
                 });
         }
-        Reading::ask(host, plan, far.batches())
+        Reading::ask(host, self.ino(), plan, far.batches())
     }
 
     /// Reads were done, of a file that has bytes of other nodes.

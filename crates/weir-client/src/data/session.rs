@@ -92,8 +92,8 @@ impl Host for Session {
         self.welcome().rank
     }
 
-    fn ask(&self, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
-        Session::ask(self, reads, ahead)
+    fn ask(&self, ino: Ino, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
+        Session::ask(self, ino, reads, ahead)
     }
 
     fn arrive(

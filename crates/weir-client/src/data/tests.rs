@@ -176,7 +176,7 @@ impl Host for Process {
     fn rank(&self) -> u16 {
         0
     }
-    fn ask(&self, _: &[Vec<LogRange>], _: bool) -> Result<Vec<Landing>, Errno> {
+    fn ask(&self, _: Ino, _: &[Vec<LogRange>], _: bool) -> Result<Vec<Landing>, Errno> {
         panic!("all bytes are of this node")
     }
     fn arrive(

@@ -507,6 +507,8 @@ operations! {
     /// ([`crate::node::landing::LandingSlot`]). As many of the reads as there is room for,
     /// from the first one on, and at least that; or none, of those that are ahead of a reader.
     fetch: Fetch {
+        /// The file they are of. If it is laminated, they are kept for others of the node.
+        ino: Ino,
         /// Each of one server, of at most [`FETCH_BYTES`].
         reads: Vec<Vec<peer::LogRange>>,
         /// Nobody waits for them yet: they have room only while there is plenty.

@@ -253,6 +253,11 @@ impl<P: Platform> Cluster<P> {
         let of_peers = asked.map(|(name, count)| (format!("peer {name}"), count));
         status.requests.extend(of_peers);
         status.counters.extend(self.moved());
+        let (kept_bytes, kept_hits) = self.kept();
+        let kept = [("kept bytes", kept_bytes), ("kept hits", kept_hits)];
+        let kept = kept.into_iter().filter(|(_, count)| *count > 0);
+        let kept = kept.map(|(name, count)| (name.to_owned(), count));
+        status.requests.extend(kept);
         status.findings = self.findings();
         status.rejected.extend(self.inner.net.refused());
         status

@@ -6,24 +6,33 @@
 //! with a place each in its time; when both are, it is found to be free at the next look, which
 //! is taken when places are asked for.
 //!
+//! What came of laminated files stays ([`super::kept`]), until its room is needed.
+//!
 //! The pool is bounded. What is fetched ahead of readers has room only up to three quarters of
 //! it; a read that finds no place takes back what lies there ahead and nobody uses yet; only
 //! then it waits until a place is free.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use futures_channel::oneshot;
+use weir_core::names::Lamination;
 use weir_core::node::landing::{LandingSlot, LANDINGS, LANDINGS_AHEAD};
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::{self, Caller, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
-use weir_core::types::{ClientId, Rank};
+use weir_core::types::{ClientId, Ino, Rank};
 use weir_fabric::bulk::{self, NotRead};
 
+use super::kept::Kept;
 use super::pool::Pool;
 use super::Cluster;
 use crate::node::{ClientMemory, Platform};
+
+/// Of the pool, this share at most is kept: a half.
+const KEPT_SHARE: u64 = 2;
 
 /// A place that a client was lent.
 #[derive(Debug)]
@@ -36,6 +45,43 @@ struct Lent<M> {
     len: u32,
     /// Whether the fabric is done with it.
     over: Arc<AtomicBool>,
+    what: What,
+}
+
+/// What a place is.
+#[derive(Debug)]
+enum What {
+    /// One that was taken for this read.
+    Own,
+    /// The same, of a laminated file: once all of it came, it is kept.
+    ToKeep {
+        ino: Ino,
+        ranges: Vec<LogRange>,
+        whole: Arc<AtomicBool>,
+    },
+    /// A part of what is kept.
+    Kept(u64),
+}
+
+/// Notes that all of a read came.
+struct Watched {
+    landing: Box<dyn bulk::Landing>,
+    whole: Arc<AtomicBool>,
+}
+
+impl bulk::Landing for Watched {
+    fn receive(&mut self, from: BorrowedFd<'_>, at: usize, most: usize) -> io::Result<usize> {
+        self.landing.receive(from, at, most)
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.landing.put(at, bytes);
+    }
+
+    fn end(self: Box<Self>, result: Result<(), NotRead>) {
+        self.whole.store(result.is_ok(), Ordering::Release);
+        self.landing.end(result);
+    }
 }
 
 impl<M: ClientMemory> Lent<M> {
@@ -62,6 +108,7 @@ impl<M: ClientMemory> Lent<M> {
 #[derive(Debug)]
 pub struct Fetches<M> {
     pool: Pool,
+    kept: Kept,
     lent: HashMap<ClientId, Vec<Lent<M>>>,
     /// Numbers of lendings go on from here.
     next_serial: u32,
@@ -74,6 +121,7 @@ impl<M> Fetches<M> {
     pub fn new(pool_bytes: usize) -> Fetches<M> {
         Fetches {
             pool: Pool::new(pool_bytes),
+            kept: Kept::default(),
             lent: HashMap::new(),
             next_serial: 0,
             waiting: VecDeque::new(),
@@ -86,6 +134,8 @@ type Way = (Landing, Box<dyn bulk::Landing>);
 
 /// A read as a client asks for it, looked at.
 struct Read {
+    /// The file, if it is laminated.
+    keep: Option<Ino>,
     ahead: bool,
     to: Rank,
     ranges: Vec<LogRange>,
@@ -106,15 +156,19 @@ impl<P: Platform> Cluster<P> {
         if pieces > FETCH_PIECES {
             return Err(FsError::TooBig);
         }
-        let ahead = op.ahead;
+        let (ahead, keep) = (op.ahead, self.laminated_here(op.ino));
         let reads = op.reads.into_iter();
-        let reads = reads.map(|ranges| self.checked(ranges, ahead));
+        let reads = reads.map(|ranges| self.checked(ranges, ahead, keep));
         let reads: Vec<Read> = reads.collect::<Result<_, _>>()?;
         loop {
             let client = self.node(|node| node.memory_of(id));
             let client = client.ok_or(FsError::NotPermitted)?;
             let mut landings = Vec::new();
             for read in &reads {
+                if let Some(landing) = self.lend_kept(id, &client, read) {
+                    landings.push(landing);
+                    continue;
+                }
                 match self.lend(id, &client, read)? {
                     Some((landing, to)) => {
                         landings.push(landing);
@@ -134,7 +188,12 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// A read of another server, not too large.
-    fn checked(&self, ranges: Vec<LogRange>, ahead: bool) -> Result<Read, FsError> {
+    fn checked(
+        &self,
+        ranges: Vec<LogRange>,
+        ahead: bool,
+        keep: Option<Ino>,
+    ) -> Result<Read, FsError> {
         let to = ranges.first().ok_or(FsError::Malformed)?.rank;
         let bytes = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
         let whole = ranges.iter().all(|r| r.rank == to && r.len > 0);
@@ -145,6 +204,7 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::TooBig);
         }
         Ok(Read {
+            keep,
             ahead,
             to: Rank(to),
             ranges,
@@ -176,6 +236,18 @@ impl<P: Platform> Cluster<P> {
             fetches.pool.give_back(at, len);
             return Err(FsError::Invalid); // a node that cannot receive
         };
+        let (what, to): (What, Box<dyn bulk::Landing>) = match read.keep {
+            Some(ino) => {
+                let whole = Arc::new(AtomicBool::new(false));
+                let watched = Watched {
+                    landing: to,
+                    whole: Arc::clone(&whole),
+                };
+                let ranges = read.ranges.clone();
+                (What::ToKeep { ino, ranges, whole }, Box::new(watched))
+            }
+            None => (What::Own, to),
+        };
         fetches.lent.entry(id).or_default().push(Lent {
             client: Arc::clone(client),
             slot,
@@ -184,38 +256,84 @@ impl<P: Platform> Cluster<P> {
             at,
             len,
             over,
+            what,
         });
         Ok(Some((landing, to)))
     }
 
+    /// The number of a file everywhere, if it is known here to be laminated.
+    fn laminated_here(&self, ino: Ino) -> Option<Ino> {
+        let ino = self.global(ino);
+        let local = self.local(ino)?;
+        let attr = self.node(|node| node.attr_of(local)).ok();
+        attr.filter(|attr| attr.lamination == Lamination::Done)
+            .map(|_| ino)
+    }
+
+    /// A slot of the client and the place that keeps the bytes of a read, if one does and there
+    /// is a slot.
+    fn lend_kept(&self, id: ClientId, client: &Arc<P::Memory>, read: &Read) -> Option<Landing> {
+        let ino = read.keep?;
+        let mut fetches = self.inner.fetches.borrow_mut();
+        let Fetches {
+            pool,
+            kept,
+            lent,
+            next_serial,
+            ..
+        } = &mut *fetches;
+        if !kept.has(ino, &read.ranges) {
+            // Somebody may be done with it just now.
+            self.make_room(pool, kept, lent, false);
+        }
+        let own = lent.entry(id).or_default();
+        give_back(own, pool, kept, Some(client));
+        let slot = free_slot(own, client)?;
+        let (entry, at) = kept.find(ino, &read.ranges)?;
+        *next_serial = (*next_serial + 1) & (u32::MAX >> 2);
+        let serial = *next_serial;
+        let shared = &client.landings()[usize::from(slot)];
+        shared.lend(serial, read.ahead);
+        // Nobody was told of it yet, so nobody sleeps.
+        shared.arrive(read.bytes);
+        own.push(Lent {
+            client: Arc::clone(client),
+            slot,
+            serial,
+            ahead: read.ahead,
+            at,
+            len: read.bytes,
+            over: Arc::new(AtomicBool::new(true)),
+            what: What::Kept(entry),
+        });
+        Some(Landing { slot, at, serial })
+    }
+
     /// A free slot of the client and a place that is taken for it.
     fn find_room(&self, id: ClientId, client: &Arc<P::Memory>, read: &Read) -> Option<(u16, u32)> {
-        let slots = client.landings().len().min(LANDINGS);
-        let slots = u16::try_from(slots).unwrap_or(u16::MAX);
         let mut fetches = self.inner.fetches.borrow_mut();
-        let Fetches { pool, lent, .. } = &mut *fetches;
+        let Fetches {
+            pool, kept, lent, ..
+        } = &mut *fetches;
         let own = lent.entry(id).or_default();
-        give_back(own, pool, Some(client));
+        give_back(own, pool, kept, Some(client));
         if read.ahead {
+            while !pool.has_plenty(read.bytes) && let_go(pool, kept) {}
             let ahead = own.iter().filter(|lent| lent.ahead).count();
             if ahead >= LANDINGS_AHEAD || !pool.has_plenty(read.bytes) {
                 return None;
             }
         }
-        let free = |own: &[Lent<_>]| {
-            let is_free = |slot: &u16| own.iter().all(|lent| lent.slot != *slot);
-            (0..slots).find(is_free)
-        };
-        let mut slot = free(own);
+        let mut slot = free_slot(own, client);
         if slot.is_none() && !read.ahead {
             own.iter().for_each(Lent::take_back);
-            give_back(own, pool, Some(client));
-            slot = free(own);
+            give_back(own, pool, kept, Some(client));
+            slot = free_slot(own, client);
         }
         let slot = slot?;
-        let at = pool.take(read.bytes).or_else(|| {
-            self.make_room(pool, lent, !read.ahead);
-            pool.take(read.bytes)
+        let at = take(pool, kept, read.bytes).or_else(|| {
+            self.make_room(pool, kept, lent, !read.ahead);
+            take(pool, kept, read.bytes)
         });
         at.map(|at| (slot, at))
     }
@@ -224,6 +342,7 @@ impl<P: Platform> Cluster<P> {
     fn make_room(
         &self,
         pool: &mut Pool,
+        kept: &mut Kept,
         lent: &mut HashMap<ClientId, Vec<Lent<P::Memory>>>,
         need: bool,
     ) {
@@ -232,7 +351,7 @@ impl<P: Platform> Cluster<P> {
                 lent.iter().for_each(Lent::take_back);
             }
             let now = self.node(|node| node.memory_of(*id));
-            give_back(lent, pool, now.as_ref());
+            give_back(lent, pool, kept, now.as_ref());
         }
         lent.retain(|_, lent| !lent.is_empty());
     }
@@ -278,15 +397,69 @@ impl<P: Platform> Cluster<P> {
         let fetches = self.inner.fetches.borrow();
         (fetches.pool.used_bytes(), fetches.pool.bytes())
     }
+
+    /// Bytes of laminated files that are kept in the pool, and how many reads they spared.
+    pub fn kept(&self) -> (u64, u64) {
+        let fetches = self.inner.fetches.borrow();
+        (fetches.kept.bytes(), fetches.kept.hits())
+    }
 }
 
-/// Takes back what both fabric and client, as it is `now`, are done with.
-fn give_back<M: ClientMemory>(lent: &mut Vec<Lent<M>>, pool: &mut Pool, now: Option<&Arc<M>>) {
+/// Takes back what both fabric and client, as it is `now`, are done with; of laminated files it
+/// is kept.
+fn give_back<M: ClientMemory>(
+    lent: &mut Vec<Lent<M>>,
+    pool: &mut Pool,
+    kept: &mut Kept,
+    now: Option<&Arc<M>>,
+) {
     lent.retain(|lent| {
         let free = lent.is_free(now);
         if free {
-            pool.give_back(lent.at, lent.len);
+            end(lent, pool, kept);
         }
         !free
     });
+}
+
+fn end<M>(lent: &Lent<M>, pool: &mut Pool, kept: &mut Kept) {
+    let place = (lent.at, lent.len);
+    let keeps = match &lent.what {
+        What::Kept(entry) => return kept.release(*entry),
+        What::ToKeep { ino, ranges, whole } if whole.load(Ordering::Acquire) => {
+            let most = pool.bytes() as u64 / KEPT_SHARE;
+            while kept.bytes() + u64::from(lent.len) > most && let_go(pool, kept) {}
+            kept.bytes() + u64::from(lent.len) <= most && kept.keep(*ino, ranges, place)
+        }
+        _ => false,
+    };
+    if !keeps {
+        pool.give_back(lent.at, lent.len);
+    }
+}
+
+/// Lets go of what is kept and was not used for longest; false if there is nothing.
+fn let_go(pool: &mut Pool, kept: &mut Kept) -> bool {
+    let gone = kept.evict();
+    if let Some((at, len)) = gone {
+        pool.give_back(at, len);
+    }
+    gone.is_some()
+}
+
+/// Takes a place, if need be one of what is kept.
+fn take(pool: &mut Pool, kept: &mut Kept, bytes: u32) -> Option<u32> {
+    loop {
+        let at = pool.take(bytes);
+        if at.is_some() || !let_go(pool, kept) {
+            return at;
+        }
+    }
+}
+
+fn free_slot<M: ClientMemory>(own: &[Lent<M>], client: &Arc<M>) -> Option<u16> {
+    let slots = client.landings().len().min(LANDINGS);
+    let slots = u16::try_from(slots).unwrap_or(u16::MAX);
+    let is_free = |slot: &u16| own.iter().all(|lent| lent.slot != *slot);
+    (0..slots).find(is_free)
 }

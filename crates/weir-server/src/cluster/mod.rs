@@ -20,6 +20,7 @@
 //! | `files` | stand-ins, who holds and leases a file, sizes |
 //! | `publish`, `locate` | extents: making them known, finding them |
 //! | `fetch`, `pool` | bytes of other nodes, and where they arrive |
+//! | `kept` | those of laminated files, kept for others of the node |
 //! | `append` | appends by several nodes |
 //! | `share`, `audit` | visibility and lamination; who reads too early |
 //! | `tell` | telling many servers the same, down a tree |
@@ -36,6 +37,7 @@ mod fetch;
 mod files;
 mod gone;
 mod handler;
+mod kept;
 mod keyed;
 mod locate;
 mod locks;
