@@ -175,6 +175,7 @@ fn serve(
     let ready = Ready {
         name: claim.name.clone(),
         run_dir: claim.run_dir.clone(),
+        dirs: claim.dirs(),
         mount: config.mount.prefix.as_path().to_owned(),
         cleared: burial.names(),
         took_up: claim.takes_up,

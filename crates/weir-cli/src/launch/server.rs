@@ -101,6 +101,8 @@ pub struct Ready {
     pub name: String,
     /// Its run directory: `WEIR_INSTANCE`.
     pub run_dir: PathBuf,
+    /// All of its directories.
+    pub dirs: Vec<PathBuf>,
     /// Where programs see it.
     pub mount: PathBuf,
     /// Dead instances whose remains were cleared.

@@ -17,6 +17,8 @@
 //!   that one being set up is not taken for one left behind;
 //! - what a killed server left of an instance is there for a start of the same name, which
 //!   goes on with it; a start of any other clears it away;
+//! - of several servers, the agent that would start a killed one again keeps its directories for
+//!   that (`keep`, locked by the agent): no other start clears them away;
 //! - a directory in a place where others can write is hostile until it was opened without
 //!   following links and found to be ours and private.
 //!
@@ -40,6 +42,8 @@ use private::{check_private, make_private};
 
 /// The name of the server's socket in the run directory.
 pub const SOCKET: &str = "server.sock";
+/// The name of the lock by which an agent keeps a directory while its server does not live.
+const KEEP: &str = "keep";
 /// The name of a server's journal in its memory directory.
 const JOURNAL: &str = "journal";
 /// Directories on their way out are renamed to this and a number, so that a name is free at once.
@@ -113,6 +117,9 @@ pub fn wait_until_gone(dir: &Path) -> Result<()> {
 /// The lock of a directory that nobody lives in. What cannot be judged is left alone.
 fn lock_of_dead(dir: &Path) -> Option<Lock> {
     check_private(dir).ok()?;
+    if Lock::is_held(&dir.join(KEEP)) {
+        return None;
+    }
     Lock::try_take(&dir.join("lock")).ok()?
 }
 
@@ -129,6 +136,16 @@ fn remove(dir: &Path) -> io::Result<()> {
             done => return done,
         }
     }
+}
+
+/// Keeps the directories of a server from being cleared away while it does not live, for as long
+/// as the locks are held.
+pub fn keep(dirs: &[PathBuf]) -> Result<Vec<Lock>> {
+    let locks = dirs.iter().map(|dir| {
+        let lock = Lock::try_take(&dir.join(KEEP))?;
+        lock.with_context(|| format!("{} is kept by another", dir.display()))
+    });
+    locks.collect()
 }
 
 /// Directories of dead instances, out of the way but still to be removed.
@@ -208,7 +225,7 @@ pub fn claim(name: &str, config: &Config, runs: &Parent, resume: bool) -> Result
     let memory = Parent::of_memory(config);
     let kept = |other: &str| resume && are_kin(name, other) && has_remains(&memory.child(other));
     let takes_up = kept(name);
-    let Some(run_lock) = claim_in(runs, name, &kept, &mut burial)? else {
+    let Some(run_lock) = claim_in(runs, name, resume, &kept, &mut burial)? else {
         return Ok(Claimed::Lives { run_dir });
     };
     let mut claim = Claim {
@@ -219,7 +236,7 @@ pub fn claim(name: &str, config: &Config, runs: &Parent, resume: bool) -> Result
         takes_up,
         locks: vec![run_lock],
     };
-    match claim.claim_data(config, &kept, &mut burial) {
+    match claim.claim_data(config, resume, &kept, &mut burial) {
         Ok(None) => Ok(Claimed::Ours(claim, burial)),
         Ok(Some(run_dir)) => {
             claim.undo();
@@ -247,11 +264,12 @@ fn are_kin(a: &str, b: &str) -> bool {
     base(a) == base(b)
 }
 
-/// Claims `name` in one parent; `None` if it lives. What dead instances left is put aside, but
+/// Claims `name` in one parent; `None` if it lives, or is kept for another. What dead instances left is put aside, but
 /// for those that are to be `kept`.
 fn claim_in(
     parent: &Parent,
     name: &str,
+    resume: bool,
     kept: &dyn Fn(&str) -> bool,
     burial: &mut Burial,
 ) -> Result<Option<Lock>> {
@@ -259,6 +277,9 @@ fn claim_in(
     let _guard = parent.guard()?;
     parent.bury_dead(kept, burial);
     let dir = parent.child(name);
+    if !resume && Lock::is_held(&dir.join(KEEP)) {
+        return Ok(None);
+    }
     make_private(&dir)?;
     check_private(&dir)?;
     Lock::try_take(&dir.join("lock"))
@@ -270,13 +291,14 @@ impl Claim {
     fn claim_data(
         &mut self,
         config: &Config,
+        resume: bool,
         kept: &dyn Fn(&str) -> bool,
         burial: &mut Burial,
     ) -> Result<Option<PathBuf>> {
         let memory = Parent::of_memory(config);
         for parent in std::iter::once(&memory).chain(&Parent::of_files(config)) {
             let dir = parent.child(&self.name);
-            let Some(lock) = claim_in(parent, &self.name, kept, burial)? else {
+            let Some(lock) = claim_in(parent, &self.name, resume, kept, burial)? else {
                 return Ok(Some(dir));
             };
             self.locks.push(lock);
@@ -295,6 +317,12 @@ impl Claim {
         for dir in self.storage_dirs.iter().chain([&self.run_dir]) {
             let _ = std::fs::remove_dir_all(dir);
         }
+    }
+
+    /// The directories of the tiers, and the run directory.
+    pub fn dirs(&self) -> Vec<PathBuf> {
+        let data = self.storage_dirs.iter().chain([&self.shm_dir]);
+        data.chain([&self.run_dir]).cloned().collect()
     }
 
     /// Leaves everything as it is, for another start.
@@ -435,6 +463,28 @@ mod tests {
         assert!(journal.exists());
         let (_other, burial) = room.ours("other");
         assert_eq!(burial.names(), ["a"]);
+    }
+
+    #[test]
+    fn what_an_agent_keeps_is_for_its_own_start_alone() {
+        let room = room();
+        let (killed, _) = room.ours("several.1");
+        std::fs::write(killed.shm_dir.join(JOURNAL), "").unwrap();
+        let dirs = killed.dirs();
+        let kept = keep(&dirs).unwrap();
+        drop(killed);
+        let (other, burial) = room.ours("other");
+        assert_eq!(burial.names(), [""; 0]);
+        assert!(dirs.iter().all(|dir| dir.exists()));
+        let anew = claim("several.1", &room.config, &room.runs(), false).unwrap();
+        assert!(matches!(anew, Claimed::Lives { .. }));
+        let (again, _) = room.ours("several.1");
+        assert!(again.takes_up);
+        drop(again);
+        drop(kept);
+        other.release().unwrap();
+        let (_other, burial) = room.ours("other");
+        assert_eq!(burial.names(), ["several.1"]);
     }
 
     #[test]

@@ -209,6 +209,7 @@ impl Agent {
             run_dir: None,
             bound: false,
             ready: None,
+            kept: Vec::new(),
             ended: None,
             closed: false,
             restarts: 0,

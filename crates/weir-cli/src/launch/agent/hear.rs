@@ -9,6 +9,7 @@ use super::{spawn, Agent, Event};
 use crate::launch::message::{Failed, Seat, Seated, Up};
 use crate::launch::reach::Reach;
 use crate::launch::server::Word;
+use crate::place;
 
 impl Agent {
     pub(super) fn heard_server(&mut self, index: usize, word: Option<Word>) -> Result<(), Failed> {
@@ -36,6 +37,10 @@ impl Agent {
                 local.ready = Some(ready);
             }
             Some(Word::Ready(ready)) => {
+                match place::keep(&ready.dirs) {
+                    Ok(kept) => local.kept = kept,
+                    Err(error) => return Err(failed(format!("{error:#}"), None)),
+                }
                 local.ready = Some(ready.clone());
                 let seat = local.seat.clone();
                 self.seated.push(Seated { seat, ready });

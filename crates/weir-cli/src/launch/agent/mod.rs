@@ -42,6 +42,7 @@ use super::link::Link;
 use super::message::{read_down, send_up, Charge, Down, Failed, Seat, Seated, Seen, Up};
 use super::server::{to_line, Ended, Ready, Word};
 use crate::instance::Report;
+use crate::lock::Lock;
 use look::Looks;
 pub use seat::find_here;
 use summary::Request;
@@ -79,6 +80,8 @@ struct Local {
     run_dir: Option<PathBuf>,
     bound: bool,
     ready: Option<Ready>,
+    /// What keeps its directories while it does not live.
+    kept: Vec<Lock>,
     ended: Option<Ended>,
     closed: bool,
     /// How often it was killed and started again.
