@@ -79,6 +79,8 @@ pub struct Server<E> {
     pub lost: Vec<Rank>,
     /// Requests that came.
     pub asked: usize,
+    /// Those without bulk. What is answered with bulk is done again if its connection breaks.
+    pub acted: usize,
     /// Those that it keeps.
     pub held: Vec<(Token, Message)>,
 }
@@ -112,6 +114,7 @@ impl<T: Transport> Servers<T> {
             done: HashMap::new(),
             lost: Vec::new(),
             asked: 0,
+            acted: 0,
             held: Vec::new(),
         };
         assert!(self.running.insert(Rank(rank), server).is_none());
@@ -177,6 +180,7 @@ impl<T: Transport> Servers<T> {
                 match event {
                     Event::Request(token, message) => {
                         server.asked += 1;
+                        server.acted += usize::from(message.bulk.is_empty());
                         match server.conduct {
                             Conduct::Echo => server.end.reply(token, message),
                             Conduct::Hold => server.held.push((token, message)),
