@@ -12,8 +12,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use futures_util::future::join_all;
+use weir_core::extent::Run;
 use weir_core::journal::Item;
-use weir_core::proto::peer;
+use weir_core::proto::peer::{self, LogRange};
 use weir_core::types::{Ino, Rank};
 
 use super::keyed::Keyed;
@@ -213,9 +214,25 @@ impl<P: Platform> Cluster<P> {
         join_all(gone.into_iter().map(|ino| self.erase_file(ino))).await;
     }
 
+    /// Sends nothing more of a file. Up to where something was sent, and what is free by it.
+    fn end_of_sending(&self, ino: Ino) -> (u64, Vec<LogRange>) {
+        let Some(batches) = self.inner.shards.borrow_mut().in_flight.remove(&ino) else {
+            return (0, Vec::new());
+        };
+        self.note(&Item::Flushed(ino));
+        let runs = batches.iter().flat_map(|batch| &batch.runs);
+        let end = runs.map(Run::end).max().unwrap_or(0);
+        let freed = batches.into_iter().filter_map(|batch| batch.freed);
+        (end, freed.flatten().collect())
+    }
+
     async fn erase_file(&self, ino: Ino) {
+        // What this node was publishing has arrived before it is erased, with its size or without:
+        // the home says no more what the size of such a file is.
+        let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
+        let (sent, mut freed) = self.end_of_sending(ino);
         let file = self.inner.files.borrow_mut().published.remove(&ino);
-        let size = file.map_or(0, |file| file.size);
+        let size = file.map_or(0, |file| file.size).max(sent);
         self.note(&Item::PublishedGone(ino));
         if self.is_kept(ino) {
             let this = self.clone();
@@ -224,8 +241,9 @@ impl<P: Platform> Cluster<P> {
             });
         }
         match self.erase_everywhere(ino, 0, size).await {
-            Ok(freed) => self.give_back(freed).await,
+            Ok(erased) => freed.extend(erased),
             Err(error) => tracing::error!(?ino, %error, "space of a removed file"),
         }
+        self.give_back(freed).await;
     }
 }
