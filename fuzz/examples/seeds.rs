@@ -318,6 +318,8 @@ fn peer_requests() -> Vec<Vec<u8>> {
             dir,
             name: name.clone(),
             token: 1,
+            was: None,
+            from: Some((dir, name.clone())),
             child: Some(child),
         }),
         peer::request(peer::UnlockName {
@@ -355,7 +357,13 @@ fn peer_requests() -> Vec<Vec<u8>> {
             runs: vec![run(0, 5), run(1 << 30, 1)],
             publish: 9,
             part: 1,
+            cut: 1 << 40,
+            ended_below: 9,
         }),
+        peer::request(peer::Begin {
+            held: vec![(ino, true)],
+        }),
+        peer::request(peer::Renew {}),
         peer::request(peer::Published {
             ino,
             size: 1 << 31,

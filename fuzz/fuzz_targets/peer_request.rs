@@ -7,6 +7,7 @@ use weir_core::proto::Caller;
 use weir_core::types::Rank;
 use weir_fuzz::parts;
 use weir_fuzz::place::{with_several, SERVERS};
+use weir_server::cluster::enclose;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     with_several(|several| {
@@ -26,7 +27,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 match kind % 4 {
                     0 => drop(
                         server
-                            .handle(Rank(u16::from(kind / 4) % others + 1), &bytes)
+                            .handle(Rank(u16::from(kind / 4) % others + 1), &enclose(0, &bytes))
                             .await,
                     ),
                     _ => drop(server.serve(Caller::Control, &bytes).await),
@@ -41,7 +42,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         // Whatever still waits for a name that somebody locked, this is answered.
         several.replies.borrow_mut().clear();
         let server = several.server.clone();
-        let asked = async move { server.handle(Rank(1), &peer::request(Status {})).await };
+        let asked = async move { server.handle(Rank(1), &enclose(0, &peer::request(Status {}))).await };
         let answer = several.pool.run_until(asked);
         assert!(
             peer::reply::<Status>(&answer.body).is_ok(),

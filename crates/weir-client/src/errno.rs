@@ -23,7 +23,7 @@ pub const fn errno(error: FsError) -> Errno {
         FsError::WouldBlock => Errno::AGAIN,
         FsError::Deadlock => Errno::DEADLK,
         FsError::NoLocks => Errno::NOLCK,
-        FsError::Io | FsError::Unreachable => Errno::IO,
+        FsError::Io | FsError::Unreachable | FsError::NewSession => Errno::IO,
         FsError::NotSupported => Errno::OPNOTSUPP,
         FsError::Malformed => Errno::PROTO,
         FsError::Stopped => Errno::SHUTDOWN,

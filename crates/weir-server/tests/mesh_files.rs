@@ -7,6 +7,7 @@ use weir_core::extent::{Run, Source};
 use weir_core::proto::peer::{self, LockOwner, LockWish, PeerOperation};
 use weir_core::proto::{self, FsError};
 use weir_core::types::{Ino, Rank};
+use weir_server::cluster::enclose;
 
 fn file(mesh: &mut Mesh) -> Ino {
     let op = proto::Create {
@@ -31,7 +32,7 @@ fn ask<O: PeerOperation>(
     op: O,
 ) -> Result<O::Reply, FsError> {
     let server = mesh.server(usize::from(to.0));
-    let request = peer::request(op);
+    let request = enclose(0, &peer::request(op));
     let answer = mesh
         .pool
         .run_until(async move { server.handle(from, &request).await });
@@ -51,6 +52,8 @@ fn put(ino: Ino, publish: u64, runs: Vec<Run>) -> peer::Put {
         runs,
         publish,
         part: 0,
+        cut: u64::MAX,
+        ended_below: 0,
     }
 }
 

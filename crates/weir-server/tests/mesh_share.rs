@@ -8,6 +8,7 @@ use weir_core::names::{Attr, LaminateOn, Lamination, Policy, Visibility};
 use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::{self, Cause, FsError};
 use weir_core::types::{Ino, Rank};
+use weir_server::cluster::enclose;
 
 const LENGTH: u64 = 4096;
 
@@ -57,7 +58,7 @@ fn ask<O: PeerOperation>(
     op: O,
 ) -> Result<O::Reply, FsError> {
     let server = mesh.server(usize::from(to.0));
-    let request = peer::request(op);
+    let request = enclose(0, &peer::request(op));
     let answer = mesh
         .pool
         .run_until(async move { server.handle(from, &request).await });
@@ -98,6 +99,8 @@ fn publish(mesh: &mut Mesh, rank: Rank, ino: Ino) {
             runs: vec![run],
             publish: 1,
             part: 0,
+            cut: u64::MAX,
+            ended_below: 0,
         };
         ask(mesh, rank, Rank(home), put).unwrap();
     }

@@ -50,16 +50,8 @@ impl Trouble {
         match self {
             Trouble::KillClient(_) => false,
             // Messages may come too late to be answered in time.
-            Trouble::Slow(..) => self.slows() >= SLOW,
+            Trouble::Slow(_, times) => *times >= SLOW,
             _ => true,
-        }
-    }
-
-    /// How many times as long messages take by it.
-    fn slows(&self) -> u32 {
-        match self {
-            Trouble::Slow(_, times) => *times,
-            _ => 1,
         }
     }
 
@@ -194,17 +186,12 @@ impl Plan {
     #[must_use]
     pub fn mild(mut self) -> Plan {
         self.faults.retain(|fault| !fault.what.fails_calls());
-        if self.fails_calls() {
-            self.faults.retain(|fault| fault.what.slows() == 1);
-        }
         self
     }
 
     /// Whether calls may fail for want of a server.
     pub fn fails_calls(&self) -> bool {
-        // Between two slow servers messages are slower still.
-        let slows = self.faults.iter().map(|fault| fault.what.slows());
-        slows.product::<u32>() >= SLOW || self.faults.iter().any(|fault| fault.what.fails_calls())
+        self.faults.iter().any(|fault| fault.what.fails_calls())
     }
 
     /// Whether a server is lost for good.

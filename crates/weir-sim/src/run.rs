@@ -30,6 +30,8 @@ const MOST: Duration = Duration::from_secs(3600);
 const MOST_STEPS: u64 = 2_000_000;
 /// After the faults, before the look: servers that lost each other find out and come back.
 const CALM_DOWN: Duration = Duration::from_secs(8);
+/// The same, of messages that are very late.
+const SLOWEST: Duration = Duration::from_secs(35);
 /// After all was removed: what lingers is let go of.
 const LET_GO: Duration = Duration::from_secs(15);
 /// Directories that there are from the beginning.
@@ -151,6 +153,9 @@ impl World {
         }
         self.network.set_weather(Weather::CALM);
         self.pass(CALM_DOWN);
+        if self.plan.fails_calls() {
+            self.pass(SLOWEST);
+        }
         self.look();
     }
 

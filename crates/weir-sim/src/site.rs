@@ -122,16 +122,32 @@ struct Others {
     waiting: Waiting,
 }
 
-impl Net for Others {
-    fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
-        let message = Message {
-            body: request,
-            bulk: Vec::new(),
-        };
-        let id = self.end.call(to, message);
+impl Others {
+    fn answer(&self, to: Rank, id: CallId) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
         let (sender, answer) = oneshot::channel();
         self.waiting.borrow_mut().insert(id, sender);
         Box::pin(async move { answer.await.unwrap_or(Err(Lost(to))) })
+    }
+}
+
+impl Net for Others {
+    fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
+        self.answer(to, self.end.call(to, message(request)))
+    }
+
+    fn call_surely(
+        &self,
+        to: Rank,
+        request: Vec<u8>,
+    ) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
+        self.answer(to, self.end.call_surely(to, message(request)))
+    }
+}
+
+fn message(body: Vec<u8>) -> Message {
+    Message {
+        body,
+        bulk: Vec::new(),
     }
 }
 
@@ -269,6 +285,7 @@ impl Site {
             dir,
         });
         site.tick_for_ever();
+        site.look_for_ever();
         site
     }
 
@@ -284,6 +301,19 @@ impl Site {
                 site.cluster.tick(now_ns);
                 site.cluster.catch_up();
                 site.cluster.look_for_room();
+            }
+        });
+    }
+
+    /// What it does more often.
+    fn look_for_ever(self: &Rc<Site>) {
+        let (site, executor) = (Rc::downgrade(self), self.executor.clone());
+        self.executor.spawn(self.group, async move {
+            loop {
+                executor.sleep(TICK / 2).await;
+                let Some(site) = site.upgrade() else { return };
+                site.cluster.tick(site.now_ns());
+                site.cluster.look_at_sessions();
             }
         });
     }

@@ -16,6 +16,7 @@ fn the_same_seed_is_the_same_run() {
 /// Seeds that failed once, with what was wrong.
 #[test]
 fn what_failed_once_fails_no_more() {
+    let all = Plan::of;
     let mild = |seed| Plan::of(seed).mild();
     for plan in [
         // A truncation overlooked what its own node published while it waited for that.
@@ -23,6 +24,24 @@ fn what_failed_once_fails_no_more() {
         // The model took every close for a publish of what other processes had written.
         mild(5257),
         mild(11353),
+        // A name whose file was gone: the answer to a change of its count of links was lost.
+        all(681),
+        all(720),
+        // The leader of a directory's move was killed halfway: it had two names.
+        all(728),
+        // A lock of a name was granted to who did not wait for it any more.
+        all(2017),
+        // A name that was locked by who waited for a dead server kept others waiting for ever.
+        all(148),
+        all(783),
+        // The permit to move directories was.
+        all(1975),
+        // A rename took a name that was another's by then for one that it had taken away.
+        all(3707),
+        // A moved directory did not say where it was, and so could be moved below itself.
+        mild(6079),
+        // What a home answered to an open before a truncation brought the old size back.
+        mild(2011),
     ] {
         assert_eq!(run(&plan, false).faults, [""; 0], "seed {}", plan.seed);
     }

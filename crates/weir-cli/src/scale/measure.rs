@@ -217,6 +217,8 @@ fn say() -> Option<f64> {
         runs: runs(),
         publish: 1,
         part: 0,
+        cut: u64::MAX,
+        ended_below: 0,
     };
     let count = op.runs.len();
     let begun = Instant::now();

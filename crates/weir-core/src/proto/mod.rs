@@ -92,6 +92,9 @@ pub enum FsError {
     /// EIO: a server of the instance does not answer.
     #[error("a server of the instance does not answer")]
     Unreachable,
+    /// Between servers: the asker's session has ended, and nothing was done.
+    #[error("the session between two servers has ended")]
+    NewSession,
     /// ESHUTDOWN: the instance has stopped.
     #[error("the instance has stopped")]
     Stopped,

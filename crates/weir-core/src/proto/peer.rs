@@ -218,7 +218,8 @@ peer_operations! {
     } -> ();
 
     /// Lets a locked name name something, or nothing. Links of inodes are the asker's to
-    /// count.
+    /// count. If the lock is gone because its holder seemed lost, the name must be as it was;
+    /// `Unreachable`: it is not.
     assign: Assign {
         /// The directory.
         dir: Ino,
@@ -226,6 +227,11 @@ peer_operations! {
         name: Vec<u8>,
         /// See [`LockName`].
         token: u64,
+        /// What it named under the lock.
+        was: Option<Child>,
+        /// The name from which a directory moves here: the asked server takes that one, should
+        /// the asker be lost before it has.
+        from: Option<(Ino, Vec<u8>)>,
         /// What it is to name.
         child: Option<Child>,
     } -> ();
@@ -406,6 +412,10 @@ peer_operations! {
         publish: u64,
         /// Which part of it.
         part: u32,
+        /// The file was cut to this since: what lies behind is free at once.
+        cut: u64,
+        /// All of the asker's publishes below this one have come to their end.
+        ended_below: u64,
     } -> Vec<LogRange>;
 
     /// Says that all that was [`Put`] is to be seen: raises the size, sets the time,
@@ -451,7 +461,7 @@ peer_operations! {
     } -> ();
 
     /// A file was cut: what the asked server's node wrote and did not publish beyond
-    /// `size` is void.
+    /// `size` is void. Up to where the file may reach by what could not be published.
     cut: Cut {
         /// The file.
         ino: Ino,
@@ -460,7 +470,7 @@ peer_operations! {
         /// Greater than that of each truncation of the file before: one that comes a second
         /// time must not cut what was written since.
         number: u64,
-    } -> ();
+    } -> u64;
 
     /// Publishes what the asked server's node wrote to a file.
     flush: Flush {
@@ -530,6 +540,17 @@ peer_operations! {
         /// Whom else.
         below: Vec<Rank>,
     } -> Told;
+
+    /// Begins a session anew: what of the asked server's files the asker holds, and whether it may
+    /// write each. All else that it held, and its locks of names, are void. Which of the files
+    /// were cut meanwhile, and to what size at least.
+    begin: Begin {
+        /// The files.
+        held: Vec<(Ino, bool)>,
+    } -> Vec<(Ino, u64)>;
+
+    /// Nothing but a sign of life, which renews leases.
+    renew: Renew {} -> ();
 }
 
 /// What many servers may be told at a time.
@@ -556,6 +577,8 @@ pub enum News {
 pub struct Told {
     /// To [`Seal`]: the sum.
     pub writers: u32,
+    /// To [`Cut`]: up to where the file may reach.
+    pub end: u64,
     /// The first error of one that was reached.
     pub failed: Option<FsError>,
     /// Who was not reached.
@@ -650,6 +673,21 @@ pub fn request<O: PeerOperation>(op: O) -> Vec<u8> {
     let request: Request = op.into();
     encode(&request, &mut out);
     out
+}
+
+/// The reply to whatever is refused.
+pub fn refusal(error: FsError) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(&Err::<(), _>(error), &mut out);
+    out
+}
+
+/// Whether a reply says that the session has ended.
+pub fn is_refused(bytes: &[u8]) -> bool {
+    matches!(
+        postcard::from_bytes::<Result<(), FsError>>(bytes),
+        Ok(Err(FsError::NewSession))
+    )
 }
 
 /// Decodes the reply to an operation of kind `O`.

@@ -182,7 +182,7 @@ impl State {
             return;
         };
         let slow = conn.ends.iter().filter_map(|end| self.slow.get(end));
-        let slow: u32 = slow.product::<u32>().max(1);
+        let slow = slow.copied().max().unwrap_or(1);
         let mut at = self.now + self.dice.time(self.weather.delay) * slow;
         if packet.frame.is_call() && self.dice.chance(self.weather.overtakes_per_mille) {
             self.count.overtook += 1;

@@ -124,7 +124,8 @@ impl<P: Platform> Cluster<P> {
             path,
         };
         let times = self.inner.leaving.times();
-        let made = self.call(home, make).await?;
+        let recalled = self.inner.recalled.get();
+        let (made, session) = self.call_in(home, make).await?;
         if made.new && made.child.ino.rank() == self.rank() {
             self.add_writer(made.child.ino, self.rank()).await;
         }
@@ -137,10 +138,16 @@ impl<P: Platform> Cluster<P> {
         let ino = match made.attr {
             None => return Ok(not_held),
             Some(attr) if attr.home.rank() == self.rank() => attr.home,
-            Some(attr) if made.new || self.inner.leaving.none_since(times) => {
+            Some(attr)
+                if self.is_session(home, session)
+                    && (made.new
+                        || (self.inner.leaving.none_since(times)
+                            && self.inner.recalled.get() == recalled)) =>
+            {
                 self.stand_in_for(&attr)?.ino
             }
-            // The home may have been told after that that this node lets go of the file.
+            // The home may have been told after that that this node lets go of the file, or have
+            // forgotten who holds it; or a truncation overtook the answer.
             Some(attr) => match self.hold_here(attr.home, op.attach).await {
                 Ok(attr) => attr.ino,
                 Err(FsError::Stale) => return Ok(not_held),

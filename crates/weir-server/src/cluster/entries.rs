@@ -7,9 +7,8 @@
 //! Invariants:
 //! - What a server believes of another's entry is what its home says: a reply that a recall
 //!   overtook is not kept, as the count of recalls shows.
-//! - Who does not answer a recall has lost what it kept: a server that finds another gone, or
-//!   started anew, drops all of that one's entries, and one that is back tells all before it
-//!   changes any.
+//! - An entry is believed for a term, as a lease is (`session`): a home that cannot recall it
+//!   waits until that is over, and one that is back tells all before it changes any.
 //!
 //! Left out: what files and links have as names, which change too often; and that names are
 //! free.
@@ -54,11 +53,15 @@ impl<P: Platform> Cluster<P> {
         let recalls = {
             let entries = self.inner.entries.borrow();
             if let Some(child) = entries.known.get(&key) {
+                self.use_lease(home);
                 return Ok(Some(*child));
             }
             entries.recalls
         };
-        let found = self.call(home, peer::FindToKeep { dir, name }).await?;
+        let asked_ns = self.now_ns();
+        let asked = self.call_in(home, peer::FindToKeep { dir, name });
+        let (mut found, session) = asked.await?;
+        found.may_keep &= self.is_session(home, session) && self.believe_lease(home, asked_ns);
         let mut entries = self.inner.entries.borrow_mut();
         if let Some(child) = found.child.filter(|_| found.may_keep) {
             if entries.recalls == recalls {
@@ -99,7 +102,12 @@ impl<P: Platform> Cluster<P> {
         };
         let asked = ranks.into_iter().map(|rank| {
             let (dir, name) = key.clone();
-            self.call(rank, peer::DropEntry { dir, name })
+            async move {
+                let dropped = self.call(rank, peer::DropEntry { dir, name }).await;
+                if dropped == Err(FsError::Unreachable) {
+                    self.outwait(rank).await;
+                }
+            }
         });
         join_all(asked).await;
     }
@@ -110,15 +118,20 @@ impl<P: Platform> Cluster<P> {
         entries.known.remove(key);
     }
 
-    /// A server is gone or was started anew: nobody recalls what it told, and it keeps nothing.
-    pub(super) fn forget_entries(&self, gone: Rank) {
+    /// What a server told is not believed any more: its session has ended, or its term.
+    pub(super) fn forget_known(&self, of: Rank) {
         let mut entries = self.inner.entries.borrow_mut();
         entries.recalls += 1;
         entries
             .known
-            .retain(|(dir, name), _| self.home_of(*dir, name) != gone);
+            .retain(|(dir, name), _| self.home_of(*dir, name) != of);
+    }
+
+    /// A server that begins a session keeps nothing.
+    pub(super) fn forget_kept(&self, by: Rank) {
+        let mut entries = self.inner.entries.borrow_mut();
         entries.kept.retain(|_, ranks| {
-            ranks.remove(&gone);
+            ranks.remove(&by);
             !ranks.is_empty()
         });
     }

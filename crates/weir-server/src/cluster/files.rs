@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use futures_util::future::join_all;
 use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::Item;
 use weir_core::names::{Attr, FileType, Lamination, Visibility};
@@ -17,6 +18,9 @@ use super::publish::bytes_of;
 use super::Cluster;
 use crate::node::Platform;
 
+/// A lease that cannot be had for so long is not had, in ns.
+const LONGEST_NS: i64 = 20_000_000_000;
+
 /// Files that this server stands in for, and those of its own that others have open.
 #[derive(Debug, Default)]
 pub struct Files {
@@ -25,6 +29,8 @@ pub struct Files {
     pub(super) leases: HashMap<Ino, BTreeSet<Rank>>,
     /// The nodes that may write each file of this server, itself too.
     writers: BTreeMap<Ino, BTreeSet<Rank>>,
+    /// What servers held that were given up, and to what size it was cut since, if it was.
+    missed: BTreeMap<Rank, BTreeMap<Ino, Option<u64>>>,
     /// What was published of this server's files.
     pub(super) published: HashMap<Ino, Extent>,
 }
@@ -114,8 +120,16 @@ impl<P: Platform> Cluster<P> {
             self.settle_size(ino, local).await?;
         }
         let _asking = self.begin_hold(ino).await;
-        let attr = self.call(ino.rank(), peer::Hold { ino, write }).await?;
-        self.stand_in_for(&attr)
+        loop {
+            let recalls = self.recalls(ino);
+            let asked = self.call_in(ino.rank(), peer::Hold { ino, write });
+            let (attr, session) = asked.await?;
+            // If that began anew without it while the answer was on its way, it is not held; and
+            // a truncation that overtook the answer is not in it.
+            if self.is_session(ino.rank(), session) && self.recalls(ino) == recalls {
+                return self.stand_in_for(&attr);
+            }
+        }
     }
 
     /// A file of this server is open at `from`.
@@ -372,6 +386,71 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.pin(ino));
     }
 
+    /// Files of this server that another one holds.
+    pub(super) fn held_by(&self, rank: Rank) -> Vec<Ino> {
+        let files = self.inner.files.borrow();
+        let all = files.holders.iter();
+        all.filter(|(_, by)| by.contains(&rank))
+            .map(|(ino, _)| *ino)
+            .collect()
+    }
+
+    /// What a server holds that was given up is noted, for what becomes of it without it.
+    pub(super) fn note_held(&self, rank: Rank) {
+        let held = self.held_by(rank);
+        let mut files = self.inner.files.borrow_mut();
+        let missed = files.missed.entry(rank).or_default();
+        for ino in held {
+            missed.entry(ino).or_insert(None);
+        }
+    }
+
+    /// A server holds these files and no others, and believes no lease; which of them it did not
+    /// hear were cut.
+    pub(super) fn keep_held(&self, rank: Rank, held: &BTreeSet<Ino>) -> Vec<(Ino, u64)> {
+        let missed = {
+            let mut files = self.inner.files.borrow_mut();
+            for leases in files.leases.values_mut() {
+                leases.remove(&rank);
+            }
+            files.missed.remove(&rank).unwrap_or_default()
+        };
+        self.drop_holds(rank, |ino| !held.contains(&ino));
+        let cuts = missed.into_iter();
+        cuts.filter_map(|(ino, cut)| Some((ino, cut?))).collect()
+    }
+
+    /// A file was cut: those who held it and cannot be told hear of it when they are back.
+    fn note_missed(&self, ino: Ino, size: u64, holders: &[Rank], lost: &[Rank]) {
+        let mut files = self.inner.files.borrow_mut();
+        for rank in lost {
+            let missed = files.missed.entry(*rank).or_default();
+            missed.entry(ino).or_insert(None);
+        }
+        for (rank, missed) in &mut files.missed {
+            if holders.contains(rank) && !lost.contains(rank) {
+                continue;
+            }
+            if let Some(cut) = missed.get_mut(&ino) {
+                *cut = Some(cut.map_or(size, |cut| cut.min(size)));
+            }
+        }
+    }
+
+    /// What this server holds of another's files.
+    pub(super) fn held_of(&self, home: Rank) -> peer::Begin {
+        let held = self.stand_ins_of(home).into_iter().map(|ino| {
+            let written = |local| {
+                let attr = self.node(|node| node.attr_of(local));
+                attr.is_ok_and(|attr| attr.block != 0)
+            };
+            (ino, self.local(ino).is_some_and(written))
+        });
+        peer::Begin {
+            held: held.collect(),
+        }
+    }
+
     pub(super) fn grant_lease(&self, from: Rank, ino: Ino) -> Result<Attr, FsError> {
         let attr = self.hold(from, ino)?;
         let mut files = self.inner.files.borrow_mut();
@@ -389,6 +468,7 @@ impl<P: Platform> Cluster<P> {
             return Ok(());
         }
         let mut pulled = false;
+        let begun_ns = self.now_ns();
         loop {
             let local = self.local(ino).ok_or(FsError::Stale)?;
             let attr = self.node(|node| node.attr_of(local))?;
@@ -401,10 +481,16 @@ impl<P: Platform> Cluster<P> {
                 return Ok(());
             }
             self.settle_size(ino, local).await?;
-            let recalls = self.recalls(ino);
-            let attr = self.call(ino.rank(), peer::Lease { ino }).await?;
-            if self.recalls(ino) == recalls {
+            let (recalls, asked_ns) = (self.recalls(ino), self.now_ns());
+            let asked = self.call_in(ino.rank(), peer::Lease { ino });
+            let (attr, session) = asked.await?;
+            let holds = self.is_session(ino.rank(), session) && self.recalls(ino) == recalls;
+            if holds && self.believe_lease(ino.rank(), asked_ns) {
                 return self.refresh_here(local, &attr, true);
+            }
+            // A home that answers only after the term cannot be read from.
+            if self.now_ns() - begun_ns > LONGEST_NS {
+                return Err(FsError::Unreachable);
             }
         }
     }
@@ -422,6 +508,7 @@ impl<P: Platform> Cluster<P> {
 
     /// What this node knows of a file is void.
     pub(super) fn recall_here(&self, ino: Ino) {
+        self.inner.recalled.set(self.inner.recalled.get() + 1);
         self.forget_map(ino);
         if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
             known.recalls += 1;
@@ -432,7 +519,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Recalls all leases of a file of this server, but that of `writer`. A server that
-    /// does not answer has lost its lease: it knows that by itself.
+    /// does not answer stops believing its lease when the term is over.
     pub(super) async fn recall_leases(&self, ino: Ino, writer: Option<Rank>) {
         self.inner.returning.free((), self.token()).await;
         let ranks: Vec<Rank> = {
@@ -447,7 +534,8 @@ impl<P: Platform> Cluster<P> {
             leases.extend(kept);
             recalled.into_iter().filter(|r| Some(*r) != kept).collect()
         };
-        self.tell(&ranks, &News::Recall(peer::Recall { ino })).await;
+        let told = self.tell(&ranks, &News::Recall(peer::Recall { ino })).await;
+        join_all(told.lost.into_iter().map(|rank| self.outwait(rank))).await;
         self.recall_here(ino);
     }
 
@@ -487,9 +575,11 @@ impl<P: Platform> Cluster<P> {
         self.cut_appends(ino, size);
         let number = self.number_of_cut();
         let cut = peer::Cut { ino, size, number };
-        self.tell(&self.holders_of(ino), &News::Cut(cut)).await;
-        // What other nodes were publishing has arrived, and raised the size.
-        let old = old.max(self.published_size(ino));
+        let holders = self.holders_of(ino);
+        let told = self.tell(&holders, &News::Cut(cut)).await;
+        self.note_missed(ino, size, &holders, &told.lost);
+        // What other nodes were publishing has arrived, and raised the size; or not all of it has.
+        let old = old.max(self.published_size(ino)).max(told.end);
         self.set_published_size(ino, size)?;
         let freed = self.erase_everywhere(ino, size, old).await;
         self.recall_leases(ino, None).await;
@@ -509,23 +599,30 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// A file was cut at its home, which erases what was published once this is done.
-    pub(super) async fn cut_here(&self, op: &peer::Cut) -> Result<(), FsError> {
+    pub(super) async fn cut_here(&self, op: &peer::Cut) -> Result<u64, FsError> {
         let ino = op.ino;
         // What is on its way to the slices gets there before it is erased.
         let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
-        let local = {
+        let is_new = {
             let mut files = self.inner.files.borrow_mut();
             let known = files.stand_ins.get_mut(&ino);
-            known.filter(|known| known.cut < op.number).map(|known| {
-                known.cut = op.number;
-                known.local
-            })
+            let known = known.filter(|known| known.cut < op.number);
+            known.map(|known| known.cut = op.number).is_some()
         };
-        if let Some(local) = local {
-            self.node(|node| node.set_size(local, op.size))?;
+        if !is_new {
+            self.recall_here(ino);
+            return Ok(0);
+        }
+        self.cut_at_once(ino, op.size)
+    }
+
+    pub(super) fn cut_at_once(&self, ino: Ino, size: u64) -> Result<u64, FsError> {
+        let end = self.cut_in_flight(ino, size);
+        if let Some(local) = self.local(ino) {
+            self.node(|node| node.set_size(local, size))?;
         }
         self.recall_here(ino);
-        Ok(())
+        Ok(end)
     }
 
     /// Greater than the last one, also of this server before it was killed.

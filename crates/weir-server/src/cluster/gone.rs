@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use futures_util::future::join_all;
-use weir_core::extent::Run;
+use weir_core::extent::{Run, MAX_OFFSET};
 use weir_core::journal::Item;
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::types::{Ino, Rank};
@@ -160,11 +160,11 @@ impl<P: Platform> Cluster<P> {
 
     /// True if no other node has the file open now, and one had.
     fn end_hold(&self, from: Rank, ino: Ino) -> bool {
-        self.end_writer(ino, from);
-        let mut files = self.inner.files.borrow_mut();
-        if let Some(leases) = files.leases.get_mut(&ino) {
+        if let Some(leases) = self.inner.files.borrow_mut().leases.get_mut(&ino) {
             leases.remove(&from);
         }
+        self.end_writer(ino, from);
+        let mut files = self.inner.files.borrow_mut();
         let Some(holders) = files.holders.get_mut(&ino) else {
             return false;
         };
@@ -177,16 +177,22 @@ impl<P: Platform> Cluster<P> {
         true
     }
 
-    /// A server lost what it held and believed.
+    /// A server was given up: what it holds is held no more, unless it begins a session while it
+    /// may still believe its leases.
     pub(super) fn forget_holder(&self, rank: Rank) {
-        let held: Vec<Ino> = {
-            let files = self.inner.files.borrow();
-            let all = files.holders.iter();
-            all.filter(|(_, by)| by.contains(&rank))
-                .map(|(ino, _)| *ino)
-                .collect()
-        };
-        for ino in held {
+        self.note_held(rank);
+        let this = self.clone();
+        self.spawn(async move {
+            this.outwait(rank).await;
+            if this.is_given_up(rank) {
+                this.drop_holds(rank, |_| true);
+            }
+        });
+    }
+
+    /// Some of what a server held it holds no more.
+    pub(super) fn drop_holds(&self, rank: Rank, which: impl Fn(Ino) -> bool) {
+        for ino in self.held_by(rank).into_iter().filter(|ino| which(*ino)) {
             if self.end_hold(rank, ino) {
                 self.node(|node| node.unpin(ino));
             }
@@ -230,7 +236,7 @@ impl<P: Platform> Cluster<P> {
         // What this node was publishing has arrived before it is erased, with its size or without:
         // the home says no more what the size of such a file is.
         let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
-        let (sent, mut freed) = self.end_of_sending(ino);
+        let (sent, freed) = self.end_of_sending(ino);
         let file = self.inner.files.borrow_mut().published.remove(&ino);
         let size = file.map_or(0, |file| file.size).max(sent);
         self.note(&Item::PublishedGone(ino));
@@ -240,10 +246,17 @@ impl<P: Platform> Cluster<P> {
                 this.forget_laminated(ino).await;
             });
         }
-        match self.erase_everywhere(ino, 0, size).await {
-            Ok(erased) => freed.extend(erased),
-            Err(error) => tracing::error!(?ino, %error, "space of a removed file"),
-        }
         self.give_back(freed).await;
+        let to = size.min(MAX_OFFSET);
+        let erased = self.homes_of(ino, 0, to).into_iter().map(|rank| {
+            let give_back = move |this: Self, freed| async move {
+                match freed {
+                    Ok(freed) => this.give_back(freed).await,
+                    Err(error) => tracing::warn!(?ino, %error, "space of a removed file"),
+                }
+            };
+            self.owe_then(rank, peer::Erase { ino, from: 0, to }, give_back)
+        });
+        join_all(erased).await;
     }
 }

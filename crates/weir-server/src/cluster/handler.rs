@@ -7,12 +7,12 @@ use weir_core::extent::Run;
 use weir_core::names::{Attr, FileType};
 use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
-    Append, Assign, Audit, Back, Bury, Cut, DeadOwners, DropEntry, DropLocks, Enrol, Enrolled,
-    Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Handler, Hold, Kept, Laminate,
-    Laminated, Lease, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark,
-    Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall, Relay, Release,
-    Relink, Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends, Status, Stop, TestLock,
-    Told, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
+    Append, Assign, Audit, Back, Begin, Bury, Cut, DeadOwners, DropEntry, DropLocks, Enrol,
+    Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Handler, Hold, Kept,
+    Laminate, Laminated, Lease, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange, Made,
+    Make, Mark, Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall, Relay,
+    Release, Relink, Renew, Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends, Status,
+    Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
@@ -135,6 +135,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
             number: op.token,
         };
         let cluster = self.counted("unlock_name");
+        cluster.inner.moving.borrow_mut().remove(&token);
         cluster.inner.names.unlock(&(op.dir, op.name), token);
         Ok(())
     }
@@ -153,8 +154,10 @@ impl<P: Platform> Handler for Asked<'_, P> {
             rank: from,
             number: op.token,
         };
-        self.counted("lock_moves").inner.moves.lock((), token).await;
-        Ok(())
+        let cluster = self.counted("lock_moves");
+        let locked = cluster.inner.moves.lock((), token);
+        let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
+        cluster.in_time(locked).await
     }
 
     async fn unlock_moves(&self, from: Rank, op: UnlockMoves) -> Result<(), FsError> {
@@ -282,7 +285,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
             .await
     }
 
-    async fn cut(&self, _: Rank, op: Cut) -> Result<(), FsError> {
+    async fn cut(&self, _: Rank, op: Cut) -> Result<u64, FsError> {
         self.counted("cut").cut_here(&op).await
     }
 
@@ -333,6 +336,15 @@ impl<P: Platform> Handler for Asked<'_, P> {
 
     async fn back(&self, from: Rank, _: Back) -> Result<(), FsError> {
         self.counted("back").came_back(from).await
+    }
+
+    async fn begin(&self, from: Rank, op: Begin) -> Result<Vec<(Ino, u64)>, FsError> {
+        Ok(self.counted("begin").begun(from, op))
+    }
+
+    async fn renew(&self, _: Rank, _: Renew) -> Result<(), FsError> {
+        self.counted("renew");
+        Ok(())
     }
 
     async fn stop(&self, _: Rank, _: Stop) -> Result<ServerStatus, FsError> {

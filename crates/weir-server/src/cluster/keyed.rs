@@ -5,10 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 use futures_channel::oneshot;
+use weir_core::proto::FsError;
 use weir_core::types::Rank;
 
 /// Who has a lock: the number is unique at its rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Token {
     /// The server.
     pub rank: Rank,
@@ -25,6 +26,8 @@ pub struct Keyed<K> {
 #[derive(Debug)]
 struct Held {
     by: Token,
+    /// Nobody knows how long it is held: nobody waits.
+    stuck: bool,
     waiting: VecDeque<(Token, oneshot::Sender<()>)>,
 }
 
@@ -61,17 +64,44 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         }
     }
 
-    /// Takes the lock, until [`Keyed::unlock`]. At once if `token` has it.
-    pub async fn lock(&self, key: K, token: Token) {
+    /// Takes the lock as [`Keyed::hold`], unless it is stuck.
+    pub async fn try_hold(&self, key: K, token: Token) -> Result<Guard<'_, K>, FsError> {
+        if !self.lock(key.clone(), token).await {
+            return Err(FsError::Unreachable);
+        }
+        Ok(Guard {
+            keyed: self,
+            key,
+            token,
+        })
+    }
+
+    /// Lets nobody wait for a lock that is held.
+    pub fn stick(&self, key: &K) {
+        if let Some(lock) = self.held.borrow_mut().get_mut(key) {
+            lock.stuck = true;
+            lock.waiting.clear();
+        }
+    }
+
+    /// Takes the lock, until [`Keyed::unlock`]. At once if `token` has it. False: it is not taken,
+    /// for nobody knows when it could be, or the server of the token is gone.
+    pub async fn lock(&self, key: K, token: Token) -> bool {
         let turn = {
             let mut held = self.held.borrow_mut();
             match held.get_mut(&key) {
                 None => {
                     let waiting = VecDeque::new();
-                    held.insert(key, Held { by: token, waiting });
-                    return;
+                    let lock = Held {
+                        by: token,
+                        stuck: false,
+                        waiting,
+                    };
+                    held.insert(key, lock);
+                    return true;
                 }
-                Some(held) if held.by == token => return,
+                Some(held) if held.by == token => return true,
+                Some(held) if held.stuck => return false,
                 Some(held) => {
                     let (sender, turn) = oneshot::channel();
                     held.waiting.push_back((token, sender));
@@ -79,8 +109,7 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
                 }
             }
         };
-        // The sender is dropped only with the whole table.
-        let _ = turn.await;
+        turn.await.is_ok()
     }
 
     /// Waits until nobody has the lock.
@@ -101,9 +130,13 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         held.get(key).is_some_and(|held| held.by == token)
     }
 
-    /// Gives the lock to the next who waits. False: `token` did not have it.
+    /// Gives the lock to the next who waits. False: `token` did not have it; it does not wait for
+    /// it any more either.
     pub fn unlock(&self, key: &K, token: Token) -> bool {
         if !self.has(key, token) {
+            if let Some(lock) = self.held.borrow_mut().get_mut(key) {
+                lock.waiting.retain(|(waits, _)| *waits != token);
+            }
             return false;
         }
         self.pass_on(key);
@@ -116,7 +149,7 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
             return;
         };
         while let Some((token, sender)) = lock.waiting.pop_front() {
-            lock.by = token;
+            (lock.by, lock.stuck) = (token, false);
             // One who no longer waits is passed over.
             if sender.send(()).is_ok() {
                 return;

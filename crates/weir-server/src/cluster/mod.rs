@@ -25,6 +25,7 @@
 //! | `share`, `audit` | visibility and lamination; who reads too early |
 //! | `tell` | telling many servers the same, down a tree |
 //! | `locks` | locks of files, at their homes |
+//! | `session` | what one server may believe of another, and for how long |
 //! | `recover` | what is written down of this, and coming back |
 //! | `handler`, `client` | what peers and what clients ask |
 
@@ -46,6 +47,7 @@ mod pool;
 mod publish;
 mod recover;
 mod rename;
+mod session;
 mod share;
 mod tell;
 
@@ -65,6 +67,7 @@ use weir_fabric::bulk::Landing;
 
 use crate::node::{Node, Platform};
 use keyed::{Keyed, Token};
+pub use session::enclose;
 
 /// What comes back from another server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -84,6 +87,16 @@ pub struct Lost(pub Rank);
 pub trait Net {
     /// Asks `to`, and waits for the answer.
     fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>>;
+
+    /// As [`Net::call`], for however long the server cannot be reached: lost only if it was
+    /// started anew after it had been asked.
+    fn call_surely(
+        &self,
+        to: Rank,
+        request: Vec<u8>,
+    ) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
+        self.call(to, request)
+    }
 
     /// Reads bytes of another server's log past its logic, if this way to it allows that; else
     /// gives the landing back, and the bytes are asked for by a call.
@@ -141,6 +154,13 @@ struct Inner<P: Platform + 'static> {
     stands: Keyed<Ino>,
     /// The permit for moving directories (rank 0).
     moves: Keyed<()>,
+    sessions: RefCell<session::Sessions>,
+    /// How often what is known of any file was recalled here.
+    recalled: Cell<u64>,
+    /// Moves of directories that others lead and that have come half the way here.
+    moving: RefCell<BTreeMap<Token, rename::Moving>>,
+    /// Servers with which a session is being begun.
+    beginning: Keyed<Rank>,
     /// Held until all others know that this server is back.
     returning: Keyed<()>,
     /// Files of this server being cut.
@@ -200,6 +220,10 @@ impl<P: Platform> Cluster<P> {
                 burials: Keyed::default(),
                 stands: Keyed::default(),
                 moves: Keyed::default(),
+                sessions: RefCell::default(),
+                recalled: Cell::new(0),
+                moving: RefCell::default(),
+                beginning: Keyed::default(),
                 returning: Keyed::default(),
                 publishing: Keyed::default(),
                 publishing_here: Keyed::default(),
@@ -228,7 +252,24 @@ impl<P: Platform> Cluster<P> {
             cluster: self,
             bulk: Rc::clone(&bulk),
         };
-        let body = peer::dispatch(&handler, from, request).await;
+        let body = match self.admitted(from, request) {
+            Ok(request) => peer::dispatch(&handler, from, request).await,
+            Err(error) => peer::refusal(error),
+        };
+        self.commit();
+        Answer {
+            body,
+            bulk: bulk.take(),
+        }
+    }
+
+    async fn handle_own(&self, request: &[u8]) -> Answer {
+        let bulk = Rc::new(RefCell::new(Vec::new()));
+        let handler = handler::Asked {
+            cluster: self,
+            bulk: Rc::clone(&bulk),
+        };
+        let body = peer::dispatch(&handler, self.rank(), request).await;
         self.commit();
         Answer {
             body,
@@ -246,6 +287,7 @@ impl<P: Platform> Cluster<P> {
     /// Sets the time, ns since 1970.
     pub fn tick(&self, now_ns: i64) {
         self.node(|node| node.set_time(now_ns));
+        self.look_at_times(now_ns);
     }
 
     /// Publishes what this node wrote and did not publish yet, and lets go of files that
@@ -263,6 +305,7 @@ impl<P: Platform> Cluster<P> {
                 }
             });
         }
+        self.look_at_sessions();
         self.tell_dead_owners();
         self.laminate_unwritten();
         self.let_go();
@@ -276,14 +319,17 @@ impl<P: Platform> Cluster<P> {
             || self.node(|node| node.has_gone() || node.has_writers() || node.is_watching())
     }
 
-    /// A server is gone for good or has started anew: its locks, holds and leases end.
+    /// A server cannot be reached or has started anew: its locks and holds end, and sessions with
+    /// it. What it was leased it may believe until the term is over.
     pub fn peer_gone(&self, rank: Rank) {
+        self.end_sessions(rank);
         self.inner.names.drop_rank(rank);
         self.inner.moves.drop_rank(rank);
+        self.end_moves_of(rank);
         self.forget_holder(rank);
-        self.forget_entries(rank);
+        self.forget_known(rank);
         self.drop_locks_of(rank);
-        // It cannot recall what it leased to this one.
+        // Its session has ended, and with it what it leased to this one.
         for ino in self.stand_ins_of(rank) {
             self.recall_here(ino);
             self.forget_cuts(ino);
@@ -353,6 +399,19 @@ impl<P: Platform> Cluster<P> {
         Ok(self.call_for_bytes(to, op).await?.0)
     }
 
+    /// As [`Cluster::call`], with the number of the session in which it was answered.
+    async fn call_in<O: PeerOperation + 'static>(
+        &self,
+        to: Rank,
+        op: O,
+    ) -> Result<(O::Reply, u64), FsError> {
+        if to == self.rank() {
+            return Ok((self.call(to, op).await?, 0));
+        }
+        let (answer, number) = self.ask(to, peer::request(op)).await?;
+        Ok((peer::reply::<O>(&answer.body)?, number))
+    }
+
     /// As [`Cluster::call`], with the bytes that came behind the reply.
     async fn call_for_bytes<O: PeerOperation + 'static>(
         &self,
@@ -364,15 +423,10 @@ impl<P: Platform> Cluster<P> {
             let this = self.clone();
             // Boxed: a handler may ask in turn.
             let own: LocalBoxFuture<'_, Answer> =
-                Box::pin(async move { this.handle(this.rank(), &request).await });
+                Box::pin(async move { this.handle_own(&request).await });
             own.await
         } else {
-            self.commit();
-            self.count_moved(1, request.len());
-            let asked = self.inner.net.call(to, request).await;
-            let answer = asked.map_err(|_| FsError::Unreachable)?;
-            self.count_moved(0, answer.body.len() + answer.bulk.len());
-            answer
+            self.ask(to, request).await?.0
         };
         Ok((peer::reply::<O>(&answer.body)?, answer.bulk))
     }

@@ -9,20 +9,33 @@ use weir_core::proto::peer::{self, Made, What};
 use weir_core::proto::{Child, FsError};
 use weir_core::types::{Ino, Rank};
 
+use super::keyed::Guard;
+use super::session::Outcome;
 use super::{owner, Cluster};
 use crate::node::Platform;
+
+/// A name of a directory.
+type Name = (Ino, Vec<u8>);
 
 impl<P: Platform> Cluster<P> {
     /// What a name names, once nobody is changing it.
     pub(super) async fn find(&self, op: peer::Find) -> Result<Option<Child>, FsError> {
         let key = (op.dir, op.name);
-        self.inner.names.free(key.clone(), self.token()).await;
+        if self.inner.names.is_held(&key) {
+            drop(self.name_lock(&key).await?);
+        }
         self.node(|node| node.find_child(key.0, &key.1))
+    }
+
+    /// Locks a name of this server; not for ever, whoever has it.
+    pub(super) async fn name_lock(&self, key: &Name) -> Result<Guard<'_, Name>, FsError> {
+        let locked = self.inner.names.try_hold(key.clone(), self.token());
+        self.in_time(locked).await
     }
 
     pub(super) async fn make(&self, from: Rank, op: peer::Make) -> Result<Made, FsError> {
         let key = (op.dir, op.name.clone());
-        let _name = self.inner.names.hold(key, self.token()).await;
+        let _name = self.name_lock(&key).await?;
         if let Some(child) = self.node(|node| node.find_child(op.dir, &op.name))? {
             if op.exclusive {
                 return Err(FsError::Exists);
@@ -76,7 +89,7 @@ impl<P: Platform> Cluster<P> {
 
     pub(super) async fn unlink(&self, op: peer::Unlink) -> Result<(), FsError> {
         let key = (op.dir, op.name.clone());
-        let _name = self.inner.names.hold(key, self.token()).await;
+        let _name = self.name_lock(&key).await?;
         let found = self.node(|node| node.find_child(op.dir, &op.name))?;
         let child = found.ok_or(FsError::NotFound)?;
         if child.kind == FileType::Dir {
@@ -87,28 +100,34 @@ impl<P: Platform> Cluster<P> {
             self.link_gone(child.ino).await;
             return Ok(());
         }
-        // The link goes first: if its home cannot be asked, nothing has changed.
-        let taken = peer::Relink {
-            ino: child.ino,
-            add: false,
-        };
-        match self.call(child.ino.rank(), taken).await {
-            Ok(_) | Err(FsError::Stale) => {}
-            Err(error) => return Err(error),
-        }
-        self.node(|node| node.withdraw(op.dir, &op.name)).map(drop)
+        // Links are counted before there is a name and until there is none, so that what has a
+        // name is there. So the name goes first, and the link some time.
+        self.node(|node| node.withdraw(op.dir, &op.name))?;
+        let ino = child.ino;
+        self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
+        Ok(())
     }
 
     pub(super) async fn rmdir(&self, op: peer::Rmdir) -> Result<(), FsError> {
+        let act = |this: Self, outcome| async move { this.rmdir_to_the_end(op, outcome).await };
+        self.to_the_end(act).await
+    }
+
+    /// Whether the directory was buried has to be known before its name may be used again.
+    async fn rmdir_to_the_end(&self, op: peer::Rmdir, outcome: Outcome) -> Result<(), FsError> {
         let key = (op.dir, op.name.clone());
-        let _name = self.inner.names.hold(key, self.token()).await;
+        let _name = self.name_lock(&key).await?;
         let found = self.node(|node| node.find_child(op.dir, &op.name))?;
         let child = found.ok_or(FsError::NotFound)?;
         if child.kind != FileType::Dir {
             return Err(FsError::NotADirectory);
         }
         let dir = child.ino;
-        match self.call(dir.rank(), peer::Bury { dir }).await {
+        let outcome = outcome.sticking(self, key);
+        match self
+            .see_through(dir.rank(), peer::Bury { dir }, &outcome)
+            .await
+        {
             Ok(()) | Err(FsError::Stale) => {}
             Err(error) => return Err(error),
         }
@@ -118,7 +137,7 @@ impl<P: Platform> Cluster<P> {
 
     pub(super) async fn link(&self, op: peer::Link) -> Result<(), FsError> {
         let key = (op.dir, op.name.clone());
-        let _name = self.inner.names.hold(key, self.token()).await;
+        let _name = self.name_lock(&key).await?;
         if self
             .node(|node| node.find_child(op.dir, &op.name))?
             .is_some()
@@ -129,19 +148,31 @@ impl<P: Platform> Cluster<P> {
             ino: op.ino,
             add: true,
         };
-        let kind = self.call(op.ino.rank(), added).await?;
-        let child = Child { ino: op.ino, kind };
+        let ino = op.ino;
+        let kind = self.add_link(ino, added).await?;
+        let child = Child { ino, kind };
         let entered = self.enter(op.dir, &op.name, child).await;
         if entered.is_err() {
-            let back = peer::Relink {
-                ino: op.ino,
-                add: false,
-            };
-            if let Err(error) = self.call(op.ino.rank(), back).await {
-                tracing::error!(ino = ?op.ino, %error, "a link too many remains");
-            }
+            self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
         }
         entered
+    }
+
+    /// Counts a link that is about to be; not if that cannot be known in time.
+    pub(super) async fn add_link(
+        &self,
+        ino: Ino,
+        added: peer::Relink,
+    ) -> Result<FileType, FsError> {
+        let late = move |this: &Self, added: Result<FileType, FsError>| {
+            if added.is_ok() {
+                let this = this.clone();
+                let taken = peer::Relink { ino, add: false };
+                this.clone()
+                    .spawn(async move { this.owe(ino.rank(), taken).await });
+            }
+        };
+        self.surely_or(ino.rank(), added, late).await
     }
 
     /// Puts an entry of this server, in a directory of any.

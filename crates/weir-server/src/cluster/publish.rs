@@ -34,8 +34,11 @@ pub struct Shards {
     /// known to be everywhere.
     pub(super) in_flight: BTreeMap<Ino, Vec<Batch>>,
     pub(super) next_publish: u64,
-    /// The last publish of each server, by file.
+    /// The last publish of each server, by file, as long as it may come again: until the server
+    /// says that it has come to its end.
     pub(super) last: BTreeMap<(Ino, Rank), Last>,
+    /// The files of those publishes.
+    pub(super) by_publish: BTreeMap<(Rank, u64), Ino>,
     /// Slabs of storage directories that hold published bytes of a file and were not
     /// synced since.
     unsynced: HashMap<Ino, BTreeSet<u32>>,
@@ -47,6 +50,8 @@ pub struct Shards {
 pub(super) struct Batch {
     pub(super) publish: u64,
     pub(super) runs: Vec<Run>,
+    /// The file was cut to this since.
+    pub(super) cut: u64,
     /// Bytes that are free by it, once all servers have it.
     pub(super) freed: Option<Vec<LogRange>>,
 }
@@ -59,7 +64,57 @@ pub(super) struct Last {
     pub(super) parts: BTreeMap<u32, Vec<LogRange>>,
 }
 
+impl Batch {
+    /// What of it is not cut off.
+    fn kept(&self) -> Vec<Run> {
+        if self.cut == MAX_OFFSET {
+            return self.runs.clone();
+        }
+        let mut kept = Vec::new();
+        cut_off(&self.runs, self.cut, &mut kept);
+        kept
+    }
+}
+
+/// What of runs, no two of which overlap, is before `cut`; the bytes of the rest.
+fn cut_off(runs: &[Run], cut: u64, kept: &mut Vec<Run>) -> Vec<LogRange> {
+    let (mut index, mut freed) = (ExtentIndex::new(), Vec::new());
+    for run in runs {
+        // Checked when it came or was made.
+        let _ = index.insert(Run { stamp: 1, ..*run }, &mut |_| ());
+    }
+    if let Ok(hole) = Run::hole(cut, MAX_OFFSET, 2) {
+        let _ = index.insert(hole, &mut |range| freed.push(log_range(range)));
+    }
+    index.drop_holes();
+    index.for_each_run(&mut |run| kept.push(run));
+    freed
+}
+
 impl Shards {
+    /// The first publish that has not come to its end.
+    fn first_open(&self) -> u64 {
+        let open = self.in_flight.values().flatten();
+        let first = open.map(|batch| batch.publish).min();
+        first.unwrap_or(self.next_publish + 1)
+    }
+
+    /// Forgets publishes that will not come again; of which files.
+    fn forget_below(&mut self, from: Rank, ended_below: u64) -> Vec<Ino> {
+        let ended = self.by_publish.range((from, 0)..(from, ended_below));
+        let ended: Vec<((Rank, u64), Ino)> = ended.map(|(key, ino)| (*key, *ino)).collect();
+        let mut forgotten = Vec::new();
+        for (key, ino) in ended {
+            self.by_publish.remove(&key);
+            let last = self.last.get(&(ino, from));
+            if last.is_some_and(|last| last.publish == key.1) {
+                self.last.remove(&(ino, from));
+                forgotten.push(ino);
+            }
+        }
+        forgotten
+    }
+
     /// The runs of `[from, to)`.
     pub fn runs(&self, ino: Ino, from: u64, to: u64) -> Vec<Run> {
         let mut out = Vec::new();
@@ -93,7 +148,19 @@ impl<P: Platform> Cluster<P> {
     pub(super) fn in_flight(&self, ino: Ino) -> Vec<Run> {
         let shards = self.inner.shards.borrow();
         let batches = shards.in_flight.get(&ino).into_iter().flatten();
-        batches.flat_map(|batch| batch.runs.clone()).collect()
+        batches.flat_map(Batch::kept).collect()
+    }
+
+    /// What is on its way to the slices' homes and could not be sent is cut; how long it is.
+    pub(super) fn cut_in_flight(&self, ino: Ino, size: u64) -> u64 {
+        let mut shards = self.inner.shards.borrow_mut();
+        let mut end = 0;
+        for batch in shards.in_flight.get_mut(&ino).into_iter().flatten() {
+            batch.cut = batch.cut.min(size);
+            let ends = batch.runs.iter().map(Run::end);
+            end = end.max(ends.max().unwrap_or(0));
+        }
+        end
     }
 
     /// Publishes what this node wrote to a file. What could not be sent stays to be sent.
@@ -119,6 +186,7 @@ impl<P: Platform> Cluster<P> {
                 let batch = Batch {
                     publish: shards.next_publish,
                     runs: pending.runs,
+                    cut: MAX_OFFSET,
                     freed: None,
                 };
                 self.note(&Item::Numbered(ino, batch.publish));
@@ -140,7 +208,17 @@ impl<P: Platform> Cluster<P> {
             mtime_ns: pending.mtime_ns,
             stored: i64::try_from(laid).unwrap_or(i64::MAX) - bytes_of(&freed),
         };
-        self.call(ino.rank(), published).await?;
+        let known = match self.call(ino.rank(), published).await {
+            Err(FsError::Stale | FsError::NotFound) => false,
+            done => {
+                done?;
+                true
+            }
+        };
+        if !known {
+            // It came to its end while its home did not know that it was open here.
+            freed.extend(self.erase_range(ino, 0, MAX_OFFSET).await?);
+        }
         {
             let mut shards = self.inner.shards.borrow_mut();
             shards.in_flight.remove(&ino);
@@ -161,7 +239,8 @@ impl<P: Platform> Cluster<P> {
         if let Some(freed) = batch.freed {
             return Ok(freed);
         }
-        let freed = self.put_everywhere(ino, &batch.runs, batch.publish).await?;
+        let batch = self.as_cut(ino, batch);
+        let freed = self.put_everywhere(ino, &batch).await?;
         let mut shards = self.inner.shards.borrow_mut();
         let batches = shards.in_flight.get_mut(&ino).into_iter().flatten();
         for sent in batches.filter(|sent| sent.publish == batch.publish) {
@@ -170,14 +249,18 @@ impl<P: Platform> Cluster<P> {
         Ok(freed)
     }
 
-    async fn put_everywhere(
-        &self,
-        ino: Ino,
-        runs: &[Run],
-        publish: u64,
-    ) -> Result<Vec<LogRange>, FsError> {
+    /// A batch as it is by now: it may have been cut since it was taken.
+    fn as_cut(&self, ino: Ino, batch: Batch) -> Batch {
+        let shards = self.inner.shards.borrow();
+        let mut now = shards.in_flight.get(&ino).into_iter().flatten();
+        let now = now.find(|now| now.publish == batch.publish).cloned();
+        now.unwrap_or(batch)
+    }
+
+    async fn put_everywhere(&self, ino: Ino, batch: &Batch) -> Result<Vec<LogRange>, FsError> {
+        let ended_below = self.inner.shards.borrow().first_open();
         let mut by_rank: BTreeMap<Rank, Vec<Run>> = BTreeMap::new();
-        for run in runs {
+        for run in &batch.runs {
             for rank in slices::homes_of_run(ino, run, self.inner.servers) {
                 by_rank.entry(rank).or_default().push(*run);
             }
@@ -188,8 +271,10 @@ impl<P: Platform> Cluster<P> {
                 let put = peer::Put {
                     ino,
                     runs: runs.to_vec(),
-                    publish,
+                    publish: batch.publish,
                     part,
+                    cut: batch.cut,
+                    ended_below,
                 };
                 messages.push(self.call(*rank, put));
             }
@@ -222,8 +307,12 @@ impl<P: Platform> Cluster<P> {
         }
         let mut shards = self.inner.shards.borrow_mut();
         let shards = &mut *shards;
+        for ino in shards.forget_below(from, op.ended_below) {
+            self.note(&Item::Forgotten(ino, from));
+        }
         let last = shards.last.entry((op.ino, from)).or_default();
         if last.publish != op.publish {
+            shards.by_publish.insert((from, op.publish), op.ino);
             *last = Last {
                 publish: op.publish,
                 parts: BTreeMap::new(),
@@ -235,6 +324,10 @@ impl<P: Platform> Cluster<P> {
         shards.next_stamp += 1;
         let stamp = shards.next_stamp;
         let mut freed = Vec::new();
+        if op.cut < MAX_OFFSET {
+            let whole = std::mem::take(&mut laid);
+            freed = cut_off(&whole, op.cut, &mut laid);
+        }
         let index = shards.indexes.entry(op.ino).or_default();
         for run in &mut laid {
             run.stamp = stamp;
@@ -276,16 +369,6 @@ impl<P: Platform> Cluster<P> {
         index.drop_holes();
         if index.is_empty() {
             shards.indexes.remove(&op.ino);
-            if op.from == 0 {
-                // Nobody remembers for ever what files there were.
-                let first = (op.ino, Rank(0));
-                let its = shards.last.range(first..=(op.ino, Rank(u16::MAX)));
-                let its: Vec<(Ino, Rank)> = its.map(|(key, _)| *key).collect();
-                for key in its {
-                    shards.last.remove(&key);
-                    self.note(&Item::Forgotten(key.0, key.1));
-                }
-            }
         }
         freed
     }
@@ -311,14 +394,45 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<Vec<LogRange>, FsError> {
         let to = to.min(MAX_OFFSET);
         let homes = self.homes_of(ino, from, to);
+        // What is free by one that answers too late is given back then.
+        let late = move |this: &Self, freed: Result<Vec<LogRange>, FsError>| {
+            this.give_back_late(ino, freed.unwrap_or_default());
+        };
         let asked = homes
             .into_iter()
-            .map(|rank| self.call(rank, peer::Erase { ino, from, to }));
+            .map(|rank| self.surely_or(rank, peer::Erase { ino, from, to }, late));
         let mut freed = Vec::new();
+        let mut done = Ok(());
         for answer in join_all(asked).await {
-            freed.extend(answer?);
+            match answer {
+                Ok(ranges) => freed.extend(ranges),
+                Err(error) => done = Err(error),
+            }
         }
-        Ok(freed)
+        if done.is_err() {
+            self.give_back_late(ino, std::mem::take(&mut freed));
+        }
+        done.map(|()| freed)
+    }
+
+    /// Gives bytes back that were erased by something that failed as a whole: when nobody
+    /// believes any more that they are of the file.
+    fn give_back_late(&self, ino: Ino, freed: Vec<LogRange>) {
+        if freed.is_empty() {
+            return;
+        }
+        let this = self.clone();
+        self.spawn(async move {
+            let erased = peer::Published {
+                ino,
+                size: 0,
+                mtime_ns: 0,
+                stored: -bytes_of(&freed),
+            };
+            // A file that is no more has no readers.
+            let _ = this.surely(ino.rank(), erased).await;
+            this.give_back(freed).await;
+        });
     }
 
     /// Gives bytes back to the servers whose logs have them.
@@ -331,10 +445,9 @@ impl<P: Platform> Cluster<P> {
         for (rank, ranges) in by_rank {
             for part in ranges.chunks(RANGES) {
                 let ranges = part.to_vec();
-                messages.push(self.call(Rank(rank), peer::Freed { ranges }));
+                messages.push(self.owe(Rank(rank), peer::Freed { ranges }));
             }
         }
-        // A server that is gone has no log any more.
         join_all(messages).await;
     }
 

@@ -6,9 +6,10 @@
 //! what they hold; until then files without a name stay.
 
 use futures_util::future::join_all;
+use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::{self, Item};
 use weir_core::proto::{peer, FsError};
-use weir_core::types::{Ino, Rank};
+use weir_core::types::Rank;
 
 use super::files::Extent;
 use super::publish::{Batch, Last};
@@ -27,11 +28,13 @@ impl<P: Platform> Cluster<P> {
                 let batches = batches.into_iter().map(|(publish, runs)| Batch {
                     publish,
                     runs,
+                    cut: MAX_OFFSET,
                     freed: None,
                 });
                 shards.in_flight.insert(ino, batches.collect());
             }
             for (key, (publish, parts)) in state.last {
+                shards.by_publish.insert((key.1, publish), key.0);
                 shards.last.insert(key, Last { publish, parts });
             }
         }
@@ -51,6 +54,9 @@ impl<P: Platform> Cluster<P> {
         }
         drop(files);
         self.node(|node| node.keep_orphans(true));
+        let others = self.ranks().filter(|rank| *rank != self.rank());
+        let mut sessions = self.inner.sessions.borrow_mut();
+        sessions.begin_anew(others, now_ns);
     }
 
     /// Shows all that is not the node's own, as items.
@@ -98,8 +104,11 @@ impl<P: Platform> Cluster<P> {
         let told = others.map(|rank| self.call(rank, peer::Back {}));
         for (rank, told) in join_all(told).await.into_iter().enumerate() {
             if let Err(error) = told {
-                // One that is lost has lost its leases: it knows that by itself.
+                // It stops believing its leases when their term is over.
                 tracing::warn!(rank, %error, "a server was not told that this one is back");
+                if let Ok(rank) = u16::try_from(rank) {
+                    self.outwait(Rank(rank)).await;
+                }
             }
         }
         self.node(|node| {
@@ -112,19 +121,8 @@ impl<P: Platform> Cluster<P> {
     /// A server is back that was killed: this one says what of its files is open here.
     pub(super) async fn came_back(&self, rank: Rank) -> Result<(), FsError> {
         self.peer_gone(rank);
-        let held: Vec<Ino> = self.stand_ins_of(rank);
-        let asked = held.into_iter().map(|ino| {
-            let local = self.local(ino);
-            let writes = |local| {
-                self.node(|node| node.attr_of(local))
-                    .is_ok_and(|a| a.block != 0)
-            };
-            let write = local.is_some_and(writes);
-            self.call(rank, peer::Hold { ino, write })
-        });
-        // A file that is gone is found to be so by who has it open.
-        join_all(asked).await;
-        Ok(())
+        // The session says what is held. A file that is gone is found to be so by who has it open.
+        self.begin_session(rank).await.map(drop)
     }
 
     /// Writes down what was noted.

@@ -90,7 +90,13 @@ impl<P: Platform> Cluster<P> {
         let done = match news.clone() {
             News::Recall(op) => self.call(to, op).await,
             News::Mark(op) => self.call(to, op).await,
-            News::Cut(op) => self.call(to, op).await,
+            News::Cut(op) => {
+                let end = self.call(to, op).await?;
+                return Ok(Told {
+                    end,
+                    ..Told::default()
+                });
+            }
             News::Flush(op) => self.call(to, op).await,
             News::Laminated(op) => self.call(to, op).await,
             News::Forget(op) => self.call(to, op).await,
@@ -111,7 +117,7 @@ impl<P: Platform> Cluster<P> {
         match news {
             News::Recall(op) => self.recall_here(op.ino),
             News::Mark(op) => self.mark_here(op).await?,
-            News::Cut(op) => self.cut_here(op).await?,
+            News::Cut(op) => told.end = self.cut_here(op).await?,
             News::Flush(op) => self.flush(op.ino).await?,
             News::Laminated(op) => self.believe(op)?,
             News::Forget(op) => self.forget_here(op.ino),
@@ -126,6 +132,7 @@ fn take_in(all: &mut Told, rank: Rank, answer: Result<Told, FsError>) {
     match answer {
         Ok(told) => {
             all.writers = all.writers.saturating_add(told.writers);
+            all.end = all.end.max(told.end);
             all.failed = all.failed.or(told.failed);
             all.lost.extend(told.lost);
         }

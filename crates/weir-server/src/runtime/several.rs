@@ -128,14 +128,15 @@ impl Net for Others {
     }
 
     fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
-        let message = Message {
-            body: request,
-            bulk: Vec::new(),
-        };
-        let id = self.fabric.call(to, message);
-        let (sender, answer) = oneshot::channel();
-        self.waiting.borrow_mut().insert(id, (to, sender));
-        Box::pin(async move { answer.await.unwrap_or(Err(Lost(to))) })
+        self.answer(to, self.fabric.call(to, message(request)))
+    }
+
+    fn call_surely(
+        &self,
+        to: Rank,
+        request: Vec<u8>,
+    ) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
+        self.answer(to, self.fabric.call_surely(to, message(request)))
     }
 
     fn refused(&self) -> Vec<(String, u64)> {
@@ -143,6 +144,21 @@ impl Net for Others {
         let any = refused.into_iter().filter(|(_, count)| *count > 0);
         any.map(|(name, count)| (format!("network: {name}"), count))
             .collect()
+    }
+}
+
+impl Others {
+    fn answer(&self, to: Rank, id: CallId) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
+        let (sender, answer) = oneshot::channel();
+        self.waiting.borrow_mut().insert(id, (to, sender));
+        Box::pin(async move { answer.await.unwrap_or(Err(Lost(to))) })
+    }
+}
+
+fn message(body: Vec<u8>) -> Message {
+    Message {
+        body,
+        bulk: Vec::new(),
     }
 }
 
@@ -406,13 +422,16 @@ impl Joined {
             self.cluster.catch_up();
             self.run();
         }
+        self.cluster.tick(now_ns);
+        let sessions = self.cluster.look_at_sessions();
+        self.pool.run_until_stalled();
         if self.cluster.look_for_room() {
             self.run();
         }
         let due = (self.caught_up_ns + INTERVAL_NS - now_ns).max(1);
-        if self.cluster.awaits_room() {
-            return Some(due.min(ROOM_NS));
-        }
-        self.cluster.has_work_to_come().then_some(due)
+        let room = self.cluster.awaits_room().then_some(ROOM_NS);
+        let work = self.cluster.has_work_to_come().then_some(due);
+        let sessions = sessions.map(|at_ns| (at_ns - now_ns).max(1));
+        [room, work, sessions].into_iter().flatten().min()
     }
 }

@@ -225,7 +225,25 @@ impl Mesh {
         op: O,
     ) -> Result<O::Reply, FsError> {
         let asked = self.ask(rank, op);
-        self.pool.run_until(asked)
+        self.run(asked)
+    }
+
+    /// Runs something to its end; when all wait, time passes.
+    pub fn run<T: 'static>(&mut self, act: impl Future<Output = T> + 'static) -> T {
+        let done = Rc::new(RefCell::new(None));
+        let put = Rc::clone(&done);
+        let task = async move { *put.borrow_mut() = Some(act.await) };
+        self.pool.spawner().spawn_local(task).unwrap();
+        loop {
+            self.pool.run_until_stalled();
+            if let Some(done) = done.borrow_mut().take() {
+                return done;
+            }
+            self.now_ns.set(self.now_ns.get() + 100_000_000);
+            for server in self.servers.borrow().iter() {
+                server.tick(self.now_ns.get());
+            }
+        }
     }
 
     /// Opens a file, by its number there, at a server's node.

@@ -1,0 +1,628 @@
+//! Sessions with the other servers: what one knows of another ends when either gives the other
+//! up, and both find that out before they rely on it again.
+//!
+//! A server that asks another numbers its session with it and says the number with each call:
+//!
+//! ```text
+//! | session number, u64 little-endian; its top bit: this begins it | the encoded request |
+//! ```
+//!
+//! A session ends for who asks when a call is lost or the fabric gives the other up, and for who
+//! is asked when the fabric gives the asker up: that one drops the asker's locks and holds, and
+//! refuses every call of the session ([`FsError::NewSession`]) without acting. So what was under
+//! way when a session ended has acted before the next one began, or never does. The next begins
+//! with a list of the files that the asker holds ([`peer::Begin`]).
+//!
+//! *Leases have a term.* A server believes what it was leased for [`TERM_NS`] from the moment it
+//! asked something that was answered, and asks ([`peer::Renew`]) before that is over; a home that
+//! cannot recall a lease waits until the holder has stopped believing it. So no read is older than
+//! what visibility allows, whoever is cut off from whom.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use futures_channel::oneshot;
+use futures_util::future::{select, Either};
+use weir_core::proto::peer::{self, PeerOperation};
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
+
+use super::{Answer, Cluster};
+use crate::node::Platform;
+
+/// How long a lease is believed after the last sign of its home, ns.
+pub(super) const TERM_NS: i64 = 2_000_000_000;
+/// The server looks at its leases at least so often while it believes any, ns.
+const LOOK_NS: i64 = 500_000_000;
+/// What is asked surely is not waited for longer than this, ns.
+const PATIENCE_NS: i64 = 30_000_000_000;
+/// Of a session number: it begins here.
+const BEGINS: u64 = 1 << 63;
+
+/// What a server knows of its sessions with the others.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    with: BTreeMap<Rank, Session>,
+    /// Wakes who waits for a time.
+    timers: BTreeMap<(i64, u64), oneshot::Sender<()>>,
+    next_timer: u64,
+    looked_ns: i64,
+}
+
+#[allow(clippy::struct_excessive_bools)] // each is of another matter
+#[derive(Debug, Default)]
+struct Session {
+    /// The number of what this server asks.
+    number: u64,
+    /// It has ended, and must be begun anew.
+    ended: bool,
+    /// Which session of the other is served.
+    served: u64,
+    /// That one has ended.
+    refused: bool,
+    /// The last call that was answered was sent then.
+    heard_ns: i64,
+    /// It asked something then, and sent that before: until then, and a term, it may believe.
+    asked_ns: i64,
+    /// Leases of its files are believed here.
+    believes: bool,
+    /// What it told was used since the last look.
+    used: bool,
+    /// Tries to begin that failed.
+    failures: u64,
+    /// To be told when it is given up, and when a session begins.
+    on_end: Vec<oneshot::Sender<()>>,
+    on_begin: Vec<oneshot::Sender<()>>,
+    /// To be told when a session of its is served.
+    on_served: Vec<oneshot::Sender<()>>,
+}
+
+impl Session {
+    fn end(&mut self) {
+        self.ended = true;
+        self.believes = false;
+        for waiting in self.on_end.drain(..) {
+            let _ = waiting.send(());
+        }
+    }
+}
+
+impl Sessions {
+    fn of(&mut self, rank: Rank) -> &mut Session {
+        self.with.entry(rank).or_default()
+    }
+
+    /// As after a restart: nothing of before holds, with any of the others.
+    pub(super) fn begin_anew(&mut self, others: impl Iterator<Item = Rank>, now_ns: i64) {
+        for rank in others {
+            let session = self.of(rank);
+            (session.ended, session.refused) = (true, true);
+            // The life before may have been asked until just now.
+            session.asked_ns = now_ns;
+        }
+    }
+}
+
+/// Who waits for an outcome, until told.
+type Waiting = Rc<RefCell<Option<oneshot::Sender<Result<(), FsError>>>>>;
+
+/// Where the outcome of something goes that is seen through whoever waits for it.
+#[derive(Clone)]
+pub(super) struct Outcome {
+    waiting: Waiting,
+    /// What else is to be done when it cannot be known in time.
+    late: Rc<dyn Fn()>,
+}
+
+impl Outcome {
+    /// Tells how it ended, unless that was told before.
+    fn tell(&self, how: Result<(), FsError>) {
+        if let Some(waiting) = self.waiting.borrow_mut().take() {
+            let _ = waiting.send(how);
+        }
+    }
+
+    fn is_late(&self) {
+        (self.late)();
+        self.tell(Err(FsError::Unreachable));
+    }
+
+    /// While it is not known, whoever waits for this locked name need not.
+    pub(super) fn sticking<P: Platform>(
+        &self,
+        cluster: &Cluster<P>,
+        key: (Ino, Vec<u8>),
+    ) -> Outcome {
+        let cluster = cluster.clone();
+        self.late(move || cluster.inner.names.stick(&key))
+    }
+
+    /// With something that is to be done when it cannot be known in time.
+    pub(super) fn late(&self, late: impl Fn() + 'static) -> Outcome {
+        Outcome {
+            waiting: Rc::clone(&self.waiting),
+            late: Rc::new(late),
+        }
+    }
+}
+
+/// A request with the number of its session; that of the first one is 0.
+pub fn enclose(number: u64, request: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(8 + request.len());
+    out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(request);
+    out
+}
+
+impl<P: Platform> Cluster<P> {
+    /// The request in what came from another server, unless its session is not served.
+    pub(super) fn admitted<'a>(&self, from: Rank, bytes: &'a [u8]) -> Result<&'a [u8], FsError> {
+        let (number, request) = bytes.split_first_chunk().ok_or(FsError::Malformed)?;
+        let number = u64::from_le_bytes(*number);
+        let now_ns = self.now_ns();
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(from);
+        if number & BEGINS != 0 {
+            let number = number & !BEGINS;
+            // One that was sent again late: a newer one has begun.
+            if number <= session.served {
+                return Err(FsError::NewSession);
+            }
+            session.served = number;
+            session.refused = false;
+            // It believes nothing of before.
+            for waiting in session.on_served.drain(..) {
+                let _ = waiting.send(());
+            }
+        } else if session.refused || number != session.served {
+            return Err(FsError::NewSession);
+        }
+        session.asked_ns = now_ns;
+        Ok(request)
+    }
+
+    /// Whether a server was given up and has begun no session since.
+    pub(super) fn is_given_up(&self, rank: Rank) -> bool {
+        self.inner.sessions.borrow_mut().of(rank).refused
+    }
+
+    /// Until when a server may believe what it was leased here.
+    fn believed_until(&self, rank: Rank) -> i64 {
+        self.inner.sessions.borrow_mut().of(rank).asked_ns + TERM_NS
+    }
+
+    /// Waits until a server that cannot be told has stopped believing its leases.
+    pub(super) async fn outwait(&self, rank: Rank) {
+        let (sender, served) = oneshot::channel();
+        {
+            let mut sessions = self.inner.sessions.borrow_mut();
+            sessions.of(rank).on_served.push(sender);
+        }
+        let over = self.until(self.believed_until(rank));
+        select(served, Box::pin(over)).await;
+    }
+
+    /// Whether what was asked within a session still holds.
+    pub(super) fn is_session(&self, with: Rank, number: u64) -> bool {
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(with);
+        with == self.rank() || (session.number == number && !session.ended)
+    }
+
+    /// The sessions with another server have ended, in both directions.
+    pub(super) fn end_sessions(&self, with: Rank) {
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(with);
+        session.refused = true;
+        session.end();
+    }
+
+    /// What this server asks another belongs to no session any more; what it was leased is not
+    /// believed.
+    fn end_session(&self, with: Rank, number: u64) {
+        {
+            let mut sessions = self.inner.sessions.borrow_mut();
+            let session = sessions.of(with);
+            if session.number != number || session.ended {
+                return;
+            }
+            session.end();
+        }
+        self.doubt(with);
+    }
+
+    /// Nothing that a server leased is believed any more.
+    fn doubt(&self, of: Rank) {
+        self.forget_known(of);
+        for ino in self.stand_ins_of(of) {
+            self.recall_here(ino);
+        }
+    }
+
+    /// Begins a session anew if it has ended.
+    pub(super) async fn begin_session(&self, with: Rank) -> Result<u64, FsError> {
+        let current = |cluster: &Self| {
+            let mut sessions = cluster.inner.sessions.borrow_mut();
+            let session = sessions.of(with);
+            ((!session.ended).then_some(session.number), session.failures)
+        };
+        let (known, failures) = current(self);
+        if let Some(number) = known {
+            return Ok(number);
+        }
+        let _turn = self.inner.beginning.hold(with, self.token()).await;
+        match current(self) {
+            (Some(number), _) => return Ok(number),
+            // Who waited for another's try does not try again.
+            (None, now) if now != failures => return Err(FsError::Unreachable),
+            (None, _) => {}
+        }
+        let now = u64::try_from(self.now_ns()).unwrap_or(0);
+        let number = {
+            let mut sessions = self.inner.sessions.borrow_mut();
+            let session = sessions.of(with);
+            // A server that was started again does not begin with what it had.
+            session.number = now.max(session.number + 1);
+            session.number
+        };
+        self.doubt(with);
+        let request = peer::request(self.held_of(with));
+        self.commit();
+        let asked = self
+            .inner
+            .net
+            .call(with, enclose(number | BEGINS, &request));
+        let answer = asked.await.map_err(|_| FsError::Unreachable);
+        let cuts = answer.and_then(|answer| peer::reply::<peer::Begin>(&answer.body));
+        if let Ok(cuts) = &cuts {
+            for (ino, size) in cuts {
+                // What is being published does not wait for this: it may wait for the session.
+                let _ = self.cut_at_once(*ino, *size);
+            }
+        }
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(with);
+        if let Err(error) = cuts {
+            session.failures += 1;
+            return Err(error);
+        }
+        session.ended = false;
+        for waiting in session.on_begin.drain(..) {
+            let _ = waiting.send(());
+        }
+        Ok(number)
+    }
+
+    /// A session of another server begins: what it holds is this.
+    pub(super) fn begun(&self, from: Rank, op: peer::Begin) -> Vec<(Ino, u64)> {
+        self.inner.names.drop_rank(from);
+        self.inner.moves.drop_rank(from);
+        let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();
+        let cuts = self.keep_held(from, &held);
+        self.forget_kept(from);
+        for (ino, write) in op.held {
+            if ino.rank() == self.rank() && self.node(|node| node.is_file(ino)) {
+                self.add_holder(ino, from);
+                if write {
+                    // Not awaited: it asks the asker, who waits for this.
+                    let this = self.clone();
+                    self.spawn(async move { this.add_writer(ino, from).await });
+                }
+            }
+        }
+        cuts
+    }
+
+    /// Asks another server within a session, as often as one has to be begun for that; with the
+    /// session's number.
+    pub(super) async fn ask(&self, to: Rank, request: Vec<u8>) -> Result<(Answer, u64), FsError> {
+        loop {
+            let number = self.begin_session(to).await?;
+            if let Some(answer) = self.ask_within((to, number), &request, false).await? {
+                return Ok((answer, number));
+            }
+        }
+    }
+
+    /// Asks within one session; `None`: it has ended, and nothing was done.
+    async fn ask_within(
+        &self,
+        (to, number): (Rank, u64),
+        request: &[u8],
+        surely: bool,
+    ) -> Result<Option<Answer>, FsError> {
+        self.commit();
+        let sent_ns = self.now_ns();
+        let enclosed = enclose(number, request);
+        self.count_moved(1, enclosed.len());
+        let asked = match surely {
+            true => self.inner.net.call_surely(to, enclosed).await,
+            false => self.inner.net.call(to, enclosed).await,
+        };
+        let Ok(answer) = asked else {
+            self.end_session(to, number);
+            return Err(FsError::Unreachable);
+        };
+        self.count_moved(0, answer.body.len() + answer.bulk.len());
+        if peer::is_refused(&answer.body) {
+            self.end_session(to, number);
+            return Ok(None);
+        }
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(to);
+        if session.number == number {
+            session.heard_ns = session.heard_ns.max(sent_ns);
+        }
+        Ok(Some(answer))
+    }
+
+    /// Asks a server, however long that takes: an error of the way to it means that it was
+    /// started anew, and may have acted.
+    pub(super) async fn surely<O>(&self, to: Rank, op: O) -> Result<O::Reply, FsError>
+    where
+        O: PeerOperation + 'static,
+    {
+        if to == self.rank() {
+            return self.call(to, op).await;
+        }
+        let request = peer::request(op);
+        loop {
+            let Ok(number) = self.begin_session(to).await else {
+                self.next_session(to).await;
+                continue;
+            };
+            if let Some(answer) = self.ask_within((to, number), &request, true).await? {
+                return peer::reply::<O>(&answer.body);
+            }
+        }
+    }
+
+    /// Has it done surely, and waits for that as for any call.
+    pub(super) async fn owe<O: PeerOperation + 'static>(&self, to: Rank, op: O) {
+        let then = move |_, done: Result<O::Reply, FsError>| async move {
+            if let Err(error) = done {
+                tracing::debug!(to = to.0, op = O::NAME, %error, "what was owed");
+            }
+        };
+        self.owe_then(to, op, then).await;
+    }
+
+    /// As [`Cluster::owe`], and what comes of it.
+    pub(super) async fn owe_then<O, F>(
+        &self,
+        to: Rank,
+        op: O,
+        then: impl FnOnce(Self, Result<O::Reply, FsError>) -> F + 'static,
+    ) where
+        O: PeerOperation + 'static,
+        F: std::future::Future<Output = ()> + 'static,
+    {
+        if to == self.rank() {
+            let done = self.call(to, op).await;
+            return then(self.clone(), done).await;
+        }
+        let (sender, done) = oneshot::channel();
+        let this = self.clone();
+        self.spawn(async move {
+            let answer = this.surely(to, op).await;
+            then(this, answer).await;
+            let _ = sender.send(());
+        });
+        if self.begin_session(to).await.is_ok() {
+            select(done, Box::pin(self.lost(to))).await;
+        }
+    }
+
+    /// Asks surely, and waits as for any call; if it is lost meanwhile, `late` is given what comes
+    /// of it. `Unreachable`: it was not done, or `late` will tell.
+    pub(super) async fn surely_or<O>(
+        &self,
+        to: Rank,
+        op: O,
+        late: impl FnOnce(&Cluster<P>, Result<O::Reply, FsError>) + 'static,
+    ) -> Result<O::Reply, FsError>
+    where
+        O: PeerOperation + 'static,
+    {
+        if to == self.rank() {
+            return self.call(to, op).await;
+        }
+        self.begin_session(to).await?;
+        let (sender, done) = oneshot::channel();
+        let this = self.clone();
+        self.spawn(async move {
+            if let Err(result) = sender.send(this.surely(to, op).await) {
+                late(&this, result);
+            }
+        });
+        match select(done, Box::pin(self.lost(to))).await {
+            Either::Left((result, _)) => result.unwrap_or(Err(FsError::Unreachable)),
+            Either::Right(_) => Err(FsError::Unreachable),
+        }
+    }
+
+    /// Does something to its end, as a task of its own; what its [`Outcome`] was told first.
+    pub(super) async fn to_the_end<F>(
+        &self,
+        act: impl FnOnce(Self, Outcome) -> F,
+    ) -> Result<(), FsError>
+    where
+        F: std::future::Future<Output = Result<(), FsError>> + 'static,
+    {
+        let (sender, told) = oneshot::channel();
+        let outcome = Outcome {
+            waiting: Rc::new(RefCell::new(Some(sender))),
+            late: Rc::new(|| ()),
+        };
+        let acting = act(self.clone(), outcome.clone());
+        self.spawn(async move { outcome.tell(acting.await) });
+        told.await.unwrap_or(Err(FsError::Unreachable))
+    }
+
+    /// Asks surely; who waits for the outcome is told if that takes too long.
+    pub(super) async fn see_through<O>(
+        &self,
+        to: Rank,
+        op: O,
+        outcome: &Outcome,
+    ) -> Result<O::Reply, FsError>
+    where
+        O: PeerOperation + 'static,
+    {
+        if to != self.rank() && self.begin_session(to).await.is_err() {
+            outcome.is_late();
+        }
+        let done = Box::pin(self.surely(to, op));
+        match select(done, Box::pin(self.lost(to))).await {
+            Either::Left((result, _)) => result,
+            Either::Right(((), done)) => {
+                outcome.is_late();
+                done.await
+            }
+        }
+    }
+
+    /// Waits until a server is given up, or has been waited for long enough.
+    async fn lost(&self, with: Rank) {
+        let (sender, ended) = oneshot::channel();
+        self.inner
+            .sessions
+            .borrow_mut()
+            .of(with)
+            .on_end
+            .push(sender);
+        let late = self.until(self.now_ns() + PATIENCE_NS);
+        select(ended, Box::pin(late)).await;
+    }
+
+    /// What comes of it, unless that takes too long.
+    pub(super) async fn in_time<T>(
+        &self,
+        act: impl std::future::Future<Output = Result<T, FsError>>,
+    ) -> Result<T, FsError> {
+        let late = self.until(self.now_ns() + PATIENCE_NS);
+        match select(Box::pin(act), Box::pin(late)).await {
+            Either::Left((done, _)) => done,
+            Either::Right(_) => Err(FsError::Unreachable),
+        }
+    }
+
+    /// Waits for a session to begin.
+    async fn next_session(&self, with: Rank) {
+        let (sender, begun) = oneshot::channel();
+        self.inner
+            .sessions
+            .borrow_mut()
+            .of(with)
+            .on_begin
+            .push(sender);
+        let _ = begun.await;
+    }
+
+    /// Waits until a time, as the clock of [`Cluster::tick`] has it.
+    pub(super) async fn until(&self, at_ns: i64) {
+        if at_ns <= self.now_ns() {
+            return;
+        }
+        let (sender, due) = oneshot::channel();
+        {
+            let mut sessions = self.inner.sessions.borrow_mut();
+            let next = sessions.next_timer;
+            sessions.next_timer += 1;
+            sessions.timers.insert((at_ns, next), sender);
+        }
+        let _ = due.await;
+    }
+
+    /// Wakes who waits for a time that has come, and believes no lease whose term is over.
+    pub(super) fn look_at_times(&self, now_ns: i64) {
+        let mut doubted = Vec::new();
+        {
+            let mut sessions = self.inner.sessions.borrow_mut();
+            while let Some(first) = sessions
+                .timers
+                .first_entry()
+                .filter(|t| t.key().0 <= now_ns)
+            {
+                let _ = first.remove().send(());
+            }
+            for (rank, session) in &mut sessions.with {
+                // Until the next look, at the latest.
+                if session.believes && now_ns + LOOK_NS > session.heard_ns + TERM_NS {
+                    session.believes = false;
+                    doubted.push(*rank);
+                }
+            }
+        }
+        for rank in doubted {
+            self.doubt(rank);
+        }
+    }
+
+    /// A lease of a server's files is believed from now on, if what was asked at `asked_ns` is
+    /// young enough.
+    pub(super) fn believe_lease(&self, of: Rank, asked_ns: i64) -> bool {
+        let now_ns = self.now_ns();
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(of);
+        let heard_ns = session.heard_ns.max(asked_ns);
+        if session.ended || now_ns + LOOK_NS > heard_ns + TERM_NS {
+            return false;
+        }
+        (session.believes, session.used) = (true, true);
+        true
+    }
+
+    /// What a server told is used without asking it.
+    pub(super) fn use_lease(&self, of: Rank) {
+        self.inner.sessions.borrow_mut().of(of).used = true;
+    }
+
+    /// Begins sessions that somebody waits for, and renews leases that are in use. When this is to
+    /// be called again, if nothing else happens. Whoever runs the cluster does so.
+    pub fn look_at_sessions(&self) -> Option<i64> {
+        let now_ns = self.now_ns();
+        let due = |sessions: &Sessions| {
+            let timer = sessions.timers.keys().next().map(|(at, _)| *at);
+            let mut with = sessions.with.values();
+            let looks = with.any(|s| s.believes || (s.ended && !s.on_begin.is_empty()));
+            let look = looks.then_some(sessions.looked_ns + LOOK_NS);
+            [timer, look].into_iter().flatten().min()
+        };
+        let mut wanted = Vec::new();
+        {
+            let mut sessions = self.inner.sessions.borrow_mut();
+            if now_ns - sessions.looked_ns < LOOK_NS {
+                return due(&sessions);
+            }
+            sessions.looked_ns = now_ns;
+            for (rank, session) in &mut sessions.with {
+                session.on_end.retain(|waiting| !waiting.is_canceled());
+                session.on_served.retain(|waiting| !waiting.is_canceled());
+                let used = std::mem::take(&mut session.used);
+                let renews = session.believes && now_ns - session.heard_ns >= LOOK_NS / 2;
+                let awaited = !session.on_begin.is_empty();
+                wanted.push((*rank, session.ended, (renews, used), awaited));
+            }
+            sessions.timers.retain(|_, waiting| !waiting.is_canceled());
+        }
+        for (rank, ended, (renews, used), awaited) in wanted {
+            let this = self.clone();
+            if ended && (awaited || !self.stand_ins_of(rank).is_empty()) {
+                if !self.inner.beginning.is_held(&rank) {
+                    self.spawn(async move {
+                        // Tried again at the next look.
+                        let _ = this.begin_session(rank).await;
+                    });
+                }
+            } else if renews && (used || !self.stand_ins_of(rank).is_empty()) {
+                self.spawn(async move {
+                    // What is not renewed is not believed.
+                    let _ = this.call(rank, peer::Renew {}).await;
+                });
+            }
+        }
+        due(&self.inner.sessions.borrow())
+    }
+}
