@@ -42,7 +42,11 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         // Whatever still waits for a name that somebody locked, this is answered.
         several.replies.borrow_mut().clear();
         let server = several.server.clone();
-        let asked = async move { server.handle(Rank(1), &enclose(0, &peer::request(Status {}))).await };
+        let asked = async move {
+            server
+                .handle(Rank(1), &enclose(0, &peer::request(Status {})))
+                .await
+        };
         let answer = several.pool.run_until(asked);
         assert!(
             peer::reply::<Status>(&answer.body).is_ok(),
