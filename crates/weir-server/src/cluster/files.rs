@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use futures_util::future::join_all;
+use futures_channel::oneshot;
+use futures_util::future::{join_all, Shared};
+use futures_util::FutureExt as _;
 use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::Item;
 use weir_core::names::{Attr, FileType, Lamination, Visibility};
@@ -27,6 +29,8 @@ pub struct Files {
     pub(super) stand_ins: BTreeMap<Ino, StandIn>,
     pub(super) holders: BTreeMap<Ino, BTreeSet<Rank>>,
     pub(super) leases: HashMap<Ino, BTreeSet<Rank>>,
+    /// Recalls of leases that are under way.
+    recalling: HashMap<Ino, Vec<Recalling>>,
     /// The nodes that may write each file of this server, itself too.
     writers: BTreeMap<Ino, BTreeSet<Rank>>,
     /// What servers held that were given up, and to what size it was cut since, if it was.
@@ -34,6 +38,9 @@ pub struct Files {
     /// What was published of this server's files.
     pub(super) published: HashMap<Ino, Extent>,
 }
+
+/// Ends when all are told.
+type Recalling = Shared<oneshot::Receiver<()>>;
 
 /// How much there is of a file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -519,24 +526,55 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Recalls all leases of a file of this server, but that of `writer`. A server that
-    /// does not answer stops believing its lease when the term is over.
+    /// does not answer stops believing its lease when the term is over. Nobody believes what
+    /// was before this was called when it returns, whoever began to tell them.
     pub(super) async fn recall_leases(&self, ino: Ino, writer: Option<Rank>) {
         self.inner.returning.free((), self.token()).await;
-        let ranks: Vec<Rank> = {
-            let mut files = self.inner.files.borrow_mut();
-            let Some(leases) = files.leases.get_mut(&ino) else {
-                drop(files);
-                return self.recall_here(ino);
-            };
-            // The writer's stays: it goes on believing, and must be told of the next write.
-            let kept = writer.filter(|writer| leases.contains(writer));
-            let recalled = std::mem::take(leases);
-            leases.extend(kept);
-            recalled.into_iter().filter(|r| Some(*r) != kept).collect()
+        let ranks = self.take_leases(ino, writer);
+        // Whom others are telling may still believe what was before this change, too.
+        let earlier = {
+            let files = self.inner.files.borrow();
+            files.recalling.get(&ino).cloned().unwrap_or_default()
         };
-        let told = self.tell(&ranks, &News::Recall(peer::Recall { ino })).await;
-        join_all(told.lost.into_iter().map(|rank| self.outwait(rank))).await;
+        if !ranks.is_empty() {
+            let (over, recalling) = oneshot::channel();
+            self.add_recall(ino, recalling.shared());
+            let told = self.tell(&ranks, &News::Recall(peer::Recall { ino })).await;
+            join_all(told.lost.into_iter().map(|rank| self.outwait(rank))).await;
+            let _ = over.send(());
+            self.drop_ended_recalls(ino);
+        }
+        join_all(earlier).await;
         self.recall_here(ino);
+    }
+
+    /// Whose leases of a file end now.
+    fn take_leases(&self, ino: Ino, writer: Option<Rank>) -> Vec<Rank> {
+        let mut files = self.inner.files.borrow_mut();
+        let Some(leases) = files.leases.get_mut(&ino) else {
+            return Vec::new();
+        };
+        // The writer's stays: it goes on believing, and must be told of the next write.
+        let kept = writer.filter(|writer| leases.contains(writer));
+        let recalled = std::mem::take(leases);
+        leases.extend(kept);
+        recalled.into_iter().filter(|r| Some(*r) != kept).collect()
+    }
+
+    fn add_recall(&self, ino: Ino, recalling: Recalling) {
+        let mut files = self.inner.files.borrow_mut();
+        files.recalling.entry(ino).or_default().push(recalling);
+    }
+
+    fn drop_ended_recalls(&self, ino: Ino) {
+        let mut files = self.inner.files.borrow_mut();
+        let Some(recalls) = files.recalling.get_mut(&ino) else {
+            return;
+        };
+        recalls.retain_mut(|recall| recall.now_or_never().is_none());
+        if recalls.is_empty() {
+            files.recalling.remove(&ino);
+        }
     }
 
     /// What a server's publishing changed of a file of this server.
