@@ -4,17 +4,18 @@
 //! which knows the handshake. While none is to be had it is tried again, for
 //! [`Timing::give_up`]; a server that was given up is not waited for a second time.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{ErrorKind, Read as _};
 use std::net::TcpStream as StdStream;
 use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token as Key};
 use weir_core::types::Rank;
 
-use super::{Landing, NotRead};
+use super::{Landing, Load, NotRead};
 use crate::conn::{Broken, Outgoing};
 use crate::frame::{Garbage, Head, Kind, HEAD_BYTES};
 use crate::io::{is_silence, Command as Order, SILENCE};
@@ -48,6 +49,16 @@ pub struct Read {
     pub landing: Box<dyn Landing>,
     /// When it is lost.
     pub deadline: Instant,
+    /// What it is of the lane's load.
+    pub load: Load,
+}
+
+impl Read {
+    /// It is over. Who hears of it and reads again finds the lane without it.
+    pub fn end(self, result: Result<(), NotRead>) {
+        drop(self.load);
+        self.landing.end(result);
+    }
 }
 
 /// What others ask of the thread.
@@ -60,6 +71,28 @@ pub enum Command {
     NotReached(Rank),
     /// The end.
     End,
+}
+
+/// Servers that one lane or another gave up and none has reached since: none waits for them anew.
+#[derive(Debug, Default)]
+pub struct GivenUp(Mutex<BTreeSet<Rank>>);
+
+impl GivenUp {
+    fn set(&self) -> MutexGuard<'_, BTreeSet<Rank>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, rank: Rank) {
+        self.set().insert(rank);
+    }
+
+    fn reached(&self, rank: Rank) {
+        self.set().remove(&rank);
+    }
+
+    fn has(&self, rank: Rank) -> bool {
+        self.set().contains(&rank)
+    }
 }
 
 /// How far the connection to a server is.
@@ -80,7 +113,7 @@ struct Peer {
     /// Reads whose bytes have not begun to come.
     reads: BTreeMap<CallId, Read>,
     failing_since: Option<Instant>,
-    /// It was given up and not reached since.
+    /// It was given up by this lane and not reached since.
     lost: bool,
     /// When it was last dialled, and whether that ended without a word from there.
     dialled: Option<Instant>,
@@ -117,7 +150,10 @@ struct Conn {
 pub struct Thread {
     poll: Poll,
     letters: Letters<Command>,
+    /// Which lane it is, for connections.
+    lane: usize,
     dial: Post<Order>,
+    given_up: Arc<GivenUp>,
     timing: Timing,
     peers: HashMap<Rank, Peer>,
     conns: HashMap<Key, Conn>,
@@ -129,14 +165,21 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// The thread, and where it is told what to do. Connections are asked for at `dial`.
-    pub fn new(timing: Timing, dial: Post<Order>) -> std::io::Result<(Post<Command>, Thread)> {
+    /// The thread of a lane, and where it is told what to do. Connections are asked for at `dial`.
+    pub fn new(
+        lane: usize,
+        timing: Timing,
+        dial: Post<Order>,
+        given_up: Arc<GivenUp>,
+    ) -> std::io::Result<(Post<Command>, Thread)> {
         let poll = Poll::new()?;
         let (commands, letters) = post(&poll, WAKER)?;
         let thread = Thread {
             poll,
             letters,
+            lane,
             dial,
+            given_up,
             timing,
             peers: HashMap::new(),
             conns: HashMap::new(),
@@ -186,7 +229,7 @@ impl Thread {
         }
         for conn in std::mem::take(&mut self.conns).into_values() {
             if let Some(read) = conn.arriving.and_then(|arriving| arriving.read) {
-                read.landing.end(Err(Lost::Ended.into()));
+                read.end(Err(Lost::Ended.into()));
             }
         }
     }
@@ -227,7 +270,7 @@ impl Thread {
         let peer = self.peers.entry(to).or_default();
         peer.asked = Some(Instant::now());
         if peer.is_shunned() {
-            return read.landing.end(Err(Lost::Unreachable.into()));
+            return read.end(Err(Lost::Unreachable.into()));
         }
         match peer.link {
             Link::Up(key) => {
@@ -251,7 +294,7 @@ impl Thread {
         peer.link = Link::Dialling;
         peer.dialled = Some(Instant::now());
         peer.failing_since.get_or_insert_with(Instant::now);
-        if self.dial.send(Order::Dial(to)).is_err() {
+        if self.dial.send(Order::Dial(to, self.lane)).is_err() {
             self.not_reached(to);
         }
     }
@@ -269,6 +312,7 @@ impl Thread {
         let peer = self.peers.entry(rank).or_default();
         peer.link = Link::Up(key);
         (peer.failing_since, peer.lost, peer.silent) = (None, false, false);
+        self.given_up.reached(rank);
         let mut outgoing = Outgoing::default();
         for read in peer.reads.values() {
             push(&mut outgoing, read);
@@ -291,7 +335,9 @@ impl Thread {
         let peer = self.peers.entry(rank).or_default();
         let since = *peer.failing_since.get_or_insert(now);
         peer.silent = peer.dialled.is_some_and(|at| now.duration_since(at) > WORD);
-        if peer.lost || now.duration_since(since) >= give_up {
+        let lost = peer.lost || self.given_up.has(rank);
+        if lost || now.duration_since(since) >= give_up {
+            self.given_up.add(rank);
             let asked = peer.asked.map(|at| now.duration_since(at) < PROBING);
             peer.link = match peer.silent && asked == Some(true) {
                 true => Link::Again(now + PROBE),
@@ -372,7 +418,7 @@ impl Thread {
                 if arriving.at == arriving.bytes {
                     let read = conn.arriving.take().and_then(|arriving| arriving.read);
                     if let Some(read) = read {
-                        read.landing.end(Ok(()));
+                        read.end(Ok(()));
                     }
                 }
             }
@@ -401,7 +447,7 @@ impl Thread {
             }
             Kind::Refused => {
                 if let Some(read) = read {
-                    read.landing.end(Err(NotRead::Refused));
+                    read.end(Err(NotRead::Refused));
                 }
             }
             _ => return Err(Garbage.into()),
@@ -456,14 +502,14 @@ impl Thread {
                 .map(|r| r.id)
                 .collect();
             for read in ids.iter().filter_map(|id| peer.reads.remove(id)) {
-                read.landing.end(Err(Lost::Deadline.into()));
+                read.end(Err(Lost::Deadline.into()));
             }
         }
         for conn in self.conns.values_mut() {
             if let Some(arriving) = &mut conn.arriving {
                 // What still comes of it is thrown away.
                 if let Some(read) = arriving.read.take_if(|read| read.deadline <= now) {
-                    read.landing.end(Err(Lost::Deadline.into()));
+                    read.end(Err(Lost::Deadline.into()));
                 }
             }
         }
@@ -486,6 +532,6 @@ fn push(outgoing: &mut Outgoing, read: &Read) {
 
 fn end_all(reads: BTreeMap<CallId, Read>, why: Lost) {
     for read in reads.into_values() {
-        read.landing.end(Err(why.into()));
+        read.end(Err(why.into()));
     }
 }

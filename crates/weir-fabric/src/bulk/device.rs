@@ -16,47 +16,47 @@ const THREADS: usize = 2;
 /// Bytes that a thread takes on at a time, if there is more than one request.
 const BATCH_BYTES: usize = 1 << 20;
 
+/// A request, and who hears what came of it.
+type Errand = (Job, Post<Command>);
+
 /// Where requests are put that need a device.
-#[derive(Debug)]
-pub struct Device(Sender<Job>);
+#[derive(Clone, Debug)]
+pub struct Device(Sender<Errand>);
 
 impl Device {
-    /// Starts the threads; what they read goes to `done`. They end with this value.
-    pub fn start(shelf: &Arc<dyn Shelf>, done: &Post<Command>) -> std::io::Result<Device> {
+    /// Starts the threads. They end with the last of these values.
+    pub fn start(shelf: &Arc<dyn Shelf>) -> std::io::Result<Device> {
         let (jobs, todo) = channel();
         let todo = Arc::new(Mutex::new(todo));
         for _ in 0..THREADS {
-            let (shelf, todo, done) = (Arc::clone(shelf), Arc::clone(&todo), done.clone());
+            let (shelf, todo) = (Arc::clone(shelf), Arc::clone(&todo));
             std::thread::Builder::new()
                 .name("weir-device".to_owned())
                 .spawn(move || {
                     while let Some(batch) = take(&todo) {
-                        for staged in read(&*shelf, batch) {
-                            // If nobody wants it the server has ended.
-                            let _ = done.send(staged);
-                        }
+                        read(&*shelf, batch);
                     }
                 })?;
         }
         Ok(Device(jobs))
     }
 
-    /// Has a request read.
-    pub fn read(&self, job: Job) {
+    /// Has a request read; `done` hears of it.
+    pub fn read(&self, job: Job, done: Post<Command>) {
         // The threads live as long as this.
-        let _ = self.0.send(job);
+        let _ = self.0.send((job, done));
     }
 }
 
 /// Waits for requests; `None` at the end.
-fn take(todo: &Mutex<Receiver<Job>>) -> Option<Vec<Job>> {
+fn take(todo: &Mutex<Receiver<Errand>>) -> Option<Vec<Errand>> {
     let todo = todo.lock().unwrap_or_else(PoisonError::into_inner);
     let mut batch = vec![todo.recv().ok()?];
-    let mut bytes = batch[0].bytes;
+    let mut bytes = batch[0].0.bytes;
     while bytes < BATCH_BYTES {
-        let Ok(job) = todo.try_recv() else { break };
-        bytes += job.bytes;
-        batch.push(job);
+        let Ok(errand) = todo.try_recv() else { break };
+        bytes += errand.0.bytes;
+        batch.push(errand);
     }
     Some(batch)
 }
@@ -95,9 +95,10 @@ fn plan<'a>(requests: impl Iterator<Item = &'a [Piece]>) -> Vec<Step> {
     steps
 }
 
-fn read(shelf: &dyn Shelf, batch: Vec<Job>) -> Vec<Command> {
-    let mut out: Vec<Option<Vec<u8>>> = batch.iter().map(|job| Some(vec![0; job.bytes])).collect();
-    for step in plan(batch.iter().map(|job| &job.pieces[..])) {
+fn read(shelf: &dyn Shelf, batch: Vec<Errand>) {
+    let room = |(job, _): &Errand| Some(vec![0; job.bytes]);
+    let mut out: Vec<Option<Vec<u8>>> = batch.iter().map(room).collect();
+    for step in plan(batch.iter().map(|(job, _)| &job.pieces[..])) {
         let Some(bytes) = &mut out[step.job] else {
             continue;
         };
@@ -107,9 +108,10 @@ fn read(shelf: &dyn Shelf, batch: Vec<Job>) -> Vec<Command> {
             out[step.job] = None;
         }
     }
-    let jobs = batch.into_iter().zip(out);
-    jobs.map(|(job, bytes)| Command::Staged(job, bytes))
-        .collect()
+    for ((job, done), bytes) in batch.into_iter().zip(out) {
+        // If nobody wants it the server has ended.
+        let _ = done.send(Command::Staged(job, bytes));
+    }
 }
 
 #[cfg(test)]

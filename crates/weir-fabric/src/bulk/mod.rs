@@ -22,6 +22,11 @@
 //!   READs of a connection that wait ([`serve`]), the bytes of a BYTES by what was asked for.
 //! - One slow device holds up only what must be read from devices.
 //!
+//! One thread moves less than a fast link takes, so there are [`lanes`]: each has an asker's and a
+//! target's thread, and connections of its own, made when it is first used. A read goes to the
+//! lane that has the fewest bytes under way, the first of several: so a node that reads little
+//! wakes one.
+//!
 //! | file | subject |
 //! | --- | --- |
 //! | `ask` | the asker's thread |
@@ -34,10 +39,11 @@ mod device;
 pub mod queue;
 mod serve;
 
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -137,18 +143,65 @@ pub trait Landing: Send {
     fn end(self: Box<Self>, result: Result<(), NotRead>);
 }
 
-/// The two threads, for the I/O thread, which hands over their connections.
+/// The most lanes.
+const LANES_MOST: usize = 4;
+
+/// How many lanes there are: as many as cores, since more could not run, up to [`LANES_MOST`].
+fn lanes() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(LANES_MOST))
+}
+
+/// A lane, as the I/O thread sees it.
 #[derive(Debug)]
-pub struct Bulk {
+struct Lane {
     asker: Post<ask::Command>,
     server: Post<serve::Command>,
-    threads: Vec<JoinHandle<()>>,
+    threads: [JoinHandle<()>; 2],
+}
+
+/// All lanes, for the I/O thread, which hands over their connections.
+#[derive(Debug)]
+pub struct Bulk {
+    lanes: Vec<Lane>,
+    /// Which lanes wait for a connection to a server: any that is made does for any of them.
+    dialling: HashMap<Rank, VecDeque<usize>>,
+    /// How many connections of a server were taken, so that those of one go to several lanes.
+    served: HashMap<Rank, usize>,
+}
+
+/// A lane, as askers see it.
+#[derive(Clone, Debug)]
+struct Entrance {
+    thread: Post<ask::Command>,
+    /// Bytes that were asked for and have not come.
+    load: Arc<AtomicUsize>,
+}
+
+/// A share in the load of a lane, as long as this lives.
+#[derive(Debug)]
+struct Load {
+    load: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Load {
+    fn new(load: &Arc<AtomicUsize>, bytes: usize) -> Load {
+        load.fetch_add(bytes, Ordering::Relaxed);
+        let load = Arc::clone(load);
+        Load { load, bytes }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.load.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// Where reads are asked for, by any thread.
 #[derive(Clone, Debug)]
 pub struct Asker {
-    thread: Post<ask::Command>,
+    lanes: Vec<Entrance>,
     next: Arc<AtomicU64>,
     deadline: Duration,
 }
@@ -160,48 +213,84 @@ impl Bulk {
         timing: Timing,
         dial: Post<Command>,
     ) -> io::Result<(Bulk, Asker)> {
-        let (asker, ask) = ask::Thread::new(timing, dial)?;
-        let (server, serve) = serve::Thread::new(shelf)?;
-        let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        let threads = vec![
-            spawn("weir-land").spawn(move || ask.run())?,
-            spawn("weir-send").spawn(move || serve.run())?,
-        ];
+        let mut bulk = Bulk {
+            lanes: Vec::new(),
+            dialling: HashMap::new(),
+            served: HashMap::new(),
+        };
+        let (device, given_up) = (Arc::default(), Arc::default());
+        let mut lanes = Vec::new();
+        let parts = std::iter::repeat_n((shelf, dial), self::lanes());
+        for (lane, (shelf, dial)) in parts.enumerate() {
+            let (asker, ask) = ask::Thread::new(lane, timing, dial, Arc::clone(&given_up))?;
+            let (server, serve) = serve::Thread::new(shelf, Arc::clone(&device))?;
+            let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
+            let threads = [
+                spawn("weir-land").spawn(move || ask.run())?,
+                spawn("weir-send").spawn(move || serve.run())?,
+            ];
+            lanes.push(Entrance {
+                thread: asker.clone(),
+                load: Arc::default(),
+            });
+            bulk.lanes.push(Lane {
+                asker,
+                server,
+                threads,
+            });
+        }
         let reads = Asker {
-            thread: asker.clone(),
+            lanes,
             next: Arc::new(AtomicU64::new(1)),
             deadline: timing.deadline,
-        };
-        let bulk = Bulk {
-            asker,
-            server,
-            threads,
         };
         Ok((bulk, reads))
     }
 
+    /// A server is dialled for a lane.
+    pub fn dials(&mut self, rank: Rank, lane: usize) {
+        self.dialling.entry(rank).or_default().push_back(lane);
+    }
+
     /// A server that was to be dialled is there.
-    pub fn reached(&self, rank: Rank, socket: TcpStream) {
-        let _ = self.asker.send(ask::Command::Reached(rank, socket));
+    pub fn reached(&mut self, rank: Rank, socket: TcpStream) {
+        if let Some(asker) = self.dialled(rank) {
+            let _ = asker.send(ask::Command::Reached(rank, socket));
+        }
     }
 
     /// It is not.
-    pub fn not_reached(&self, rank: Rank) {
-        let _ = self.asker.send(ask::Command::NotReached(rank));
+    pub fn not_reached(&mut self, rank: Rank) {
+        if let Some(asker) = self.dialled(rank) {
+            let _ = asker.send(ask::Command::NotReached(rank));
+        }
+    }
+
+    /// Who waited longest for a connection to a server.
+    fn dialled(&mut self, rank: Rank) -> Option<&Post<ask::Command>> {
+        let waiting = self.dialling.get_mut(&rank)?;
+        let lane = waiting.pop_front()?;
+        self.lanes.get(lane).map(|lane| &lane.asker)
     }
 
     /// A server has dialled, to ask.
-    pub fn serve(&self, rank: Rank, socket: TcpStream) {
-        let _ = self.server.send(serve::Command::Serve(rank, socket));
+    pub fn serve(&mut self, rank: Rank, socket: TcpStream) {
+        let served = self.served.entry(rank).or_default();
+        let lane = (usize::from(rank.0) + *served) % self.lanes.len();
+        *served = served.wrapping_add(1);
+        let server = &self.lanes[lane].server;
+        let _ = server.send(serve::Command::Serve(rank, socket));
     }
 }
 
 impl Drop for Bulk {
     /// Ends the threads; reads under way end as lost.
     fn drop(&mut self) {
-        let _ = self.asker.send(ask::Command::End);
-        let _ = self.server.send(serve::Command::End);
-        for thread in self.threads.drain(..) {
+        for lane in &self.lanes {
+            let _ = lane.asker.send(ask::Command::End);
+            let _ = lane.server.send(serve::Command::End);
+        }
+        for thread in self.lanes.drain(..).flat_map(|lane| lane.threads) {
             // If it panicked it has said so.
             let _ = thread.join();
         }
@@ -214,15 +303,23 @@ impl Asker {
         let Ok(bytes) = checked(pieces) else {
             return landing.end(Err(NotRead::Malformed));
         };
+        let idlest = self
+            .lanes
+            .iter()
+            .min_by_key(|lane| lane.load.load(Ordering::Relaxed));
+        let Some(lane) = idlest else {
+            return landing.end(Err(Lost::Ended.into()));
+        };
         let read = ask::Read {
             id: CallId(self.next.fetch_add(1, Ordering::Relaxed)),
             body: encode(pieces),
             bytes,
             landing,
             deadline: Instant::now() + self.deadline,
+            load: Load::new(&lane.load, bytes),
         };
-        if let Err(ask::Command::Read(_, read)) = self.thread.send(ask::Command::Read(to, read)) {
-            read.landing.end(Err(Lost::Ended.into()));
+        if let Err(ask::Command::Read(_, read)) = lane.thread.send(ask::Command::Read(to, read)) {
+            read.end(Err(Lost::Ended.into()));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream as StdStream;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
@@ -83,7 +83,7 @@ pub struct Thread {
     letters: Letters<Command>,
     own: Post<Command>,
     shelf: Arc<dyn Shelf>,
-    device: Option<Device>,
+    device: Arc<OnceLock<Device>>,
     staged: usize,
     queue: Queue<Job>,
     conns: HashMap<Key, Conn>,
@@ -97,7 +97,12 @@ pub struct Thread {
 
 impl Thread {
     /// The thread, and where it is told what to do.
-    pub fn new(shelf: Arc<dyn Shelf>) -> std::io::Result<(Post<Command>, Thread)> {
+    ///
+    /// `device` is that of all lanes, started when something is first read from storage.
+    pub fn new(
+        shelf: Arc<dyn Shelf>,
+        device: Arc<OnceLock<Device>>,
+    ) -> std::io::Result<(Post<Command>, Thread)> {
         let poll = Poll::new()?;
         let (own, letters) = post(&poll, WAKER)?;
         let thread = Thread {
@@ -105,7 +110,7 @@ impl Thread {
             letters,
             own: own.clone(),
             shelf,
-            device: None,
+            device,
             staged: 0,
             queue: Queue::default(),
             conns: HashMap::new(),
@@ -245,23 +250,28 @@ impl Thread {
     }
 
     fn stage(&mut self, job: Job) {
-        if self.device.is_none() {
-            match Device::start(&self.shelf, &self.own) {
-                Ok(device) => self.device = Some(device),
-                Err(error) => {
-                    tracing::error!(%error, "no thread to read from storage");
-                    return self.refuse(&job);
-                }
+        let device = match self.device() {
+            Ok(device) => device,
+            Err(error) => {
+                tracing::error!(%error, "no thread to read from storage");
+                return self.refuse(&job);
             }
-        }
+        };
         if let Some(conn) = self.conns.get_mut(&job.key) {
             // It takes its place on the way out now, so that one asker does not fill the stage.
             conn.out_bytes += job.bytes;
         }
         self.staged += 1;
-        if let Some(device) = &self.device {
-            device.read(job);
+        device.read(job, self.own.clone());
+    }
+
+    fn device(&self) -> std::io::Result<Device> {
+        if let Some(device) = self.device.get() {
+            return Ok(device.clone());
         }
+        let device = Device::start(&self.shelf)?;
+        // Another lane may have been faster; the threads of this one then end.
+        Ok(self.device.get_or_init(|| device).clone())
     }
 
     fn staged(&mut self, job: &Job, bytes: Option<Vec<u8>>) {

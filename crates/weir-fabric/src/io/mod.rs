@@ -66,8 +66,8 @@ pub enum Command {
         /// What.
         message: Message,
     },
-    /// Connect to a server for the bulk plane.
-    Dial(Rank),
+    /// Connect to a server for a lane of the bulk plane.
+    Dial(Rank, usize),
     /// The end.
     End,
 }
@@ -303,7 +303,7 @@ impl Io {
                     surely,
                 } => self.ask(to, id, message, surely),
                 Command::Reply { token, message } => self.answer(token, message),
-                Command::Dial(to) => self.dial_bulk(to),
+                Command::Dial(to, lane) => self.dial_bulk(to, lane),
                 Command::End => return false,
             }
         }

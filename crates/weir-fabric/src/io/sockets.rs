@@ -35,8 +35,9 @@ impl Io {
         }
     }
 
-    /// Connects to a server for the bulk plane, whose thread hears of the outcome.
-    pub(super) fn dial_bulk(&mut self, to: Rank) {
+    /// Connects to a server for a lane of the bulk plane, whose thread hears of the outcome.
+    pub(super) fn dial_bulk(&mut self, to: Rank, lane: usize) {
+        self.bulk.dials(to, lane);
         let address = self.address(to).filter(|_| to != self.me.rank);
         let socket = address.and_then(|address| TcpStream::connect(address).ok());
         let key = socket.and_then(|socket| self.adopt(socket, Stage::Dialling(to, Plane::Bulk)));
