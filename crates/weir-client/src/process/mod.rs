@@ -28,6 +28,7 @@ mod cwd;
 mod dir;
 mod fds;
 mod io;
+mod kept;
 mod locks;
 mod map;
 mod names;
@@ -53,6 +54,7 @@ use crate::node::Node;
 use crate::path::Credentials;
 use crate::session::Session;
 pub use crate::types::Outcome;
+use kept::KeptDirs;
 use start::Instance;
 use table::{Files, Handle, Queue};
 
@@ -84,6 +86,7 @@ pub struct Process {
     ofd_end: AtomicU32,
     handles: Queue<Handle>,
     files: Files,
+    kept: KeptDirs,
 }
 
 static PROCESS: Process = Process {
@@ -104,6 +107,7 @@ static PROCESS: Process = Process {
     ofd_end: AtomicU32::new(0),
     handles: Queue::new(),
     files: Files::new(),
+    kept: KeptDirs::new(),
 };
 
 /// Slabs' descriptors are moved above this number where the limit of descriptors

@@ -170,8 +170,8 @@ impl Process {
 
     /// Whether names may be made and removed in a directory.
     pub(super) fn check_parent(&'static self, parent: Ino) -> Result<(), Errno> {
-        let attr = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
-        self.who().check(&attr, access::WRITE | access::EXECUTE)
+        let guard = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
+        self.who().check(guard, access::WRITE | access::EXECUTE)
     }
 
     fn open_target(&'static self, target: &Target, flags: i32) -> Result<Fd, Errno> {

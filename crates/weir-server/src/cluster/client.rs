@@ -231,7 +231,8 @@ impl<P: Platform> Cluster<P> {
                 dir: ino,
                 name: name.clone(),
             };
-            ino = self.find_anywhere(op).await?.ok_or(FsError::NotFound)?.ino;
+            let found = self.find_anywhere(op).await?.what;
+            ino = found.ok_or(FsError::NotFound)?.ino;
         }
         let attr = self.call(ino.rank(), peer::GetAttr { ino }).await?;
         Ok(Entry {

@@ -272,8 +272,10 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.set(&set))?;
         let own = set.ino.rank() == self.rank();
         let attr = self.node(|node| node.attr_of(set.ino))?;
-        if own && attr.file_type() == FileType::Dir {
-            self.tell_dir(&attr, set.mtime_ns).await;
+        match attr.file_type() {
+            FileType::Dir if own => self.tell_dir(&attr, set.mtime_ns).await,
+            FileType::Dir => self.recall_from_clients(),
+            _ => {}
         }
         if own && attr.file_type() == FileType::File {
             self.recall_leases(set.ino, None).await;

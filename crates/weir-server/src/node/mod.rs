@@ -399,6 +399,11 @@ impl<'m, P: Platform> Node<'m, P> {
         self.commit();
     }
 
+    /// What clients keep of directories of other servers does not hold any more.
+    pub(crate) fn recall_from_clients(&self) {
+        self.open.hub.recalls.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Whether a `Stop` was asked for.
     pub fn stopping(&self) -> bool {
         self.stopping
