@@ -4,7 +4,7 @@
 //! held. A node that reads one has a *lease*: its stand-in shows the home's numbers and
 //! it may keep where the bytes are, until the home recalls that.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use futures_channel::oneshot;
 use futures_util::future::{join_all, Shared};
@@ -355,21 +355,19 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// This node no longer writes files of this server that nobody here has open.
-    pub(super) fn end_own_writers(&self) {
-        let own: Vec<Ino> = {
-            let files = self.inner.files.borrow();
-            let all = files.writers.iter();
-            all.filter(|(_, by)| by.contains(&self.rank()))
-                .map(|(ino, _)| *ino)
-                .collect()
-        };
-        if own.is_empty() {
-            return;
-        }
-        let open = self.node(|node| node.open_files());
-        for ino in own.into_iter().filter(|ino| !open.contains(ino)) {
-            self.end_writer(ino, self.rank());
+    /// The files of this server that this node may write.
+    pub(super) fn own_written(&self) -> Vec<Ino> {
+        let files = self.inner.files.borrow();
+        let all = files.writers.iter();
+        all.filter(|(_, by)| by.contains(&self.rank()))
+            .map(|(ino, _)| *ino)
+            .collect()
+    }
+
+    /// This node no longer writes those of these files of this server that nobody here has open.
+    pub(super) fn end_own_writers(&self, written: &[Ino], open: &HashSet<Ino>) {
+        for ino in written.iter().filter(|ino| !open.contains(ino)) {
+            self.end_writer(*ino, self.rank());
         }
     }
 
