@@ -50,7 +50,7 @@ impl Vnode {
     }
 
     /// Writes at an offset; returns how many bytes, fewer only if there was no room
-    /// for the rest. Errors: `ENOSPC`, `EFBIG`, `EIO`, `ESTALE`.
+    /// for the rest. Errors: `ENOSPC`, `EFBIG`, `EIO`.
     #[inline(always)]
     #[allow(clippy::inline_always)] // measured: see process/io.rs
     pub fn write_at<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
