@@ -111,7 +111,8 @@ impl<P: Platform> Cluster<P> {
         let asked = ranks.into_iter().map(|rank| {
             let (dir, name) = key.clone();
             async move {
-                let dropped = self.call(rank, peer::DropEntry { dir, name }).await;
+                let told = self.call(rank, peer::DropEntry { dir, name });
+                let dropped = self.in_time_to_tell(told).await;
                 if dropped == Err(FsError::Unreachable) {
                     self.outwait(rank).await;
                 }

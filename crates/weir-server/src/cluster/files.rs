@@ -431,6 +431,7 @@ impl<P: Platform> Cluster<P> {
     fn note_missed(&self, ino: Ino, size: u64, holders: &[Rank], lost: &[Rank]) {
         let mut files = self.inner.files.borrow_mut();
         for rank in lost {
+            self.refuse(*rank);
             let missed = files.missed.entry(*rank).or_default();
             missed.entry(ino).or_insert(None);
         }
@@ -601,11 +602,11 @@ impl<P: Platform> Cluster<P> {
 
     /// Sets the size of a file of this server, everywhere.
     pub(super) async fn truncate_at_home(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let _alone = self.inner.publishing.hold(ino, self.token()).await;
+        let _alone = self.hold_in_time(&self.inner.publishing, ino).await?;
         let old = {
             // What is on its way to the slices gets there before it is erased, and may make
             // the file longer.
-            let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
+            let _sent = self.hold_in_time(&self.inner.publishing_here, ino).await?;
             let old = self.published_size(ino);
             self.set_published_size(ino, size)?;
             old

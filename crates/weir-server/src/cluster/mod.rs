@@ -25,6 +25,7 @@
 //! | `share`, `audit` | visibility and lamination; who reads too early |
 //! | `tell` | telling many servers the same, down a tree |
 //! | `locks` | locks of files, at their homes |
+//! | `deadline` | one deadline for one operation |
 //! | `session` | what one server may believe of another, and for how long |
 //! | `recover` | what is written down of this, and coming back |
 //! | `handler`, `client` | what peers and what clients ask |
@@ -32,6 +33,7 @@
 mod append;
 mod audit;
 mod client;
+mod deadline;
 mod dirs;
 mod entries;
 mod fetch;
@@ -55,6 +57,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use weir_core::names::Owner;
@@ -109,6 +112,11 @@ pub trait Net {
         Some(landing)
     }
 
+    /// How long [`Net::call`] waits at most.
+    fn deadline(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+
     /// What was refused on this way: kind and count, of what there was.
     fn refused(&self) -> Vec<(String, u64)> {
         Vec::new()
@@ -155,6 +163,8 @@ struct Inner<P: Platform + 'static> {
     /// The permit for moving directories (rank 0).
     moves: Keyed<()>,
     sessions: RefCell<session::Sessions>,
+    /// By when the operation is to end whose task runs now, ns since 1970.
+    deadline: Cell<Option<i64>>,
     /// How often what is known of any file was recalled here.
     recalled: Cell<u64>,
     /// Moves of directories that others lead and that have come half the way here.
@@ -221,6 +231,7 @@ impl<P: Platform> Cluster<P> {
                 stands: Keyed::default(),
                 moves: Keyed::default(),
                 sessions: RefCell::default(),
+                deadline: Cell::default(),
                 recalled: Cell::new(0),
                 moving: RefCell::default(),
                 beginning: Keyed::default(),
@@ -253,7 +264,10 @@ impl<P: Platform> Cluster<P> {
             bulk: Rc::clone(&bulk),
         };
         let body = match self.admitted(from, request) {
-            Ok(request) => peer::dispatch(&handler, from, request).await,
+            Ok((request, deadline_ns)) => {
+                let done = peer::dispatch(&handler, from, request);
+                self.by(deadline_ns, done).await
+            }
             Err(error) => peer::refusal(error),
         };
         self.commit();
@@ -279,7 +293,8 @@ impl<P: Platform> Cluster<P> {
 
     /// Does what a client or a tool of this node asks; the encoded reply.
     pub async fn serve(&self, from: Caller, request: &[u8]) -> Vec<u8> {
-        let reply = self.serve_client(from, request).await;
+        let done = self.serve_client(from, request);
+        let reply = self.by(self.next_deadline(), done).await;
         self.commit();
         reply
     }
@@ -300,7 +315,8 @@ impl<P: Platform> Cluster<P> {
             }
             let this = self.clone();
             self.spawn(async move {
-                if let Err(error) = this.flush(ino).await {
+                let flushed = this.flush(ino);
+                if let Err(error) = this.by(this.next_deadline(), flushed).await {
                     tracing::error!(?ino, %error, "what was written cannot be published");
                 }
             });
