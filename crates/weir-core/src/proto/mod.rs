@@ -773,6 +773,9 @@ pub enum Role {
 /// The client's number of one that is not taken in: there are as many as there may be.
 pub const NO_CLIENT: ClientId = ClientId(u32::MAX);
 
+/// The same of one for which there is no memory: the file system of the shared regions is full.
+pub const NO_ROOM: ClientId = ClientId(u32::MAX - 1);
+
 /// The server's answer to [`Hello`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {

@@ -156,7 +156,11 @@ impl<P: Platform> Cluster<P> {
         };
         let attached = match from {
             Caller::Client(id) if op.attach && made.new => {
-                Some(self.node(|node| node.attach_client(id, ino))?)
+                match self.node(|node| node.attach_client(id, ino)) {
+                    // The file is made: its first write finds no room.
+                    Err(FsError::NoSpace) => None,
+                    attached => Some(attached?),
+                }
             }
             _ => None,
         };

@@ -68,7 +68,7 @@ use weir_core::proto::{Caller, FsError};
 use weir_core::types::{Ino, Rank};
 use weir_fabric::bulk::Landing;
 
-use crate::node::{Node, Platform};
+use crate::node::{Node, Platform, Table};
 use keyed::{Keyed, Token};
 pub use session::enclose;
 
@@ -214,7 +214,14 @@ impl<P: Platform> Cluster<P> {
         spawn: impl Fn(LocalBoxFuture<'static, ()>) + 'static,
     ) -> Cluster<P> {
         node.borrow_mut().join(ROOT);
-        let pool_bytes = node.borrow().platform().pool_bytes();
+        let (pool_bytes, present) = {
+            let node = node.borrow();
+            let platform = node.platform();
+            (
+                platform.pool_bytes(),
+                platform.present(Table::Pool, fetch::POOL_FIRST),
+            )
+        };
         Cluster {
             inner: Rc::new(Inner {
                 rank,
@@ -244,7 +251,7 @@ impl<P: Platform> Cluster<P> {
                 files: RefCell::default(),
                 shards: RefCell::default(),
                 maps: RefCell::default(),
-                fetches: RefCell::new(fetch::Fetches::new(pool_bytes)),
+                fetches: RefCell::new(fetch::Fetches::new(pool_bytes, present)),
                 locks: RefCell::default(),
                 paths: RefCell::default(),
                 findings: RefCell::default(),

@@ -37,16 +37,30 @@ pub struct Slots<T> {
     used: Vec<Option<T>>,
     free: Vec<u32>,
     limit: usize,
+    /// Slots that there are at all.
+    most: usize,
 }
 
 impl<T> Slots<T> {
-    /// At most `limit` slots, none used.
-    pub fn new(limit: usize) -> Slots<T> {
+    /// At most so many slots, none used, and none to be used before [`Slots::allow`].
+    pub fn new(most: usize) -> Slots<T> {
         Slots {
             used: Vec::new(),
             free: Vec::new(),
-            limit,
+            limit: 0,
+            most,
         }
+    }
+
+    /// So many slots may be used from now on.
+    pub fn allow(&mut self, slots: usize) {
+        self.limit = slots.min(self.most);
+    }
+
+    /// How many slots would have to be there to use one more; `None`: there is one, or there
+    /// cannot be more.
+    pub fn wants(&self) -> Option<usize> {
+        (!self.has_room() && self.limit < self.most).then(|| self.used.len() + 1)
     }
 
     /// Whether there is a free one.
