@@ -127,6 +127,11 @@ mod tests {
     #[test]
     fn slots_are_used_again_and_their_number_is_bounded() {
         let mut slots = Slots::new(2);
+        assert_eq!((slots.wants(), slots.insert('a')), (Some(1), None));
+        slots.allow(1);
+        assert_eq!((slots.insert('a'), slots.wants()), (Some(0), Some(2)));
+        slots.allow(usize::MAX);
+        assert_eq!((slots.remove(0), slots.wants()), (Some('a'), None));
         assert_eq!(
             (slots.insert('a'), slots.insert('b'), slots.insert('c')),
             (Some(0), Some(1), None)
