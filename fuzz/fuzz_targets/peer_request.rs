@@ -27,7 +27,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 match kind % 4 {
                     0 => drop(
                         server
-                            .handle(Rank(u16::from(kind / 4) % others + 1), &enclose(0, 30_000, &bytes))
+                            .handle(
+                                Rank(u16::from(kind / 4) % others + 1),
+                                &enclose(0, 30_000, &bytes),
+                            )
                             .await,
                     ),
                     _ => drop(server.serve(Caller::Control, &bytes).await),
