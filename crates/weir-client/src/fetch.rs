@@ -26,25 +26,28 @@ impl Session {
         fit.then_some(landings).ok_or(Errno::IO)
     }
 
-    /// Shows a part of the bytes of one read as they come; see [`crate::data::Host`].
+    /// Shows what has come of a part of one read; see [`crate::data::Host`].
     pub fn arrive(
         &self,
         landing: Landing,
         part: Range<usize>,
+        wait: bool,
         show: &mut dyn FnMut(usize, Window),
-    ) -> Result<(), Errno> {
+    ) -> Result<usize, Errno> {
         let slot = self.landings().get(usize::from(landing.slot));
         let slot = slot.ok_or(Errno::IO)?;
-        let pool = self.node().pool()?;
-        let place = pool.part(landing.at as usize, part.end).ok_or(Errno::IO)?;
-        let mut done = part.start;
-        while done < part.end {
+        loop {
             let arrived = slot.arrived().map_err(|_| Errno::IO)?;
             let upto = part.end.min(arrived as usize);
-            if upto > done {
-                show(done, place.part(done, upto - done).ok_or(Errno::IO)?);
-                done = upto;
-                continue;
+            if upto > part.start {
+                let pool = self.node().pool()?;
+                let place = pool.part(landing.at as usize, part.end).ok_or(Errno::IO)?;
+                let came = place.part(part.start, upto - part.start);
+                show(part.start, came.ok_or(Errno::IO)?);
+                return Ok(upto);
+            }
+            if !wait || part.is_empty() {
+                return Ok(part.start);
             }
             slot.client_sleeps.store(1, Ordering::SeqCst);
             // It may have come since; who says so looks whether somebody sleeps.
@@ -55,7 +58,6 @@ impl Session {
                 return Err(Errno::SHUTDOWN);
             }
         }
-        Ok(())
     }
 }
 

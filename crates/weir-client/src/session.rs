@@ -35,7 +35,7 @@ use weir_store::map::{Access, MapError, Region};
 use weir_store::slabmap::SlabMap;
 
 use crate::data::Log;
-use crate::errno::errno_of;
+use crate::errno::errno;
 use crate::internal::Internal;
 use crate::kernel::{self, Fd};
 use crate::lock::SlowLock;
@@ -252,7 +252,7 @@ impl Session {
         let mut bytes = Vec::with_capacity(512);
         proto::request(op, &mut bytes);
         self.exchange(&mut bytes)?;
-        proto::reply::<O>(&bytes).map_err(|error| errno_of(O::NAME, error))
+        proto::reply::<O>(&bytes).map_err(errno)
     }
 
     /// Hands a closed record to the server; waits for room if the ring is full.
@@ -427,7 +427,7 @@ pub fn sleep_on(word: &AtomicU32, seen: u32) -> Result<(), Errno> {
     futex::wait(word, futex::Flags::empty(), seen, Some(&limit))
 }
 
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap_or(0)
 }

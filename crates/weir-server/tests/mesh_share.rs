@@ -58,7 +58,7 @@ fn ask<O: PeerOperation>(
     op: O,
 ) -> Result<O::Reply, FsError> {
     let server = mesh.server(usize::from(to.0));
-    let request = enclose(0, 30_000, &peer::request(op));
+    let request = enclose(0, &peer::request(op));
     let answer = mesh
         .pool
         .run_until(async move { server.handle(from, &request).await });

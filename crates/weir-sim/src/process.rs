@@ -110,7 +110,7 @@ impl<'f> Process<'f> {
             let name = name.to_vec();
             return match self.call(proto::Find { dir, name }) {
                 Err(Errno::STALE | Errno::NOENT) => Ok(None),
-                found => Ok(found?.what),
+                found => found,
             };
         }
         let found = self.settled(|| self.site.names.lookup(dir, name))?;
@@ -381,20 +381,31 @@ impl Host for Process<'_> {
         &self,
         landing: Landing,
         part: Range<usize>,
+        wait: bool,
         show: &mut dyn FnMut(usize, Window),
-    ) -> Result<(), Errno> {
+    ) -> Result<usize, Errno> {
         let slot = self.slot(landing).ok_or(Errno::IO)?;
-        while (slot.arrived().map_err(|_| Errno::IO)? as usize) < part.end {
-            self.wait(self.site.pause());
+        loop {
+            let arrived = slot.arrived().map_err(|_| Errno::IO)? as usize;
+            let upto = part.end.min(arrived).max(part.start);
+            if upto > part.start {
+                let place = self.site.pool().part(landing.at as usize, part.end);
+                let came = place.and_then(|place| place.part(part.start, upto - part.start));
+                show(part.start, came.ok_or(Errno::IO)?);
+            } else if wait && !part.is_empty() {
+                self.wait(self.site.pause());
+                continue;
+            }
+            return Ok(upto);
         }
-        let place = self.site.pool().part(landing.at as usize, part.end);
-        let came = place.and_then(|place| place.part(part.start, part.len()));
-        show(part.start, came.ok_or(Errno::IO)?);
-        Ok(())
     }
 
     fn slot(&self, landing: Landing) -> Option<&LandingSlot> {
         self.memory.arriving().get(usize::from(landing.slot))
+    }
+
+    fn now_us(&self) -> u64 {
+        self.site.now_ns().unsigned_abs() / 1_000
     }
 
     fn is_left_behind(&self) -> bool {

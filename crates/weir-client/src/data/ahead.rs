@@ -4,7 +4,9 @@
 //! ended goes on with it, any other begins one in the place of the one that was idle longest.
 //! So several descriptors, and several readers of one, are each followed, and random reads
 //! fetch nothing ahead. The second read of a sequence fetches two reads ahead; whenever half of
-//! that is used up more is asked for, twice as much, up to [`WINDOW_MOST`].
+//! that is used up more is asked for, twice as much, up to what the reader used up in
+//! [`HORIZON_US`] and to [`WINDOW_MOST`]: what lies farther ahead would hide no more of the way,
+//! and takes the link from others if the reader stops.
 //!
 //! What was fetched lies in the node's pool until it is read, dropped because its sequence is
 //! forgotten, or taken back by the server ([`weir_core::node::landing`]), and is known by where
@@ -20,7 +22,7 @@
 use std::collections::VecDeque;
 
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::Landing;
+use weir_core::proto::{Landing, FETCH_BYTES};
 use weir_core::types::Ino;
 
 use super::far::{index, Batch, Place, Wanted};
@@ -32,6 +34,10 @@ const SEQUENCES: usize = 4;
 const WINDOW_LEAST: u64 = 256 << 10;
 /// The most that is fetched ahead of one sequence, in bytes.
 const WINDOW_MOST: u64 = 8 << 20;
+/// The most while it is not known how fast the reader is.
+const WINDOW_UNKNOWN: u64 = 2 << 20;
+/// What is fetched ahead lasts the reader so long, in us: far longer than a request's way.
+const HORIZON_US: u64 = 8_000;
 
 /// A read that was asked for ahead.
 #[derive(Debug)]
@@ -79,6 +85,48 @@ struct Sequence {
     generation: u64,
     kept: VecDeque<Kept>,
     used: u64,
+    pace: Pace,
+}
+
+/// How fast a sequence is read.
+#[derive(Debug, Default)]
+struct Pace {
+    /// When its last read ended.
+    ended_us: u64,
+    /// What was read lately, and how long that took.
+    bytes: u64,
+    took_us: u64,
+}
+
+impl Pace {
+    /// A sequence begins.
+    fn begin(now_us: u64) -> Pace {
+        Pace {
+            ended_us: now_us,
+            ..Pace::default()
+        }
+    }
+
+    /// A read of it ended.
+    fn end(&mut self, now_us: u64, bytes: u64) {
+        self.took_us += now_us.saturating_sub(self.ended_us);
+        self.bytes += bytes;
+        self.ended_us = now_us;
+        while self.took_us > 4 * HORIZON_US {
+            (self.took_us, self.bytes) = (self.took_us / 2, self.bytes / 2);
+        }
+    }
+
+    /// The most that is to be fetched ahead of reads of `len` bytes.
+    fn window(&self, len: u64) -> u64 {
+        let least = len.clamp(WINDOW_LEAST, FETCH_BYTES / 2);
+        let used = match (self.bytes, self.took_us) {
+            (0, _) => WINDOW_UNKNOWN,
+            (_, 0) => WINDOW_MOST,
+            (bytes, us) => bytes.saturating_mul(HORIZON_US) / us,
+        };
+        used.clamp(least, WINDOW_MOST)
+    }
 }
 
 impl Sequence {
@@ -133,7 +181,8 @@ impl Ahead {
             sequence.generation = generation;
         }
         let least = (2 * (to - from)).max(WINDOW_LEAST);
-        let window = (2 * sequence.window).max(least).min(WINDOW_MOST);
+        let most = sequence.pace.window(to - from);
+        let window = (2 * sequence.window).max(least).min(most);
         let begin = sequence.upto.max(to);
         let end = (to + window).min(size);
         let is_time = end > begin && (end - begin >= window / 2 || end == size);
@@ -194,9 +243,13 @@ impl Ahead {
                 .min_by_key(|(_, s)| s.used);
             let idle = idle.map_or(0, |(number, _)| number);
             self.sequences[idle].drop_all(host);
+            self.sequences[idle].pace = Pace::begin(host.now_us());
             idle
         });
         let sequence = &mut self.sequences[number];
+        if sequence.used > 0 && sequence.next == from {
+            sequence.pace.end(host.now_us(), to - from);
+        }
         (sequence.next, sequence.used) = (to, self.clock);
     }
 
@@ -242,7 +295,7 @@ impl Reading {
             }
         }
         let mut used: Vec<InUse> = Vec::new();
-        found.sort_by_key(|(number, place, _)| (*number, place.from()));
+        found.sort_by_key(|(number, place, _)| (*number, place.from));
         let mut last = None;
         for (number, place, part) in found {
             if last != Some(number) {

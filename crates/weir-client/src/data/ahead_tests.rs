@@ -18,7 +18,7 @@ use weir_core::types::Ino;
 use weir_store::map::{create_sparse, Access, Mapping};
 use weir_store::slabmap::{SlabMap, Window};
 
-use super::{FileState, Host, Log, Vnode};
+use super::{FileState, Host, Log, Target, Vnode};
 
 const INO: Ino = Ino(7);
 const PLACE: usize = 1 << 20;
@@ -37,6 +37,15 @@ struct Server {
     /// Bytes asked for while somebody waits, and ahead; requests.
     bytes: [u64; 2],
     requests: u64,
+    /// Of which servers, in their order.
+    asked: Vec<u16>,
+    /// Of each read so many bytes come at first, and with each wait.
+    comes: Option<usize>,
+    /// The clock, and how far a read of a MiB turns it.
+    now_us: u64,
+    mib_takes_us: u64,
+    /// After so many reads one fails.
+    fails: Option<usize>,
 }
 
 struct Far {
@@ -108,6 +117,9 @@ impl Far {
         let read = vnode.read_at(self, offset, &mut bytes).unwrap();
         let left = SIZE.saturating_sub(offset);
         assert_eq!(read, len.min(usize::try_from(left).unwrap()));
+        let mut server = self.server.borrow_mut();
+        server.now_us += ((len as u64) * server.mib_takes_us) >> 20;
+        drop(server);
         let version = self.server.borrow().version;
         for (at, got) in (offset..).zip(&bytes[..read]).step_by(97) {
             let (rank, pos) = place(at);
@@ -185,6 +197,8 @@ impl Host for Far {
                 break;
             };
             server.serial += 1;
+            server.asked.push(read[0].rank);
+            server.fails = server.fails.map(|left| left.wrapping_sub(1));
             let serial = server.serial;
             server.lent[number] = Some((serial, ahead));
             self.slots[number].lend(serial, ahead);
@@ -198,7 +212,11 @@ impl Host for Far {
                 at += bytes.len();
                 server.bytes[usize::from(ahead)] += range.len;
             }
-            self.slots[number].arrive(u32::try_from(at - begin).unwrap());
+            let came = (at - begin).min(server.comes.unwrap_or(PLACE));
+            self.slots[number].arrive(u32::try_from(came).unwrap());
+            if server.fails == Some(0) {
+                self.slots[number].fail();
+            }
             landings.push(Landing {
                 slot: u16::try_from(number).unwrap(),
                 at: u32::try_from(begin).unwrap(),
@@ -211,15 +229,32 @@ impl Host for Far {
         &self,
         landing: Landing,
         part: Range<usize>,
+        wait: bool,
         show: &mut dyn FnMut(usize, Window),
-    ) -> Result<(), Errno> {
-        let place = self.pool.part(landing.at as usize + part.start, part.len());
-        show(part.start, place.unwrap());
-        Ok(())
+    ) -> Result<usize, Errno> {
+        let slot = self.slot(landing).unwrap();
+        let came = slot.arrived().map_err(|_| Errno::IO)? as usize;
+        if wait && came <= part.start {
+            // The next bytes of this read come, and of no other.
+            let step = self.server.borrow().comes.unwrap_or(PLACE);
+            slot.arrive(u32::try_from(part.end.min(came + step)).unwrap());
+            return self.arrive(landing, part, wait, show);
+        }
+        let upto = came.clamp(part.start, part.end);
+        let place = self.pool.part(landing.at as usize, part.end).unwrap();
+        show(
+            part.start,
+            place.part(part.start, upto - part.start).unwrap(),
+        );
+        Ok(upto)
     }
     fn slot(&self, landing: Landing) -> Option<&LandingSlot> {
         self.slots.get(usize::from(landing.slot))
     }
+    fn now_us(&self) -> u64 {
+        self.server.borrow().now_us
+    }
+
     fn is_left_behind(&self) -> bool {
         false
     }
@@ -260,9 +295,25 @@ fn a_sequential_reader_waits_for_its_first_reads_only() {
         }
         let server = far.server.borrow();
         assert_eq!(server.bytes[0] + server.bytes[1], SIZE, "each byte once");
-        assert_eq!(server.bytes[0], 2 * step as u64, "steps of {step}");
+        // While the pace is not known no more than 2 MiB are fetched ahead.
+        let waited = 2 * step + step.saturating_sub(2 << 20);
+        assert_eq!(server.bytes[0], waited as u64, "steps of {step}");
         assert!(server.requests < 14, "{} requests", server.requests);
         assert_eq!(far.in_use(), 0, "used up");
+    }
+}
+
+#[test]
+fn no_more_is_fetched_ahead_than_the_reader_uses_up_soon() {
+    for (takes, ahead) in [(100, 8 << 20), (4_000, 2 << 20), (40_000, 1 << 19)] {
+        let (far, vnode) = (Far::new(), vnode());
+        far.server.borrow_mut().mib_takes_us = takes;
+        for at in (0..10 << 20).step_by(1 << 20) {
+            far.read(&vnode, at, 1 << 20);
+        }
+        let bytes = far.server.borrow().bytes;
+        let more = bytes[0] + bytes[1] - (10 << 20);
+        assert!(more <= ahead && more >= ahead / 2, "{takes}: {more}");
     }
 }
 
@@ -293,8 +344,55 @@ fn a_closed_file_holds_nothing() {
     assert_eq!(far.in_use(), 0);
 }
 
+/// Reads a list of pieces, every `apart` bytes from `first` on.
+fn read_list(far: &Far, vnode: &Vnode, first: u64, apart: usize, len: usize) -> Result<(), Errno> {
+    let offsets: Vec<u64> = (first..SIZE).step_by(apart).collect();
+    let mut pieces = vec![vec![0; len]; offsets.len()];
+    let targets = offsets.iter().zip(&mut pieces);
+    let mut targets: Vec<Target<'_>> = targets
+        .map(|(offset, bytes)| Target {
+            offset: *offset,
+            bytes,
+        })
+        .collect();
+    vnode.read_all(far, &mut targets)?;
+    let version = far.server.borrow().version;
+    for target in &targets {
+        let len = (SIZE - target.offset).min(len as u64);
+        assert_eq!(target.bytes.len() as u64, len);
+        for (at, got) in (target.offset..).zip(&*target.bytes).step_by(97) {
+            let (rank, pos) = place(at);
+            assert_eq!(*got, byte(version, rank, pos), "at {at}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_list_is_brought_by_a_window_that_moves() {
+    let (far, vnode) = (Far::new(), vnode());
+    read_list(&far, &vnode, 0, 1 << 19, 1 << 19).unwrap();
+    let server = far.server.take();
+    assert_eq!(server.bytes[0] + server.bytes[1], SIZE, "each byte once");
+    // 14 MiB are of one server and 10 of the other.
+    assert_eq!(server.asked[..20], [1, 2].repeat(10), "servers by turns");
+}
+
+#[test]
+fn a_list_that_fails_gives_all_back() {
+    let (far, vnode) = (Far::new(), vnode());
+    far.server.borrow_mut().comes = Some(100_000);
+    read_list(&far, &vnode, 5, 700_001, 400_000).unwrap();
+    assert_eq!(far.in_use(), 0);
+    far.server.borrow_mut().fails = Some(9);
+    let failed = read_list(&far, &vnode, 5, 700_001, 400_000);
+    assert_eq!((failed, far.in_use()), (Err(Errno::IO), 0));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
+    List(u64, usize, usize),
+    Comes(Option<usize>),
     /// Goes on with one of the readers.
     On(usize, usize),
     Seek(usize, u64),
@@ -306,6 +404,9 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (0..6_usize, 1..1_500_000_usize).prop_map(|(who, len)| Step::On(who, len)),
+        1 => (0..SIZE, 60_000..9_000_000_usize, 1..2_000_000_usize)
+            .prop_map(|(first, apart, len)| Step::List(first, apart, len)),
+        1 => proptest::option::of(50_000..PLACE).prop_map(Step::Comes),
         3 => (0..6_usize, 0..SIZE).prop_map(|(who, at)| Step::Seek(who, at)),
         1 => Just(Step::Overwrite),
         1 => Just(Step::TakeBack),
@@ -327,6 +428,8 @@ proptest! {
                     far.read(&vnode, readers[who], len);
                     readers[who] += len as u64;
                 }
+                Step::List(first, apart, len) => read_list(&far, &vnode, first, apart, len).unwrap(),
+                Step::Comes(bytes) => far.server.borrow_mut().comes = bytes,
                 Step::Seek(who, at) => readers[who] = at,
                 Step::Overwrite => far.overwrite(),
                 Step::TakeBack => far.take_back(),

@@ -1,20 +1,19 @@
 //! Bytes of other nodes: gathered from all that a call reads, then brought at once.
 //!
 //! What a call needs of one server goes into few reads of up to 1 MiB, whatever the order in
-//! which the pieces lie in the file; all servers are asked at once, in turn, each node beginning
-//! with the one after itself, so that nodes that read the same file do not all wait for the same
-//! server. As bytes arrive they are copied to where they belong, while the rest is still on its
-//! way.
+//! which the pieces lie in the file; all servers are asked at once ([`super::coming`]). As bytes
+//! arrive they are copied to where they belong, while the rest is still on its way.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use rustix::io::Errno;
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::{Landing, FETCH_BYTES, FETCH_PIECES};
+use weir_core::proto::{FETCH_BYTES, FETCH_PIECES};
 use weir_core::types::Ino;
 
 use super::ahead::{release, InUse, Reading};
+use super::coming::{show, Coming};
 use super::host::Host;
 use super::read::Target;
 
@@ -23,8 +22,6 @@ use super::read::Target;
 const MOST_PIECES: usize = 64 << 10;
 /// Bytes that are gathered before they are brought.
 const MOST_BYTES: u64 = 1 << 30;
-/// Reads that are asked for at a time: half of the node's pool, which others want, too.
-const READS_AT_ONCE: usize = 32;
 
 /// A piece that a call wants: which bytes, and where in which target they go.
 #[derive(Clone, Copy, Debug)]
@@ -50,10 +47,11 @@ impl Wanted {
 #[derive(Debug)]
 pub struct Place {
     /// Of the read.
-    from: usize,
-    target: usize,
+    pub from: usize,
+    /// Which target.
+    pub target: usize,
     /// Of the target's bytes.
-    bytes: Range<usize>,
+    pub bytes: Range<usize>,
 }
 
 impl Place {
@@ -66,11 +64,8 @@ impl Place {
         }
     }
 
-    pub fn from(&self) -> usize {
-        self.from
-    }
-
-    fn end(&self) -> usize {
+    /// Where its bytes end in the read.
+    pub fn end(&self) -> usize {
         self.from + self.bytes.len()
     }
 }
@@ -86,11 +81,26 @@ pub struct Far {
 #[derive(Debug, Default)]
 pub struct Batch {
     pub ranges: Vec<LogRange>,
-    places: Vec<Place>,
+    pub places: Vec<Place>,
     bytes: u64,
 }
 
 impl Batch {
+    /// The server.
+    pub fn rank(&self) -> u16 {
+        self.ranges.first().map_or(0, |range| range.rank)
+    }
+
+    /// Where the first place begins in the read.
+    pub fn first(&self) -> usize {
+        self.places.first().map_or(0, |place| place.from)
+    }
+
+    /// Where the last place ends in the read.
+    pub fn last(&self) -> usize {
+        self.places.last().map_or(0, Place::end)
+    }
+
     /// Asks for more bytes: where they lie behind the last ones in the log, they are one piece.
     fn want(&mut self, range: LogRange) {
         if let Some(last) = self.ranges.last_mut() {
@@ -153,8 +163,8 @@ impl Far {
             Some(reading) => reading.cover(host, pieces),
             None => (Vec::new(), pieces),
         };
-        let mut missing = in_turn(batches(&missing), host.rank());
-        let coming = ask(host, ino, &mut missing);
+        let mut coming = Coming::new(host, ino, batches(&missing));
+        let begun = coming.begin();
         then();
         // What did not come ahead is asked for once more.
         let mut failed = Vec::new();
@@ -171,82 +181,10 @@ impl Far {
                 slot.put_back(landing.serial);
             }
         }
-        missing.extend(batches(&failed));
-        let mut coming = coming?;
-        loop {
-            let mut outcome = Ok(());
-            for (landing, batch) in coming {
-                // All are given back, whatever became of the first.
-                if outcome.is_ok() {
-                    outcome = show(host, landing, &batch.places, targets);
-                }
-                release(host, landing);
-            }
-            outcome?;
-            if missing.is_empty() {
-                return Ok(());
-            }
-            coming = ask(host, ino, &mut missing)?;
-        }
+        begun?;
+        coming.add(batches(&failed));
+        coming.finish(targets)
     }
-}
-
-/// Asks for reads, the first of them at least; takes those out that are coming.
-fn ask<H: Host>(
-    host: &H,
-    ino: Ino,
-    missing: &mut Vec<Batch>,
-) -> Result<Vec<(Landing, Batch)>, Errno> {
-    if missing.is_empty() {
-        return Ok(Vec::new());
-    }
-    let some = missing.iter().take(READS_AT_ONCE);
-    let reads: Vec<Vec<LogRange>> = some.map(|batch| batch.ranges.clone()).collect();
-    let landings = host.ask(ino, &reads, false)?;
-    if landings.is_empty() || landings.len() > missing.len() {
-        return Err(Errno::IO);
-    }
-    let asked = missing.drain(..landings.len());
-    Ok(landings.into_iter().zip(asked).collect())
-}
-
-/// Copies the places of a read, which are in its order, to their targets as they come.
-fn show<H: Host>(
-    host: &H,
-    landing: Landing,
-    places: &[Place],
-    targets: &mut [Target<'_>],
-) -> Result<(), Errno> {
-    let (Some(first), Some(last)) = (places.first(), places.last()) else {
-        return Ok(());
-    };
-    host.arrive(landing, first.from..last.end(), &mut |from, window| {
-        let first = places.partition_point(|place| place.end() <= from);
-        for place in &places[first..] {
-            let begin = place.from.max(from);
-            let end = place.end().min(from + window.len());
-            if begin >= end {
-                break;
-            }
-            let to = place.bytes.start + (begin - place.from);
-            let to = &mut targets[place.target].bytes[to..to + (end - begin)];
-            window.read(begin - from, to);
-        }
-    })
-}
-
-/// The same reads, of one server after the other, beginning with the one after `own`.
-fn in_turn(batches: Vec<Batch>, own: u16) -> Vec<Batch> {
-    let mut turns: BTreeMap<u16, usize> = BTreeMap::new();
-    let turn = |batch: Batch| {
-        let rank = batch.ranges.first().map_or(own, |range| range.rank);
-        let turn = turns.entry(rank).or_default();
-        *turn += 1;
-        ((*turn, rank.wrapping_sub(own)), batch)
-    };
-    let mut all: Vec<((usize, u16), Batch)> = batches.into_iter().map(turn).collect();
-    all.sort_by_key(|(key, _)| *key);
-    all.into_iter().map(|(_, batch)| batch).collect()
 }
 
 /// The reads: each of one server, and none too large.
@@ -287,26 +225,6 @@ pub fn index(distance: u64) -> usize {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    #[test]
-    fn servers_are_asked_in_turn_beginning_after_the_own() {
-        let mut far = Far::default();
-        for (rank, count) in [(0, 3), (1, 1), (3, 2)] {
-            let range = LogRange {
-                rank,
-                slab: 1,
-                pos: 0,
-                len: count * FETCH_BYTES,
-            };
-            far.add(range, 0, 0);
-        }
-        let order = |own| -> Vec<u16> {
-            let all = in_turn(batches(&far.pieces), own).into_iter();
-            all.map(|batch| batch.ranges[0].rank).collect()
-        };
-        assert_eq!(order(2), [3, 0, 1, 3, 0, 0]);
-        assert_eq!(order(4), [0, 1, 3, 0, 3, 0]);
-    }
 
     proptest! {
         #[test]

@@ -34,7 +34,7 @@ pub trait Host {
     fn cells(&self) -> &'static [Cell];
     /// The node's file blocks.
     fn blocks(&self) -> &'static [FileBlock];
-    /// What the namespace says of a file; `EIO`: it is gone.
+    /// What the namespace says of a file; `ESTALE`: it is gone.
     fn file(&self, ino: Ino) -> Result<FileState, Errno>;
     /// The process's log.
     fn log(&self) -> &Log;
@@ -55,16 +55,20 @@ pub trait Host {
     /// as there is room for, from the first one on. Nobody waits yet for those `ahead`, of
     /// which there may be room for none.
     fn ask(&self, ino: Ino, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno>;
-    /// Shows a part of the bytes of such a read as they come: from which of its bytes on, and
-    /// what has come.
+    /// Shows what has come of a part of the bytes of such a read: from which of its bytes on,
+    /// and what. If nothing has and it may `wait`, it waits until something has. Returns how far
+    /// they have come, the part's end at most.
     fn arrive(
         &self,
         landing: Landing,
         part: Range<usize>,
+        wait: bool,
         show: &mut dyn FnMut(usize, Window),
-    ) -> Result<(), Errno>;
+    ) -> Result<usize, Errno>;
     /// The slot of such a read.
     fn slot(&self, landing: Landing) -> Option<&LandingSlot>;
+    /// A clock that does not go back, in us.
+    fn now_us(&self) -> u64;
     /// Whether the node's server was killed and another one has come after it, which takes
     /// nothing of this process any more. What was shown in a cell before this said no is
     /// taken.

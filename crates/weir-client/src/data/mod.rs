@@ -7,6 +7,7 @@
 //! [`Host`], so that it is tested against a server that is a few vectors.
 
 mod ahead;
+mod coming;
 mod far;
 pub mod host;
 pub mod log;

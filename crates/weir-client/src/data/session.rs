@@ -41,7 +41,7 @@ impl Host for Session {
         for _ in 0..PATIENCE {
             match self.names().attr(ino) {
                 Ok(Some(attr)) if !attr.fresh || (attr.ask && !asked) => {
-                    self.call(Lease { ino }).map_err(gone)?;
+                    self.call(Lease { ino })?;
                     asked = true;
                 }
                 Ok(Some(attr)) => {
@@ -51,7 +51,7 @@ impl Host for Session {
                         block: attr.block.checked_sub(1),
                     })
                 }
-                Ok(None) => return Err(gone(Errno::STALE)),
+                Ok(None) => return Err(Errno::STALE),
                 Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
                 Err(ViewError::Unsettled) => self.call(Ping {})?,
             }
@@ -100,13 +100,18 @@ impl Host for Session {
         &self,
         landing: Landing,
         part: Range<usize>,
+        wait: bool,
         show: &mut dyn FnMut(usize, Window),
-    ) -> Result<(), Errno> {
-        Session::arrive(self, landing, part, show)
+    ) -> Result<usize, Errno> {
+        Session::arrive(self, landing, part, wait, show)
     }
 
     fn slot(&self, landing: Landing) -> Option<&LandingSlot> {
         self.landings().get(usize::from(landing.slot))
+    }
+
+    fn now_us(&self) -> u64 {
+        crate::session::now_ns() / 1_000
     }
 
     fn is_left_behind(&self) -> bool {
@@ -159,13 +164,5 @@ impl Host for Session {
     #[inline]
     fn count(&self, counter: Counter, n: u64) {
         Session::count(self, counter, n);
-    }
-}
-
-/// A file that is open lives: if it does not, its server was started anew without it.
-fn gone(error: Errno) -> Errno {
-    match error {
-        Errno::STALE => Errno::IO,
-        error => error,
     }
 }

@@ -183,13 +183,18 @@ impl Host for Process {
         &self,
         _: Landing,
         _: Range<usize>,
+        _: bool,
         _: &mut dyn FnMut(usize, Window),
-    ) -> Result<(), Errno> {
+    ) -> Result<usize, Errno> {
         panic!("all bytes are of this node")
     }
     fn slot(&self, _: Landing) -> Option<&LandingSlot> {
         None
     }
+    fn now_us(&self) -> u64 {
+        0
+    }
+
     fn is_left_behind(&self) -> bool {
         false
     }

@@ -25,38 +25,10 @@ pub struct Credentials {
     pub groups: Vec<u32>,
 }
 
-/// What permission depends on, of an inode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Guard {
-    /// Type and permissions.
-    pub mode: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-}
-
-impl From<&Attr> for Guard {
-    fn from(attr: &Attr) -> Guard {
-        Guard {
-            mode: attr.mode,
-            uid: attr.uid,
-            gid: attr.gid,
-        }
-    }
-}
-
-impl Guard {
-    /// Whether it is a directory's.
-    pub fn is_of_dir(&self) -> bool {
-        FileType::of_mode(self.mode) == Some(FileType::Dir)
-    }
-}
-
 impl Credentials {
     /// EACCES if they may not do all of `want`.
-    pub fn check(&self, of: impl Into<Guard>, want: u32) -> Result<(), Errno> {
-        if self.may(of, want) {
+    pub fn check(&self, attr: &Attr, want: u32) -> Result<(), Errno> {
+        if self.may(attr, want) {
             Ok(())
         } else {
             Err(Errno::ACCESS)
@@ -64,19 +36,18 @@ impl Credentials {
     }
 
     /// Whether they may do all of `want` ([`READ`], [`WRITE`], [`EXECUTE`]).
-    pub fn may(&self, of: impl Into<Guard>, want: u32) -> bool {
-        let guard = of.into();
+    pub fn may(&self, attr: &Attr, want: u32) -> bool {
         if self.uid == 0 {
-            let nobody = guard.mode & 0o111 == 0 && !guard.is_of_dir();
+            let nobody = attr.mode & 0o111 == 0 && attr.file_type() != FileType::Dir;
             return want & EXECUTE == 0 || !nobody;
         }
-        let shift = if guard.uid == self.uid {
+        let shift = if attr.uid == self.uid {
             6
-        } else if guard.gid == self.gid || self.groups.contains(&guard.gid) {
+        } else if attr.gid == self.gid || self.groups.contains(&attr.gid) {
             3
         } else {
             0
         };
-        (guard.mode >> shift) & want == want
+        (attr.mode >> shift) & want == want
     }
 }

@@ -48,7 +48,6 @@
 mod adopt;
 mod geometry;
 mod index;
-mod layout;
 mod map;
 mod overlay;
 mod plain;
@@ -61,6 +60,5 @@ mod strided;
 mod tests;
 
 pub use index::{ExtentIndex, Inserted};
-pub use layout::{Layout, Tiers};
 pub use query::Known;
 pub use run::{FreedRange, Piece, PieceSource, Run, RunError, Source, MAX_OFFSET};

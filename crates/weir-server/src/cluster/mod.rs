@@ -25,7 +25,6 @@
 //! | `share`, `audit` | visibility and lamination; who reads too early |
 //! | `tell` | telling many servers the same, down a tree |
 //! | `locks` | locks of files, at their homes |
-//! | `deadline` | one deadline for one operation |
 //! | `session` | what one server may believe of another, and for how long |
 //! | `recover` | what is written down of this, and coming back |
 //! | `handler`, `client` | what peers and what clients ask |
@@ -33,7 +32,6 @@
 mod append;
 mod audit;
 mod client;
-mod deadline;
 mod dirs;
 mod entries;
 mod fetch;
@@ -57,7 +55,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::rc::Rc;
-use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use weir_core::names::Owner;
@@ -68,7 +65,7 @@ use weir_core::proto::{Caller, FsError};
 use weir_core::types::{Ino, Rank};
 use weir_fabric::bulk::Landing;
 
-use crate::node::{Node, Platform, Table};
+use crate::node::{Node, Platform};
 use keyed::{Keyed, Token};
 pub use session::enclose;
 
@@ -110,11 +107,6 @@ pub trait Net {
         landing: Box<dyn Landing>,
     ) -> Option<Box<dyn Landing>> {
         Some(landing)
-    }
-
-    /// How long [`Net::call`] waits at most.
-    fn deadline(&self) -> Duration {
-        Duration::from_secs(30)
     }
 
     /// What was refused on this way: kind and count, of what there was.
@@ -163,8 +155,6 @@ struct Inner<P: Platform + 'static> {
     /// The permit for moving directories (rank 0).
     moves: Keyed<()>,
     sessions: RefCell<session::Sessions>,
-    /// By when the operation is to end whose task runs now, ns since 1970.
-    deadline: Cell<Option<i64>>,
     /// How often what is known of any file was recalled here.
     recalled: Cell<u64>,
     /// Moves of directories that others lead and that have come half the way here.
@@ -214,14 +204,7 @@ impl<P: Platform> Cluster<P> {
         spawn: impl Fn(LocalBoxFuture<'static, ()>) + 'static,
     ) -> Cluster<P> {
         node.borrow_mut().join(ROOT);
-        let (pool_bytes, present) = {
-            let node = node.borrow();
-            let platform = node.platform();
-            (
-                platform.pool_bytes(),
-                platform.present(Table::Pool, fetch::POOL_FIRST),
-            )
-        };
+        let pool_bytes = node.borrow().platform().pool_bytes();
         Cluster {
             inner: Rc::new(Inner {
                 rank,
@@ -238,7 +221,6 @@ impl<P: Platform> Cluster<P> {
                 stands: Keyed::default(),
                 moves: Keyed::default(),
                 sessions: RefCell::default(),
-                deadline: Cell::default(),
                 recalled: Cell::new(0),
                 moving: RefCell::default(),
                 beginning: Keyed::default(),
@@ -251,7 +233,7 @@ impl<P: Platform> Cluster<P> {
                 files: RefCell::default(),
                 shards: RefCell::default(),
                 maps: RefCell::default(),
-                fetches: RefCell::new(fetch::Fetches::new(pool_bytes, present)),
+                fetches: RefCell::new(fetch::Fetches::new(pool_bytes)),
                 locks: RefCell::default(),
                 paths: RefCell::default(),
                 findings: RefCell::default(),
@@ -271,10 +253,7 @@ impl<P: Platform> Cluster<P> {
             bulk: Rc::clone(&bulk),
         };
         let body = match self.admitted(from, request) {
-            Ok((request, deadline_ns)) => {
-                let done = peer::dispatch(&handler, from, request);
-                self.by(deadline_ns, done).await
-            }
+            Ok(request) => peer::dispatch(&handler, from, request).await,
             Err(error) => peer::refusal(error),
         };
         self.commit();
@@ -300,8 +279,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Does what a client or a tool of this node asks; the encoded reply.
     pub async fn serve(&self, from: Caller, request: &[u8]) -> Vec<u8> {
-        let done = self.serve_client(from, request);
-        let reply = self.by(self.next_deadline(), done).await;
+        let reply = self.serve_client(from, request).await;
         self.commit();
         reply
     }
@@ -322,8 +300,7 @@ impl<P: Platform> Cluster<P> {
             }
             let this = self.clone();
             self.spawn(async move {
-                let flushed = this.flush(ino);
-                if let Err(error) = this.by(this.next_deadline(), flushed).await {
+                if let Err(error) = this.flush(ino).await {
                     tracing::error!(?ino, %error, "what was written cannot be published");
                 }
             });

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::thread::{futex, sched_getcpu};
 use rustix::time::Timespec;
 use weir_core::node::region::{Hub, SLEEPS_AT_BELL, SLEEPS_HERE};
-use weir_core::proto::{encode, Caller, ServerStatus, Welcome, NO_CLIENT, NO_ROOM};
+use weir_core::proto::{encode, Caller, ServerStatus, Welcome, NO_CLIENT};
 use weir_core::types::ClientId;
 
 use super::doors::{Doors, Refusal};
@@ -264,7 +264,12 @@ impl<'a> Service<'a> {
         let vacant = self.node.borrow().vacant_client();
         let Some(id) = vacant else {
             self.doors.refuse(Refusal::Clients, pid);
-            return self.turn_away(serial, NO_CLIENT);
+            let full = Welcome {
+                client: NO_CLIENT,
+                ..self.welcome.clone()
+            };
+            self.say(serial, &full);
+            return self.mailbox.tell(Answer::Close(serial));
         };
         match self.instance.client_region(id) {
             Ok(region) => {
@@ -280,19 +285,9 @@ impl<'a> Service<'a> {
             Err(error) => {
                 tracing::error!(pid, %error, "a client cannot be taken in");
                 self.instance.remove_client(id);
-                self.turn_away(serial, NO_ROOM);
+                self.mailbox.tell(Answer::Close(serial));
             }
         }
-    }
-
-    /// Says why a client is not taken in.
-    fn turn_away(&self, serial: Serial, why: ClientId) {
-        let refused = Welcome {
-            client: why,
-            ..self.welcome.clone()
-        };
-        self.say(serial, &refused);
-        self.mailbox.tell(Answer::Close(serial));
     }
 
     /// A process that connects anew after it hung up has become another program: what

@@ -1,0 +1,253 @@
+//! Bytes of other nodes on their way to one call.
+//!
+//! What a call wants is asked for by a window that moves: at first [`WINDOW`] reads, then more as
+//! soon as [`STEP`] of them are copied, always of the servers of which the fewest are under way.
+//! So no server idles while another one's bytes are awaited, and a slow one holds up only its own.
+//! Servers that are equal are asked in turn, each node beginning with the one after itself, so
+//! that nodes that read the same file do not all begin at the same server.
+//!
+//! Invariants:
+//! - Who has reads under way never waits for room in the node's pool, for others may wait for
+//!   theirs: what is asked for meanwhile gets room as read-ahead does, or none.
+//! - Each landing is given back, whatever became of the call.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rustix::io::Errno;
+use weir_core::proto::peer::LogRange;
+use weir_core::proto::Landing;
+use weir_core::types::Ino;
+
+use super::ahead::release;
+use super::far::{Batch, Place};
+use super::host::Host;
+use super::read::Target;
+
+/// Reads that are under way at a time: half of the node's pool, which others want, too.
+const WINDOW: usize = 32;
+/// Reads that are asked for at a time once the first have come: few requests, and the servers
+/// that are asked still have some.
+const STEP: usize = 8;
+
+/// A read that is under way.
+#[derive(Debug)]
+struct OnItsWay {
+    landing: Landing,
+    batch: Batch,
+    /// How much of it is copied.
+    done: usize,
+}
+
+/// The reads of a call: those under way, and those that are not asked for yet.
+pub struct Coming<'a, H: Host> {
+    host: &'a H,
+    ino: Ino,
+    /// By how far the server is behind this node's own.
+    missing: BTreeMap<u16, VecDeque<Batch>>,
+    way: Vec<OnItsWay>,
+    /// More is asked for when no more than this are under way.
+    ask_at: usize,
+}
+
+impl<'a, H: Host> Coming<'a, H> {
+    /// Nothing is asked for yet.
+    pub fn new(host: &'a H, ino: Ino, batches: Vec<Batch>) -> Coming<'a, H> {
+        let mut coming = Coming {
+            host,
+            ino,
+            missing: BTreeMap::new(),
+            way: Vec::new(),
+            ask_at: 0,
+        };
+        coming.add(batches);
+        coming
+    }
+
+    /// More is wanted.
+    pub fn add(&mut self, batches: Vec<Batch>) {
+        for batch in batches {
+            let behind = self.behind(&batch);
+            self.missing.entry(behind).or_default().push_back(batch);
+        }
+    }
+
+    fn behind(&self, batch: &Batch) -> u16 {
+        batch.rank().wrapping_sub(self.host.rank())
+    }
+
+    /// Asks for the first reads, of which one at least gets room.
+    pub fn begin(&mut self) -> Result<(), Errno> {
+        match self.missing.is_empty() {
+            true => Ok(()),
+            false => self.ask(true),
+        }
+    }
+
+    /// Copies all to where it belongs, as it comes.
+    pub fn finish(mut self, targets: &mut [Target<'_>]) -> Result<(), Errno> {
+        loop {
+            if self.way.is_empty() {
+                if self.missing.is_empty() {
+                    return Ok(());
+                }
+                self.ask(true)?;
+            }
+            if !self.copy(targets)? {
+                // The oldest is what its server sends just now.
+                self.copy_of(0, true, targets)?;
+            }
+            if self.way.len() <= self.ask_at && !self.missing.is_empty() {
+                self.ask(false)?;
+            }
+        }
+    }
+
+    /// Asks for as many as the window has room for. If it may `wait`, one at least is under way
+    /// then.
+    fn ask(&mut self, wait: bool) -> Result<(), Errno> {
+        let batches = self.choose();
+        let reads: Vec<Vec<LogRange>> = batches.iter().map(|b| b.ranges.clone()).collect();
+        let landings = self.host.ask(self.ino, &reads, !wait)?;
+        if landings.len() > batches.len() || (wait && landings.is_empty()) {
+            return Err(Errno::IO);
+        }
+        let mut landings = landings.into_iter();
+        let mut refused = Vec::new();
+        for batch in batches {
+            match landings
+                .next()
+                .filter(|landing| wait || self.claims(*landing))
+            {
+                Some(landing) => self.way.push(OnItsWay {
+                    landing,
+                    done: batch.first(),
+                    batch,
+                }),
+                None => refused.push(batch),
+            }
+        }
+        for batch in refused.into_iter().rev() {
+            let behind = self.behind(&batch);
+            self.missing.entry(behind).or_default().push_front(batch);
+        }
+        self.ask_at = self.way.len().saturating_sub(STEP);
+        Ok(())
+    }
+
+    /// Takes what was asked for as read-ahead is; false: the server has taken it back.
+    fn claims(&self, landing: Landing) -> bool {
+        let slot = self.host.slot(landing);
+        slot.is_some_and(|slot| slot.claim(landing.serial))
+    }
+
+    /// Takes out what is asked for next.
+    fn choose(&mut self) -> Vec<Batch> {
+        let mut under_way: BTreeMap<u16, usize> = BTreeMap::new();
+        for read in &self.way {
+            *under_way.entry(self.behind(&read.batch)).or_default() += 1;
+        }
+        let mut chosen = Vec::new();
+        while self.way.len() + chosen.len() < WINDOW {
+            let count = |behind: &u16| under_way.get(behind).copied().unwrap_or(0);
+            let idlest = self.missing.keys().min_by_key(|behind| count(behind));
+            let Some(behind) = idlest.copied() else {
+                break;
+            };
+            *under_way.entry(behind).or_default() += 1;
+            if let Some(batches) = self.missing.get_mut(&behind) {
+                chosen.extend(batches.pop_front());
+                if batches.is_empty() {
+                    self.missing.remove(&behind);
+                }
+            }
+        }
+        chosen
+    }
+
+    /// Copies what has come; false if nothing has.
+    fn copy(&mut self, targets: &mut [Target<'_>]) -> Result<bool, Errno> {
+        let mut any = false;
+        let mut number = 0;
+        while number < self.way.len() {
+            let count = self.way.len();
+            any |= self.copy_of(number, false, targets)?;
+            number += usize::from(self.way.len() == count);
+        }
+        Ok(any)
+    }
+
+    /// Copies what has come of one, which is given back if that is all.
+    fn copy_of(
+        &mut self,
+        number: usize,
+        wait: bool,
+        targets: &mut [Target<'_>],
+    ) -> Result<bool, Errno> {
+        let Some(read) = self.way.get_mut(number) else {
+            return Ok(false);
+        };
+        let (from, end) = (read.done, read.batch.last());
+        read.done = show_some(
+            self.host,
+            read.landing,
+            (from, end, wait),
+            &read.batch.places,
+            targets,
+        )?;
+        let any = read.done > from;
+        if read.done == end {
+            release(self.host, self.way.remove(number).landing);
+            return Ok(true);
+        }
+        Ok(any)
+    }
+}
+
+impl<H: Host> Drop for Coming<'_, H> {
+    fn drop(&mut self) {
+        for read in &self.way {
+            release(self.host, read.landing);
+        }
+    }
+}
+
+/// Copies the places of a read, which are in its order, to their targets, until all has come.
+pub fn show<H: Host>(
+    host: &H,
+    landing: Landing,
+    places: &[Place],
+    targets: &mut [Target<'_>],
+) -> Result<(), Errno> {
+    let (Some(first), Some(last)) = (places.first(), places.last()) else {
+        return Ok(());
+    };
+    let mut done = first.from;
+    while done < last.end() {
+        done = show_some(host, landing, (done, last.end(), true), places, targets)?;
+    }
+    Ok(())
+}
+
+/// Copies what has come of the bytes from `done` to `end`, and if it may `wait`, some; how far
+/// that is.
+fn show_some<H: Host>(
+    host: &H,
+    landing: Landing,
+    (done, end, wait): (usize, usize, bool),
+    places: &[Place],
+    targets: &mut [Target<'_>],
+) -> Result<usize, Errno> {
+    host.arrive(landing, done..end, wait, &mut |from, window| {
+        let first = places.partition_point(|place| place.end() <= from);
+        for place in &places[first..] {
+            let begin = place.from.max(from);
+            let end = place.end().min(from + window.len());
+            if begin >= end {
+                break;
+            }
+            let to = place.bytes.start + (begin - place.from);
+            let to = &mut targets[place.target].bytes[to..to + (end - begin)];
+            window.read(begin - from, to);
+        }
+    })
+}
