@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufReader;
 use std::net::{IpAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -64,7 +65,7 @@ pub struct Hands {
     connections: BTreeMap<Hand, Connection>,
     patience: Duration,
     /// Strangers that were turned away.
-    turned_away: Arc<Mutex<u64>>,
+    turned_away: Arc<AtomicU64>,
 }
 
 impl Hands {
@@ -77,7 +78,7 @@ impl Hands {
             secret: Secret::new(random()?),
         };
         let awaited = Awaited::default();
-        let turned_away = Arc::new(Mutex::new(0));
+        let turned_away = Arc::new(AtomicU64::new(0));
         let (tell, came) = channel();
         let (known, names, away) = (
             errand.clone(),
@@ -92,7 +93,7 @@ impl Hands {
                 std::thread::spawn(move || match let_in(&stream, &known, &names) {
                     Ok((number, node)) => drop(tell.send((number, node, stream))),
                     Err(e) => {
-                        *away.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                        away.fetch_add(1, Ordering::Relaxed);
                         eprintln!("weir: turned away a connection: {e:#}");
                     }
                 });
@@ -118,10 +119,7 @@ impl Hands {
 
     /// How many connections were turned away.
     pub fn turned_away(&self) -> u64 {
-        *self
-            .turned_away
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.turned_away.load(Ordering::Relaxed)
     }
 
     /// Says who may come, before they are started.

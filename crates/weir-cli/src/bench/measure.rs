@@ -46,7 +46,28 @@ fn number(count: u64) -> f64 {
     count as f64
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// Takes all rounds of a plan; bytes read back and compared.
+    pub fn rounds(
+        stage: &'a mut Stage,
+        plan: &'a Plan,
+        rows: &'a mut Rows,
+        measure: impl Fn(&mut Run<'a>) -> Result<()>,
+    ) -> Result<u64> {
+        let mut run = Run {
+            stage,
+            plan,
+            rows,
+            round: 0,
+            verified: 0,
+        };
+        for round in 0..plan.rounds {
+            run.round = round;
+            measure(&mut run)?;
+        }
+        Ok(run.verified)
+    }
+
     /// All measurements, once.
     pub fn all(&mut self) -> Result<()> {
         self.writes().context("writes")?;

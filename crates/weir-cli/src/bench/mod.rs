@@ -196,18 +196,7 @@ fn measure(
 ) -> Result<Finished, Failure> {
     let processes = 1 + 4.max(plan::LOOKERS.div_ceil(found.seats.len()));
     let mut stage = Stage::set(found, settings, env, processes, true)?;
-    let mut run = Run {
-        stage: &mut stage,
-        plan,
-        rows,
-        round: 0,
-        verified: 0,
-    };
-    for round in 0..plan.rounds {
-        run.round = round;
-        run.all()?;
-    }
-    let verified = run.verified;
+    let verified = Run::rounds(&mut stage, plan, rows, Run::all)?;
     let hosts = stage.nodes.iter().map(|node| node.host.clone());
     let finished = Finished {
         hosts: hosts.collect(),
@@ -242,18 +231,7 @@ fn libfabric(
     let mut stage = Stage::set(found, &settings, env, 5, false)?;
     let mut verified = 0;
     if stage.libfabric {
-        let mut run = Run {
-            stage: &mut stage,
-            plan,
-            rows,
-            round: 0,
-            verified: 0,
-        };
-        for round in 0..plan.rounds {
-            run.round = round;
-            run.over_libfabric()?;
-        }
-        verified = run.verified;
+        verified = Run::rounds(&mut stage, plan, rows, Run::over_libfabric)?;
     } else {
         not(
             rows,
