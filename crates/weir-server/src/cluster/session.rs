@@ -194,11 +194,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Waits until a server that cannot be told has stopped believing its leases.
     pub(super) async fn outwait(&self, rank: Rank) {
-        let (sender, served) = oneshot::channel();
-        {
-            let mut sessions = self.inner.sessions.borrow_mut();
-            sessions.of(rank).on_served.push(sender);
-        }
+        let served = self.told(rank, |session| &mut session.on_served);
         let over = self.until(self.believed_until(rank));
         select(served, Box::pin(over)).await;
     }
@@ -485,13 +481,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Waits until a server is given up, or has been waited for long enough.
     async fn lost(&self, with: Rank) {
-        let (sender, ended) = oneshot::channel();
-        self.inner
-            .sessions
-            .borrow_mut()
-            .of(with)
-            .on_end
-            .push(sender);
+        let ended = self.told(with, |session| &mut session.on_end);
         let late = self.until(self.now_ns() + PATIENCE_NS);
         select(ended, Box::pin(late)).await;
     }
@@ -510,14 +500,19 @@ impl<P: Platform> Cluster<P> {
 
     /// Waits for a session to begin.
     async fn next_session(&self, with: Rank) {
-        let (sender, begun) = oneshot::channel();
-        self.inner
-            .sessions
-            .borrow_mut()
-            .of(with)
-            .on_begin
-            .push(sender);
+        let begun = self.told(with, |session| &mut session.on_begin);
         let _ = begun.await;
+    }
+
+    /// Who waits for something of a session: told once, or no more if it is dropped.
+    fn told(
+        &self,
+        with: Rank,
+        list: impl FnOnce(&mut Session) -> &mut Vec<oneshot::Sender<()>>,
+    ) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        list(self.inner.sessions.borrow_mut().of(with)).push(sender);
+        receiver
     }
 
     /// Waits until a time, as the clock of [`Cluster::tick`] has it.
