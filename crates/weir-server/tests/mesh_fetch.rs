@@ -226,17 +226,8 @@ fn what_lies_ahead_is_refused_above_three_quarters_and_gives_way_to_who_waits() 
 fn bytes_of_laminated_files_move_once() {
     let pool = make_pool();
     let mut mesh = Mesh::new(2, 1);
-    let make = |mesh: &mut Mesh, name: &[u8], mode: u32| {
-        let op = proto::Create {
-            parent: weir_server::cluster::ROOT,
-            name: name.to_vec(),
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            exclusive: true,
-            attach: false,
-        };
-        let ino = mesh.call(0, op).unwrap().ino;
+    let make = |mesh: &mut Mesh, name: &str, mode: u32| {
+        let ino = mesh.file_here(name);
         let set = proto::SetAttr {
             ino,
             mode: Some(mode),
@@ -250,10 +241,10 @@ fn bytes_of_laminated_files_move_once() {
         ino
     };
     // Of names with their homes here and there.
-    for name in [b"a", b"b", b"c", b"d"] {
+    for name in ["a", "b", "c", "d"] {
         let laminated = make(&mut mesh, name, 0o444);
         let clients = [1, 2, 3].map(|id| (id, admit(&mesh, id)));
-        let byte = name[0];
+        let byte = name.as_bytes()[0];
         mesh.stores[1].0.borrow_mut().bytes[..300].fill(byte);
         let read = |mesh: &mut Mesh, ino, (id, client): &(u32, Arc<Memory>), pos, len| {
             let reads = vec![vec![range(1, pos, len)]];
@@ -284,7 +275,7 @@ fn bytes_of_laminated_files_move_once() {
         assert_eq!(mesh.server(0).kept().1 - before, 2);
         // The log is used for something else, of another file, which may change.
         mesh.stores[1].0.borrow_mut().bytes[..300].fill(1);
-        let other = make(&mut mesh, &[byte, b'2'], 0o644);
+        let other = make(&mut mesh, &format!("{name}2"), 0o644);
         assert_eq!(
             read(&mut mesh, other, &clients[2], 0, 300),
             (1, vec![1; 300])

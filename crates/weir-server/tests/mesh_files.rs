@@ -4,46 +4,13 @@ mod mesh;
 
 use mesh::Mesh;
 use weir_core::extent::{Run, Source};
-use weir_core::proto::peer::{self, LockOwner, LockWish, PeerOperation};
+use weir_core::proto::peer::{self, LockOwner, LockWish};
 use weir_core::proto::{self, FsError};
 use weir_core::types::{Ino, Rank};
-use weir_server::cluster::enclose;
-
-fn file(mesh: &mut Mesh) -> Ino {
-    let op = proto::Create {
-        parent: weir_server::cluster::ROOT,
-        name: b"file".to_vec(),
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        exclusive: true,
-        attach: false,
-    };
-    let made = mesh.call(0, op).unwrap().ino;
-    let op = proto::GetAttr { ino: made };
-    mesh.call(0, op).unwrap().home
-}
-
-/// One server asks another, as the fabric would bring it.
-fn ask<O: PeerOperation>(
-    mesh: &mut Mesh,
-    from: Rank,
-    to: Rank,
-    op: O,
-) -> Result<O::Reply, FsError> {
-    let server = mesh.server(usize::from(to.0));
-    let request = enclose(0, &peer::request(op));
-    let answer = mesh
-        .pool
-        .run_until(async move { server.handle(from, &request).await });
-    peer::reply::<O>(&answer.body)
-}
 
 /// How often a server was asked to forget.
 fn recalls(mesh: &Mesh, rank: Rank) -> u64 {
-    let asked = mesh.server(usize::from(rank.0)).asked();
-    let found = asked.iter().find(|(name, _)| name == "recall");
-    found.map_or(0, |(_, count)| *count)
+    mesh.asked(rank, "recall")
 }
 
 fn put(ino: Ino, publish: u64, runs: Vec<Run>) -> peer::Put {
@@ -71,26 +38,26 @@ fn published(ino: Ino, size: u64) -> peer::Published {
 #[test]
 fn each_publish_recalls_all_leases_but_the_writers_own() {
     let mut mesh = Mesh::new(4, 7);
-    let ino = file(&mut mesh);
+    let ino = mesh.file("file");
     let home = ino.rank();
     let others: Vec<Rank> = (0..4).map(Rank).filter(|rank| *rank != home).collect();
     let (a, b) = (others[0], others[1]);
     for rank in [a, b] {
-        let attr = ask(&mut mesh, rank, home, peer::Lease { ino }).unwrap();
+        let attr = mesh.ask_peer(rank, home, peer::Lease { ino }).unwrap();
         assert_eq!(attr.size, 0);
     }
-    ask(&mut mesh, a, home, published(ino, 10)).unwrap();
+    mesh.ask_peer(a, home, published(ino, 10)).unwrap();
     assert_eq!((recalls(&mesh, a), recalls(&mesh, b)), (0, 1));
-    ask(&mut mesh, b, home, published(ino, 20)).unwrap();
+    mesh.ask_peer(b, home, published(ino, 20)).unwrap();
     assert_eq!((recalls(&mesh, a), recalls(&mesh, b)), (1, 1));
-    let attr = ask(&mut mesh, a, home, peer::Lease { ino }).unwrap();
+    let attr = mesh.ask_peer(a, home, peer::Lease { ino }).unwrap();
     assert_eq!(attr.size, 20);
     // Nobody is told twice of what it does not believe.
-    ask(&mut mesh, home, home, published(ino, 5)).unwrap();
-    ask(&mut mesh, home, home, published(ino, 5)).unwrap();
+    mesh.ask_peer(home, home, published(ino, 5)).unwrap();
+    mesh.ask_peer(home, home, published(ino, 5)).unwrap();
     assert_eq!((recalls(&mesh, a), recalls(&mesh, b)), (2, 1));
     assert_eq!(
-        ask(&mut mesh, b, home, peer::GetAttr { ino }).unwrap().size,
+        mesh.ask_peer(b, home, peer::GetAttr { ino }).unwrap().size,
         20
     );
 }
@@ -98,7 +65,7 @@ fn each_publish_recalls_all_leases_but_the_writers_own() {
 #[test]
 fn locks_of_nodes_exclude_each_other_and_end_with_their_server() {
     let mut mesh = Mesh::new(3, 8);
-    let ino = file(&mut mesh);
+    let ino = mesh.file("file");
     let home = ino.rank();
     let others: Vec<Rank> = (0..3).map(Rank).filter(|rank| *rank != home).collect();
     let lock = |kind, start, end| peer::Lock {
@@ -112,17 +79,19 @@ fn locks_of_nodes_exclude_each_other_and_end_with_their_server() {
         },
     };
     let (read, write, unlock) = (0, 1, 2);
-    ask(&mut mesh, others[0], home, lock(write, 0, 100)).unwrap();
+    mesh.ask_peer(others[0], home, lock(write, 0, 100)).unwrap();
     // The same number at another node is another process.
-    let taken = ask(&mut mesh, others[1], home, lock(read, 50, 60));
+    let taken = mesh.ask_peer(others[1], home, lock(read, 50, 60));
     assert_eq!(taken, Err(FsError::WouldBlock));
-    ask(&mut mesh, others[1], home, lock(read, 100, 200)).unwrap();
-    ask(&mut mesh, others[0], home, lock(unlock, 50, 60)).unwrap();
-    ask(&mut mesh, others[1], home, lock(read, 50, 60)).unwrap();
-    let bad = ask(&mut mesh, others[1], home, lock(7, 0, 1));
+    mesh.ask_peer(others[1], home, lock(read, 100, 200))
+        .unwrap();
+    mesh.ask_peer(others[0], home, lock(unlock, 50, 60))
+        .unwrap();
+    mesh.ask_peer(others[1], home, lock(read, 50, 60)).unwrap();
+    let bad = mesh.ask_peer(others[1], home, lock(7, 0, 1));
     assert_eq!(bad, Err(FsError::Malformed));
     mesh.server(usize::from(home.0)).peer_gone(others[0]);
-    ask(&mut mesh, others[1], home, lock(write, 0, 300)).unwrap();
+    mesh.ask_peer(others[1], home, lock(write, 0, 300)).unwrap();
 }
 
 /// Found by fuzzing: every home counted the slices between, and was busy for minutes.
@@ -133,7 +102,7 @@ fn a_file_of_exabytes_is_cut_at_once() {
     for store in &mesh.stores {
         store.0.borrow_mut().lenient = true;
     }
-    let ino = file(&mut mesh);
+    let ino = mesh.file("file");
     let run = |offset, length| Run {
         offset,
         length,
@@ -150,19 +119,22 @@ fn a_file_of_exabytes_is_cut_at_once() {
     let far = 1 << 62;
     for home in (0..3).map(Rank) {
         let runs = vec![run(0, 64), run(far, 64)];
-        ask(&mut mesh, Rank(1), home, put(ino, 1, runs)).unwrap();
+        mesh.ask_peer(Rank(1), home, put(ino, 1, runs)).unwrap();
         let runs = vec![run(0, far)];
-        let refused = ask(&mut mesh, Rank(1), home, put(ino, 2, runs));
+        let refused = mesh.ask_peer(Rank(1), home, put(ino, 2, runs));
         assert_eq!(refused, Err(FsError::Malformed), "no slab is so long");
     }
-    ask(&mut mesh, Rank(1), ino.rank(), published(ino, far + 64)).unwrap();
-    let refused = ask(&mut mesh, Rank(1), ino.rank(), published(ino, 1 << 63));
+    mesh.ask_peer(Rank(1), ino.rank(), published(ino, far + 64))
+        .unwrap();
+    let refused = mesh.ask_peer(Rank(1), ino.rank(), published(ino, 1 << 63));
     assert_eq!(refused, Err(FsError::TooBig), "no file is so long");
     let op = proto::Truncate { ino, size: 10 };
     mesh.call(usize::from(ino.rank().0), op).unwrap();
     for home in (0..3).map(Rank) {
         let (from, to) = (0, u64::MAX);
-        let runs = ask(&mut mesh, Rank(1), home, peer::Runs { ino, from, to }).unwrap();
+        let runs = mesh
+            .ask_peer(Rank(1), home, peer::Runs { ino, from, to })
+            .unwrap();
         let left: u64 = runs.iter().map(Run::total_bytes).sum();
         assert_eq!(left, if home == ino.rank() { 10 } else { 0 });
     }
@@ -173,7 +145,7 @@ fn a_file_of_exabytes_is_cut_at_once() {
 fn a_home_does_not_enrol_at_itself() {
     let mut mesh = Mesh::new(2, 10);
     let dir = weir_server::cluster::ROOT;
-    let refused = ask(&mut mesh, Rank(0), Rank(0), peer::Enrol { dir });
+    let refused = mesh.ask_peer(Rank(0), Rank(0), peer::Enrol { dir });
     assert_eq!(refused, Err(FsError::Malformed));
     let op = proto::SetAttr {
         ino: dir,
@@ -198,7 +170,7 @@ fn a_publish_that_comes_again_is_not_laid_again() {
     for store in &mesh.stores {
         store.0.borrow_mut().lenient = true;
     }
-    let ino = file(&mut mesh);
+    let ino = mesh.file("file");
     let home = ino.rank();
     let others: Vec<Rank> = (0..3).map(Rank).filter(|rank| *rank != home).collect();
     let run = |rank: Rank, pos| Run {
@@ -216,18 +188,20 @@ fn a_publish_that_comes_again_is_not_laid_again() {
     };
     let (a, b) = (others[0], others[1]);
     let first = || put(ino, 7, vec![run(a, 0)]);
-    assert_eq!(ask(&mut mesh, a, home, first()), Ok(vec![]));
-    assert_eq!(ask(&mut mesh, a, home, first()), Ok(vec![]));
+    assert_eq!(mesh.ask_peer(a, home, first()), Ok(vec![]));
+    assert_eq!(mesh.ask_peer(a, home, first()), Ok(vec![]));
     let over = || put(ino, 7, vec![run(b, 640)]);
-    let freed = ask(&mut mesh, b, home, over()).unwrap();
+    let freed = mesh.ask_peer(b, home, over()).unwrap();
     assert_eq!(freed.len(), 1, "the number is another server's");
-    assert_eq!(ask(&mut mesh, b, home, over()), Ok(freed));
-    assert_eq!(ask(&mut mesh, a, home, first()), Ok(vec![]));
+    assert_eq!(mesh.ask_peer(b, home, over()), Ok(freed));
+    assert_eq!(mesh.ask_peer(a, home, first()), Ok(vec![]));
     let (from, to) = (0, 64);
-    let runs = ask(&mut mesh, a, home, peer::Runs { ino, from, to }).unwrap();
+    let runs = mesh
+        .ask_peer(a, home, peer::Runs { ino, from, to })
+        .unwrap();
     assert_eq!(runs.len(), 1);
     assert_eq!(runs[0].source, run(b, 640).source);
     // The next one is.
     let next = put(ino, 8, vec![run(a, 64)]);
-    assert_eq!(ask(&mut mesh, a, home, next).unwrap().len(), 1);
+    assert_eq!(mesh.ask_peer(a, home, next).unwrap().len(), 1);
 }

@@ -7,25 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use futures_util::task::LocalSpawnExt;
-use mesh::{Dice, Mesh, OneServer};
+use mesh::{create, Dice, Mesh, OneServer};
 use proptest::prelude::*;
 use weir_core::names::FileType;
 use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::Ino;
 
 const ROOT: Ino = weir_server::cluster::ROOT;
-
-fn create(parent: Ino, name: &str) -> proto::Create {
-    proto::Create {
-        parent,
-        name: name.into(),
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        exclusive: true,
-        attach: false,
-    }
-}
 
 fn mkdir(parent: Ino, name: &str) -> proto::Mkdir {
     proto::Mkdir {

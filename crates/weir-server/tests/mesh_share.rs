@@ -2,27 +2,17 @@
 
 mod mesh;
 
-use mesh::Mesh;
+use mesh::{create, Mesh};
 use weir_core::extent::{Run, Source};
 use weir_core::names::{Attr, LaminateOn, Lamination, Policy, Visibility};
-use weir_core::proto::peer::{self, PeerOperation};
+use weir_core::proto::peer;
 use weir_core::proto::{self, Cause, FsError};
 use weir_core::types::{Ino, Rank};
-use weir_server::cluster::enclose;
 
 const LENGTH: u64 = 4096;
 
 fn file(mesh: &mut Mesh, visibility: Visibility) -> Ino {
-    let op = proto::Create {
-        parent: weir_server::cluster::ROOT,
-        name: b"file".to_vec(),
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        exclusive: true,
-        attach: false,
-    };
-    let made = mesh.call(0, op).unwrap().ino;
+    let made = mesh.file_here("file");
     set(mesh, made, |set| {
         set.policy = Some(Policy {
             visibility,
@@ -32,7 +22,8 @@ fn file(mesh: &mut Mesh, visibility: Visibility) -> Ino {
     .unwrap();
     let home = mesh.call(0, proto::GetAttr { ino: made }).unwrap().home;
     // The maker is done with it.
-    ask(mesh, Rank(0), home.rank(), peer::Release { ino: home }).unwrap();
+    mesh.ask_peer(Rank(0), home.rank(), peer::Release { ino: home })
+        .unwrap();
     home
 }
 
@@ -48,29 +39,6 @@ fn set(mesh: &mut Mesh, ino: Ino, change: impl Fn(&mut proto::SetAttr)) -> Resul
     };
     change(&mut op);
     mesh.call(0, op)
-}
-
-/// One server asks another, as the fabric would bring it.
-fn ask<O: PeerOperation>(
-    mesh: &mut Mesh,
-    from: Rank,
-    to: Rank,
-    op: O,
-) -> Result<O::Reply, FsError> {
-    let server = mesh.server(usize::from(to.0));
-    let request = enclose(0, &peer::request(op));
-    let answer = mesh
-        .pool
-        .run_until(async move { server.handle(from, &request).await });
-    peer::reply::<O>(&answer.body)
-}
-
-fn asked(mesh: &Mesh, rank: Rank, what: &str) -> u64 {
-    let asked = mesh.server(usize::from(rank.0)).asked();
-    asked
-        .iter()
-        .find(|(name, _)| name == what)
-        .map_or(0, |(_, count)| *count)
 }
 
 /// Opens the file at a node: its number there.
@@ -102,7 +70,7 @@ fn publish(mesh: &mut Mesh, rank: Rank, ino: Ino) {
             cut: u64::MAX,
             ended_below: 0,
         };
-        ask(mesh, rank, Rank(home), put).unwrap();
+        mesh.ask_peer(rank, Rank(home), put).unwrap();
     }
     let published = peer::Published {
         ino,
@@ -110,7 +78,7 @@ fn publish(mesh: &mut Mesh, rank: Rank, ino: Ino) {
         mtime_ns: 7,
         stored: 4096,
     };
-    ask(mesh, rank, ino.rank(), published).unwrap();
+    mesh.ask_peer(rank, ino.rank(), published).unwrap();
 }
 
 fn others(ino: Ino) -> Vec<Rank> {
@@ -149,7 +117,7 @@ fn a_laminated_file_is_looked_up_without_a_message() {
         assert_eq!((found.runs.len(), found.known_to), (1, u64::MAX));
         assert_eq!(mesh.sent.get(), sent, "server {at} asked again");
     }
-    let runs: u64 = (0..4).map(|rank| asked(&mesh, Rank(rank), "runs")).sum();
+    let runs: u64 = (0..4).map(|rank| mesh.asked(Rank(rank), "runs")).sum();
     assert!(runs <= 4, "the home asked each server once: {runs}");
     let cut = proto::Truncate { ino, size: 0 };
     assert_eq!(mesh.call(1, cut), Err(FsError::ReadOnly));
@@ -168,21 +136,21 @@ fn readers_ask_only_while_others_write() {
     };
     let (at_a, at_b) = (usize::from(a.0), usize::from(b.0));
     let read = |mesh: &mut Mesh, at: usize, ino: Ino| {
-        let before = asked(mesh, ino.rank(), "pull");
+        let before = mesh.asked(ino.rank(), "pull");
         let local = open(mesh, at, ino, false).ino;
         mesh.call(at, proto::Lease { ino: local }).unwrap();
         mesh.call(at, proto::Lease { ino: local }).unwrap();
-        asked(mesh, ino.rank(), "pull") - before
+        mesh.asked(ino.rank(), "pull") - before
     };
     assert_eq!(read(&mut mesh, at_a, ino), 0, "nobody writes");
     open(&mut mesh, at_b, ino, true);
     assert_eq!(read(&mut mesh, at_a, ino), 2, "each time");
     assert_eq!(read(&mut mesh, at_b, ino), 0, "the writer's own node");
-    let flushed = asked(&mesh, b, "flush");
+    let flushed = mesh.asked(b, "flush");
     let home = usize::from(ino.rank().0);
     mesh.call(home, proto::Lease { ino }).unwrap();
-    assert_eq!(asked(&mesh, b, "flush"), flushed + 1, "the home asks, too");
-    ask(&mut mesh, b, ino.rank(), peer::Release { ino }).unwrap();
+    assert_eq!(mesh.asked(b, "flush"), flushed + 1, "the home asks, too");
+    mesh.ask_peer(b, ino.rank(), peer::Release { ino }).unwrap();
     mesh.settle();
     assert_eq!(read(&mut mesh, at_a, ino), 0, "nobody writes any more");
 }
@@ -220,15 +188,7 @@ fn files_take_over_the_policy_of_their_directory_at_any_server() {
         gid: 0,
     };
     let dir = mesh.call(0, dir).unwrap();
-    let make = |name: String| proto::Create {
-        parent: dir,
-        name: name.into_bytes(),
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        exclusive: true,
-        attach: false,
-    };
+    let make = |name: String| create(dir, &name);
     // Some servers have a stand-in of the directory already.
     for n in 0..4 {
         mesh.call(0, make(format!("before{n}"))).unwrap();

@@ -14,17 +14,7 @@ const SERVERS: u16 = 40;
 
 /// A file that all nodes have open and lease; its number everywhere.
 fn shared(mesh: &mut Mesh) -> Ino {
-    let op = proto::Create {
-        parent: weir_server::cluster::ROOT,
-        name: b"shared".to_vec(),
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        exclusive: true,
-        attach: false,
-    };
-    let made = mesh.call(0, op).unwrap().ino;
-    let ino = mesh.call(0, proto::GetAttr { ino: made }).unwrap().home;
+    let ino = mesh.file("shared");
     for rank in 0..usize::from(SERVERS) {
         mesh.call(rank, proto::Hold { ino, write: false }).unwrap();
         mesh.call(rank, proto::Lease { ino }).unwrap();
@@ -36,22 +26,16 @@ fn shared(mesh: &mut Mesh) -> Ino {
 fn believers(mesh: &mut Mesh, ino: Ino) -> Vec<Rank> {
     let ranks = (0..SERVERS).map(Rank).filter(|rank| *rank != ino.rank());
     let believes = |mesh: &mut Mesh, rank: Rank| {
-        let before = asked(mesh, ino.rank(), "lease");
+        let before = mesh.asked(ino.rank(), "lease");
         let lease = proto::Lease { ino };
         mesh.call(usize::from(rank.0), lease).unwrap();
-        asked(mesh, ino.rank(), "lease") == before
+        mesh.asked(ino.rank(), "lease") == before
     };
     ranks.filter(|rank| believes(mesh, *rank)).collect()
 }
 
-fn asked(mesh: &Mesh, rank: Rank, what: &str) -> u64 {
-    let asked = mesh.server(usize::from(rank.0)).asked();
-    let of_name = asked.iter().find(|(name, _)| name == what);
-    of_name.map_or(0, |(_, count)| *count)
-}
-
 fn told(mesh: &Mesh, what: &str) -> u64 {
-    let all = (0..SERVERS).map(|rank| asked(mesh, Rank(rank), what));
+    let all = (0..SERVERS).map(|rank| mesh.asked(Rank(rank), what));
     all.sum::<u64>()
 }
 
@@ -118,17 +102,7 @@ fn who_is_reached_by_the_root_alone_is_told() {
 #[test]
 fn a_truncation_acts_once() {
     let mut mesh = Mesh::new(3, 1);
-    let op = proto::Create {
-        parent: weir_server::cluster::ROOT,
-        name: b"f".to_vec(),
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        exclusive: true,
-        attach: false,
-    };
-    let made = mesh.call(0, op).unwrap().ino;
-    let ino = mesh.call(0, proto::GetAttr { ino: made }).unwrap().home;
+    let ino = mesh.file("f");
     let other = (usize::from(ino.rank().0) + 1) % 3;
     mesh.call(other, proto::Hold { ino, write: true }).unwrap();
     let cut = |size, number| peer::request(peer::Cut { ino, size, number });

@@ -15,9 +15,10 @@ use futures_util::future::{poll_fn, LocalBoxFuture};
 use futures_util::task::LocalSpawnExt;
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::client_layout;
+use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::{self, Caller, FsError, Operation};
 use weir_core::types::{Ino, Rank};
-use weir_server::cluster::{Answer, Cluster, LogBytes, Lost, Net};
+use weir_server::cluster::{enclose, Answer, Cluster, LogBytes, Lost, Net};
 use weir_server::node::{Node, OpenRegion};
 use world::{map, Fake, Store, Units, World};
 
@@ -133,6 +134,19 @@ pub struct Mesh {
     now_ns: Rc<Cell<i64>>,
 }
 
+/// A file that does not exist yet.
+pub fn create(parent: Ino, name: &str) -> proto::Create {
+    proto::Create {
+        parent,
+        name: name.into(),
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        exclusive: true,
+        attach: false,
+    }
+}
+
 impl Mesh {
     pub fn new(count: u16, seed: u64) -> Mesh {
         let pool = LocalPool::new();
@@ -226,6 +240,40 @@ impl Mesh {
     ) -> Result<O::Reply, FsError> {
         let asked = self.ask(rank, op);
         self.run(asked)
+    }
+
+    /// Makes a file in the root, at server 0: its number there.
+    pub fn file_here(&mut self, name: &str) -> Ino {
+        let op = create(weir_server::cluster::ROOT, name);
+        self.call(0, op).unwrap().ino
+    }
+
+    /// The same: its number everywhere.
+    pub fn file(&mut self, name: &str) -> Ino {
+        let ino = self.file_here(name);
+        self.call(0, proto::GetAttr { ino }).unwrap().home
+    }
+
+    /// One server asks another, as the fabric would bring it.
+    pub fn ask_peer<O: PeerOperation>(
+        &mut self,
+        from: Rank,
+        to: Rank,
+        op: O,
+    ) -> Result<O::Reply, FsError> {
+        let server = self.server(usize::from(to.0));
+        let request = enclose(0, &peer::request(op));
+        let answer = self
+            .pool
+            .run_until(async move { server.handle(from, &request).await });
+        peer::reply::<O>(&answer.body)
+    }
+
+    /// How often a server was asked something by others.
+    pub fn asked(&self, rank: Rank, what: &str) -> u64 {
+        let asked = self.server(usize::from(rank.0)).asked();
+        let of_name = asked.iter().find(|(name, _)| name == what);
+        of_name.map_or(0, |(_, count)| *count)
     }
 
     /// Runs something to its end; when all wait, time passes.
