@@ -38,10 +38,11 @@ impl Parts {
         shelf: Arc<dyn Shelf>,
     ) -> std::io::Result<Parts> {
         let counters = Arc::new(Mutex::new(Counters::default()));
+        let servers = membership.addresses.len();
         let mut reads = None;
         let count = Arc::clone(&counters);
         let (io, commands) = Io::new(listener, membership, timing, count, |dial| {
-            let (bulk, asker) = Bulk::start(shelf, timing, dial)?;
+            let (bulk, asker) = Bulk::start(shelf, servers, timing, dial)?;
             reads = Some(asker);
             Ok(bulk)
         })?;

@@ -25,7 +25,8 @@
 //! One thread moves less than a fast link takes, so there are [`lanes`]: each has an asker's and a
 //! target's thread, and connections of its own, made when it is first used. A read goes to the
 //! lane that has the fewest bytes under way, the first of several: so a node that reads little
-//! wakes one.
+//! wakes one. Of more than [`SPREAD_MOST`] servers each has one lane, for the others keep those
+//! busy, and connections would be too many.
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -146,6 +147,16 @@ pub trait Landing: Send {
 /// The most lanes.
 const LANES_MOST: usize = 4;
 
+/// Up to so many servers each is asked by all lanes, over a connection for each.
+const SPREAD_MOST: usize = 64;
+
+/// How many connections of the bulk plane a server has at most, those that others made included.
+pub fn connections_most(servers: usize) -> usize {
+    let others = servers.saturating_sub(1);
+    let each = if servers > SPREAD_MOST { 1 } else { LANES_MOST };
+    2 * each * others
+}
+
 /// How many lanes there are: as many as cores, since more could not run, up to [`LANES_MOST`].
 fn lanes() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(LANES_MOST))
@@ -202,6 +213,8 @@ impl Drop for Load {
 #[derive(Clone, Debug)]
 pub struct Asker {
     lanes: Vec<Entrance>,
+    /// Whether all are for all servers.
+    spread: bool,
     next: Arc<AtomicU64>,
     deadline: Duration,
 }
@@ -210,6 +223,7 @@ impl Bulk {
     /// Starts the threads.
     pub fn start(
         shelf: Arc<dyn Shelf>,
+        servers: usize,
         timing: Timing,
         dial: Post<Command>,
     ) -> io::Result<(Bulk, Asker)> {
@@ -241,6 +255,7 @@ impl Bulk {
         }
         let reads = Asker {
             lanes,
+            spread: servers <= SPREAD_MOST,
             next: Arc::new(AtomicU64::new(1)),
             deadline: timing.deadline,
         };
@@ -298,16 +313,21 @@ impl Drop for Bulk {
 }
 
 impl Asker {
+    /// Where a server is to be asked.
+    fn lane(&self, to: Rank) -> Option<&Entrance> {
+        if self.spread {
+            let load = |lane: &&Entrance| lane.load.load(Ordering::Relaxed);
+            return self.lanes.iter().min_by_key(load);
+        }
+        self.lanes.get(usize::from(to.0) % self.lanes.len().max(1))
+    }
+
     /// Reads bytes of another server's log into `landing`, which is told the end.
     pub fn read(&self, to: Rank, pieces: &[Piece], landing: Box<dyn Landing>) {
         let Ok(bytes) = checked(pieces) else {
             return landing.end(Err(NotRead::Malformed));
         };
-        let idlest = self
-            .lanes
-            .iter()
-            .min_by_key(|lane| lane.load.load(Ordering::Relaxed));
-        let Some(lane) = idlest else {
+        let Some(lane) = self.lane(to) else {
             return landing.end(Err(Lost::Ended.into()));
         };
         let read = ask::Read {

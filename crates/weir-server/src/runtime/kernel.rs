@@ -111,9 +111,11 @@ pub fn now_ns() -> i64 {
         .saturating_add(now.tv_nsec)
 }
 
-/// Descriptors that a server needs besides those of its clients: slabs of the file tier, two
-/// planes of connections with the other servers, tools.
+/// Descriptors that a server needs besides those of its clients and its connections with other
+/// servers: slabs of the file tier, tools.
 const OWN_DESCRIPTORS: u64 = 256;
+/// Connections with another server by which they ask each other, old ones that end included.
+const CONNECTIONS_A_SERVER: u64 = 4;
 /// A connection, a process descriptor, and a region while it is being mapped.
 const DESCRIPTORS_A_CLIENT: u64 = 2;
 
@@ -122,7 +124,9 @@ const DESCRIPTORS_A_CLIENT: u64 = 2;
 pub fn clients_allowed(wanted: usize, servers: u16) -> usize {
     raise_descriptor_limit();
     let limit = getrlimit(Resource::Nofile).current;
-    let own = OWN_DESCRIPTORS + 6 * u64::from(servers);
+    let own = OWN_DESCRIPTORS
+        + CONNECTIONS_A_SERVER * u64::from(servers)
+        + bulk::connections_most(servers.into()) as u64;
     let allowed = |limit: u64| limit.saturating_sub(own) / DESCRIPTORS_A_CLIENT;
     let allowed = limit.map_or(u64::MAX, allowed).max(1);
     let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
