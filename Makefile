@@ -90,6 +90,13 @@ aarch64:
 install: build man
 	install -D -m 755 target/release/weir $(DESTDIR)$(PREFIX)/bin/weir
 	install -D -m 755 target/release/libweir_preload.so $(DESTDIR)$(PREFIX)/lib/weir/libweir_preload.so
+	install -D -m 755 target/release/libweir.so $(DESTDIR)$(PREFIX)/lib/libweir.so.1
+	ln -sf libweir.so.1 $(DESTDIR)$(PREFIX)/lib/libweir.so
+	install -D -m 644 crates/weir-capi/include/weir.h $(DESTDIR)$(PREFIX)/include/weir.h
+	install -D -m 644 crates/weir-capi/weir.h.3 $(DESTDIR)$(PREFIX)/share/man/man3/weir.h.3
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)|" \
+	    crates/weir-capi/weir.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/weir.pc
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5
 	install -m 644 build/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 build/man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5

@@ -27,7 +27,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 match kind % 4 {
                     0 => drop(
                         server
-                            .handle(Rank(u16::from(kind / 4) % others + 1), &enclose(0, &bytes))
+                            .handle(
+                                Rank(u16::from(kind / 4) % others + 1),
+                                &enclose(0, 30_000, &bytes),
+                            )
                             .await,
                     ),
                     _ => drop(server.serve(Caller::Control, &bytes).await),
@@ -44,7 +47,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         let server = several.server.clone();
         let asked = async move {
             server
-                .handle(Rank(1), &enclose(0, &peer::request(Status {})))
+                .handle(Rank(1), &enclose(0, 30_000, &peer::request(Status {})))
                 .await
         };
         let answer = several.pool.run_until(asked);

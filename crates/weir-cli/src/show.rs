@@ -15,7 +15,7 @@ use crate::exit::Failure;
 use crate::instance::{Connection, Report};
 use crate::launch::agent;
 use crate::launch::message::Seen;
-use crate::layout::Layout;
+use crate::layout;
 use crate::place::{self, Parent};
 use crate::run::live_run_dir;
 use crate::{report, roster};
@@ -145,7 +145,7 @@ pub fn list(args: &LsArgs, config: &Config, env: &Environment) -> Result<(), Fai
         }
         print_entry(&mut out, entry, args.long).context("standard output")?;
         if args.layout && is_file(entry.mode) {
-            for line in Layout::of(&mut connection, entry.ino)?.lines() {
+            for line in layout::lines(&layout::layout(&mut connection, entry.ino)?) {
                 writeln!(out, "    {line}").context("standard output")?;
             }
         }

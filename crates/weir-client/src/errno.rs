@@ -30,9 +30,33 @@ pub const fn errno(error: FsError) -> Errno {
     }
 }
 
+/// The errno of an operation. That an inode is gone is ESTALE only for those whose callers look
+/// for it: a program gets ENOENT where it named something, as if it had come later, and EIO where
+/// it has something open, for that lives unless its server was started anew without it.
+pub fn errno_of(op: &str, error: FsError) -> Errno {
+    const LOOKING: [&str; 6] = ["find", "get_attr", "passage", "hold", "create", "lease"];
+    const NAMING: [&str; 12] = [
+        "mkdir", "symlink", "link", "unlink", "rmdir", "rename", "readlink", "readdir", "path_of",
+        "set_attr", "truncate", "laminate",
+    ];
+    match error {
+        FsError::Stale if NAMING.contains(&op) => Errno::NOENT,
+        FsError::Stale if !LOOKING.contains(&op) => Errno::IO,
+        error => errno(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_gone_is_estale_for_look_ups_alone() {
+        assert_eq!(errno_of("get_attr", FsError::Stale), Errno::STALE);
+        assert_eq!(errno_of("rename", FsError::Stale), Errno::NOENT);
+        assert_eq!(errno_of("locate", FsError::Stale), Errno::IO);
+        assert_eq!(errno_of("locate", FsError::NoSpace), Errno::NOSPC);
+    }
 
     #[test]
     fn every_error_has_the_errno_its_text_promises() {

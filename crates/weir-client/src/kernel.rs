@@ -252,6 +252,20 @@ impl<T> Slot<T> {
         self.0.store(as_pointer(value), Ordering::Release);
     }
 
+    /// Lets it hold `value` if it holds nothing; says what it holds then.
+    pub fn get_or_set(&self, value: &'static T) -> &'static T {
+        let empty = ptr::null_mut();
+        let new = as_pointer(Some(value));
+        match self
+            .0
+            .compare_exchange(empty, new, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => value,
+            // SAFETY: as in `get`; it is not null.
+            Err(held) => unsafe { &*held },
+        }
+    }
+
     /// Lets it hold `value` and says what it held.
     pub fn swap(&self, value: Option<&'static T>) -> Option<&'static T> {
         let held = self.0.swap(as_pointer(value), Ordering::AcqRel);
@@ -287,6 +301,7 @@ mod tests {
     fn a_slot_gives_back_what_was_put_in() {
         static SLOT: Slot<u32> = Slot::empty();
         assert_eq!(SLOT.get(), None);
+        assert_eq!((SLOT.get_or_set(&6), SLOT.get_or_set(&5)), (&6, &6));
         SLOT.set(Some(&7));
         assert_eq!(SLOT.swap(None), Some(&7));
         assert_eq!(SLOT.get(), None);

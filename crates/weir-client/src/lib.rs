@@ -7,6 +7,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`process`] | the calls, [`types`]: their values |
+//! | [`library`] | what middleware asks, with the interposer in the process or without |
 //! | [`session`] | the connection to the server; [`node`]: the memory shared with it |
 //! | [`data`] | writing and reading the bytes of files |
 //! | [`errno`] | the server's errors as errno values |
@@ -18,6 +19,7 @@ pub mod errno;
 mod fetch;
 pub mod internal;
 pub mod kernel;
+pub mod library;
 pub mod lock;
 pub mod node;
 pub mod path;

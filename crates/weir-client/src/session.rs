@@ -35,7 +35,7 @@ use weir_store::map::{Access, MapError, Region};
 use weir_store::slabmap::SlabMap;
 
 use crate::data::Log;
-use crate::errno::errno;
+use crate::errno::errno_of;
 use crate::internal::Internal;
 use crate::kernel::{self, Fd};
 use crate::lock::SlowLock;
@@ -252,7 +252,7 @@ impl Session {
         let mut bytes = Vec::with_capacity(512);
         proto::request(op, &mut bytes);
         self.exchange(&mut bytes)?;
-        proto::reply::<O>(&bytes).map_err(errno)
+        proto::reply::<O>(&bytes).map_err(|error| errno_of(O::NAME, error))
     }
 
     /// Hands a closed record to the server; waits for room if the ring is full.

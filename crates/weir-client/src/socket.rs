@@ -48,6 +48,9 @@ pub fn connect(run_dir: &[u8], role: Role) -> Result<(OwnedFd, Welcome), Errno> 
     if welcome.client == proto::NO_CLIENT {
         return Err(Errno::USERS);
     }
+    if welcome.client == proto::NO_ROOM {
+        return Err(Errno::NOSPC);
+    }
     Ok((socket, welcome))
 }
 

@@ -101,6 +101,8 @@ struct Peer {
     silent: bool,
     /// When it was last asked.
     asked: Duration,
+    /// Under what time it stands in [`Links::due`].
+    listed: Option<Duration>,
 }
 
 impl Peer {
@@ -151,6 +153,8 @@ pub struct Links {
     timing: Timing,
     next_call: u64,
     peers: BTreeMap<Rank, Peer>,
+    /// When each is to be looked at next; of thousands of servers hardly any.
+    due: BTreeSet<(Duration, Rank)>,
     seen: BTreeMap<Rank, Seen>,
     orders: VecDeque<Order>,
     events: VecDeque<Event>,
@@ -165,6 +169,7 @@ impl Links {
             timing,
             next_call: 0,
             peers: BTreeMap::new(),
+            due: BTreeSet::new(),
             seen: BTreeMap::new(),
             orders: VecDeque::new(),
             events: VecDeque::new(),
@@ -183,8 +188,20 @@ impl Links {
 
     /// When [`Links::look`] has something to do, if nothing happens before.
     pub fn due(&self) -> Option<Duration> {
-        let all = self.peers.values();
-        all.filter_map(|peer| peer.due(&self.timing)).min()
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// What was done to a server may have changed when it is to be looked at.
+    fn list(&mut self, rank: Rank) {
+        let Some(peer) = self.peers.get_mut(&rank) else {
+            return;
+        };
+        let due = peer.due(&self.timing);
+        let before = std::mem::replace(&mut peer.listed, due);
+        if before != due {
+            before.map(|before| self.due.remove(&(before, rank)));
+            due.map(|due| self.due.insert((due, rank)));
+        }
     }
 
     /// Whether a server owes a reply.
@@ -203,7 +220,12 @@ impl Links {
         self.add(now, to, (id, message), Patience::Endless);
     }
 
-    fn add(
+    fn add(&mut self, now: Duration, to: Rank, call: (CallId, Message), patience: Patience) {
+        self.add_call(now, to, call, patience);
+        self.list(to);
+    }
+
+    fn add_call(
         &mut self,
         now: Duration,
         to: Rank,
@@ -270,6 +292,7 @@ impl Links {
             self.events.push_back(Event::PeerLost(to));
         }
         self.send_calls(to, true);
+        self.list(to);
     }
 
     /// Sends calls that were not sent yet, or all that have no reply.
@@ -298,6 +321,11 @@ impl Links {
 
     /// As [`Links::broken`]; nothing was heard from there since `since`.
     pub fn broken_since(&mut self, now: Duration, since: Duration, to: Rank) {
+        self.is_broken(now, since, to);
+        self.list(to);
+    }
+
+    fn is_broken(&mut self, now: Duration, since: Duration, to: Rank) {
         let peer = self.peers.entry(to).or_default();
         peer.suspect |= std::mem::take(&mut peer.line) == Line::Up;
         peer.silent = since < now;
@@ -325,6 +353,7 @@ impl Links {
             peer.unreachable_since.get_or_insert(now);
             self.dial(from);
         }
+        self.list(from);
     }
 
     /// A server in one of its lives is to ask here; false: that life has ended.
@@ -342,6 +371,7 @@ impl Links {
         if let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.silent) {
             // A word from there after all: it is waited for again.
             (peer.lost, peer.silent, peer.retry_at) = (false, false, None);
+            self.list(from);
         }
         true
     }
@@ -397,6 +427,7 @@ impl Links {
             .is_some()
         {
             self.events.push_back(Event::Done(call, Ok(message)));
+            self.list(to);
         }
     }
 
@@ -407,16 +438,18 @@ impl Links {
             let ended = calls.chain(std::mem::take(&mut peer.owed).into_keys());
             let ended = ended.map(|id| Event::Done(id, Err(Lost::Ended)));
             self.events.extend(ended);
+            peer.listed = None;
         }
+        self.due.clear();
     }
 
     /// Looks at what has taken too long, and what is to be tried again.
     pub fn look(&mut self, now: Duration) {
-        let due = |peer: &Peer| peer.due(&self.timing).is_some_and(|due| due <= now);
-        let late = self.peers.iter().filter(|(_, peer)| due(peer));
-        let late: Vec<Rank> = late.map(|(rank, _)| *rank).collect();
+        let late = self.due.iter().take_while(|(due, _)| *due <= now);
+        let late: Vec<Rank> = late.map(|(_, rank)| *rank).collect();
         for rank in late {
             self.look_at(rank, now);
+            self.list(rank);
         }
     }
 

@@ -158,6 +158,10 @@ extern "C" fn construct() {
     }
 }
 
+/// The C API of this process, for a program's libweir.so to find; see `weir::functions`.
+#[used]
+static API: extern "C" fn(c_int) -> *const weir::Functions = weir::weir_functions;
+
 #[used]
 #[link_section = ".init_array"]
 static CONSTRUCTOR: extern "C" fn() = construct;

@@ -5,6 +5,7 @@ mod mesh;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 use futures_util::task::LocalSpawnExt;
 use mesh::{create, Dice, Mesh, OneServer};
@@ -77,7 +78,7 @@ fn what_one_server_makes_all_see() {
                 name: b"f7".to_vec(),
             },
         );
-        assert!(found.unwrap().is_some());
+        assert!(found.unwrap().what.is_some());
     }
     let again = mesh.call(3, create(dir, "f7"));
     assert_eq!(again.unwrap_err(), FsError::Exists);
@@ -111,7 +112,7 @@ fn a_directory_is_looked_for_once_a_server() {
     for round in 0..3 {
         let before = mesh.sent.get();
         for rank in 0..4 {
-            let found = mesh.call(rank, find(ROOT, "d")).unwrap().unwrap();
+            let found = mesh.call(rank, find(ROOT, "d")).unwrap().what.unwrap();
             assert_eq!((found.ino, found.kind), (dir, FileType::Dir));
         }
         let asked = mesh.sent.get() - before;
@@ -142,10 +143,31 @@ fn a_directory_is_looked_for_once_a_server() {
     }
     let before = mesh.sent.get();
     for rank in 0..4 {
-        assert!(mesh.call(rank, find(ROOT, "d")).unwrap().is_some());
+        assert!(mesh.call(rank, find(ROOT, "d")).unwrap().what.is_some());
     }
     // A session is begun by each that asks, too.
     assert_eq!(mesh.sent.get() - before, 6);
+}
+
+/// What a client of each server keeps, and under which count of recalls.
+type KeptByClients = BTreeMap<(usize, Ino, &'static str), (u64, Ino)>;
+
+/// Looks as a client does, which asks only for what it does not keep; whether it kept it.
+fn look(
+    mesh: &mut Mesh,
+    kept: &mut KeptByClients,
+    (rank, dir, name): (usize, Ino, &'static str),
+) -> (Option<Ino>, bool) {
+    let recalls = mesh.opens[rank].hub.recalls.load(Ordering::SeqCst);
+    if let Some((_, ino)) = kept.get(&(rank, dir, name)).filter(|k| k.0 == recalls) {
+        return (Some(*ino), true);
+    }
+    let found = mesh.call(rank, find(dir, name)).unwrap();
+    let ino = found.what.map(|child| child.ino);
+    if let Some(ino) = ino.filter(|_| found.may_keep) {
+        kept.insert((rank, dir, name), (recalls, ino));
+    }
+    (ino, false)
 }
 
 #[test]
@@ -154,6 +176,7 @@ fn what_became_of_a_directory_all_see_at_once() {
     for seed in 0..40 {
         let mut mesh = Mesh::new(4, seed);
         let dice = Dice::new(1000 + seed);
+        let (mut kept, mut hits) = (KeptByClients::new(), 0);
         let mut parents = vec![ROOT];
         for rank in 0..2 {
             parents.push(mesh.call(rank, mkdir(ROOT, &format!("p{rank}"))).unwrap());
@@ -209,14 +232,49 @@ fn what_became_of_a_directory_all_see_at_once() {
             for rank in 0..4 {
                 for dir in &parents {
                     for name in NAMES {
-                        let found = mesh.call(rank, find(*dir, name)).unwrap();
+                        let (found, hit) = look(&mut mesh, &mut kept, (rank, *dir, name));
                         let expected = truth.get(&(*dir, name)).copied();
-                        let found = found.map(|child| child.ino);
-                        assert_eq!(found, expected, "seed {seed}, {name} at {rank}");
+                        assert_eq!(
+                            found, expected,
+                            "seed {seed}, {name} at {rank}, kept: {hit}"
+                        );
+                        hits += u32::from(hit);
                     }
                 }
             }
         }
+        assert!(hits > 0);
+    }
+}
+
+#[test]
+fn who_may_pass_a_directory_is_kept_until_that_changes() {
+    let mut mesh = Mesh::new(4, 5);
+    let dir = mesh.call(0, mkdir(ROOT, "d")).unwrap();
+    for i in 0..16 {
+        // Now every server has entries of it.
+        mesh.call(0, create(dir, &format!("f{i}"))).unwrap();
+    }
+    let recalls =
+        |mesh: &Mesh| [0, 1, 2, 3].map(|rank| mesh.opens[rank].hub.recalls.load(Ordering::SeqCst));
+    let before = recalls(&mesh);
+    let set = proto::SetAttr {
+        ino: dir,
+        mode: Some(0o711),
+        uid: None,
+        gid: None,
+        atime_ns: None,
+        mtime_ns: None,
+        policy: None,
+    };
+    mesh.call(2, set).unwrap();
+    let after = recalls(&mesh);
+    for rank in 0..4 {
+        let told = mesh.call(rank, proto::Passage { ino: dir }).unwrap();
+        assert_eq!(told.what.mode & 0o7777, 0o711);
+        let home = usize::from(dir.rank().0) == rank;
+        assert_eq!(told.may_keep, !home, "at its home clients look themselves");
+        assert!(home || after[rank] > before[rank], "at {rank}");
     }
 }
 
@@ -327,11 +385,9 @@ impl Both {
                     dir: dir(old_at, s),
                     name: name(old),
                 });
-                let (Ok(Some(ours)), Ok(Some(theirs))) = found else {
-                    assert_eq!(
-                        found.0.is_ok_and(|f| f.is_some()),
-                        found.1.is_ok_and(|f| f.is_some())
-                    );
+                let found = [found.0, found.1].map(|f| f.ok().and_then(|told| told.what));
+                let [Some(ours), Some(theirs)] = found else {
+                    assert_eq!(found[0].is_some(), found[1].is_some());
                     return;
                 };
                 self.ask(rank, |s| proto::Link {

@@ -118,7 +118,7 @@ fn a_truncation_acts_once() {
     };
     let tell = |mesh: &mut Mesh, request: Vec<u8>| {
         let server = mesh.server(other);
-        let request = enclose(0, &request);
+        let request = enclose(0, 30_000, &request);
         let answer = mesh
             .pool
             .run_until(async move { server.handle(ino.rank(), &request).await });

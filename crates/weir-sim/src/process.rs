@@ -110,7 +110,7 @@ impl<'f> Process<'f> {
             let name = name.to_vec();
             return match self.call(proto::Find { dir, name }) {
                 Err(Errno::STALE | Errno::NOENT) => Ok(None),
-                found => found,
+                found => Ok(found?.what),
             };
         }
         let found = self.settled(|| self.site.names.lookup(dir, name))?;

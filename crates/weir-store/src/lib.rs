@@ -11,6 +11,7 @@
 //! | [`copy`] | copies into and out of slabs | yes |
 //! | [`warm`] | making memory present, in huge pages | yes |
 //! | [`slab`], [`tier`], [`backing`] | the server's accounts of space, and the files | no |
+//! | [`present`] | memory behind sparse regions, before they are touched | no |
 //! | [`board`], [`pool`] | the threads that keep memory warm | no |
 //! | [`journal`] | the file that a server is started again from | no |
 //! | [`socket`] | mapped memory to and from sockets | yes |
@@ -26,6 +27,7 @@ pub mod journal;
 mod live;
 pub mod map;
 pub mod pool;
+pub mod present;
 mod records;
 pub mod shm;
 pub mod slab;

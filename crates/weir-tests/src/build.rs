@@ -4,6 +4,7 @@
 //! program at the same time wait for one compilation.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -11,7 +12,7 @@ use std::time::SystemTime;
 
 use anyhow::{bail, ensure, Context, Result};
 
-use crate::{checks_dir, profile_dir};
+use crate::{checks_dir, profile_dir, source_root};
 
 /// How a program is compiled. The names of MPI programs end in the name of the MPI, for one source
 /// makes one program for each.
@@ -21,6 +22,10 @@ pub enum Compiler {
     C,
     /// g++, C++17.
     Cxx,
+    /// gcc, with the C API.
+    Capi,
+    /// g++, with the C API.
+    CapiCxx,
     /// gfortran.
     Fortran,
     /// MPICH's compiler.
@@ -42,8 +47,8 @@ const WARNINGS: [&str; 2] = ["-Wall", "-Wextra"];
 impl Compiler {
     fn command(self) -> &'static [&'static str] {
         match self {
-            Self::C => &["gcc", "-O2", "-D_FORTIFY_SOURCE=2", "-pthread"],
-            Self::Cxx => &["g++", "-O2", "-std=c++17"],
+            Self::C | Self::Capi => &["gcc", "-O2", "-D_FORTIFY_SOURCE=2", "-pthread"],
+            Self::Cxx | Self::CapiCxx => &["g++", "-O2", "-std=c++17"],
             Self::Fortran => &["gfortran", "-O2"],
             // MPI_STATUSES_IGNORE is an array of no elements there, which gcc takes for a mistake.
             Self::Mpich => &["mpicc.mpich", "-O2", "-Wno-stringop-overflow"],
@@ -64,13 +69,32 @@ impl Compiler {
         match self {
             Self::Pnetcdf => &["-lpnetcdf"],
             Self::NetcdfMpi => &["-lnetcdf_mpi"],
+            Self::Capi | Self::CapiCxx => &["-lweir"],
             _ => &[],
         }
     }
 
+    /// Where the C API is, for those that use it: as an installation has it.
+    fn places(self) -> Result<Vec<OsString>> {
+        if !matches!(self, Self::Capi | Self::CapiCxx) {
+            return Ok(Vec::new());
+        }
+        let place = |option: &str, path: PathBuf| {
+            let mut word = OsString::from(option);
+            word.push(path);
+            word
+        };
+        let libraries = library_dir()?;
+        Ok(vec![
+            place("-I", include_dir()),
+            place("-L", libraries.clone()),
+            place("-Wl,-rpath,", libraries),
+        ])
+    }
+
     fn suffix(self) -> &'static str {
         match self {
-            Self::C | Self::Cxx | Self::Fortran => "",
+            Self::C | Self::Cxx | Self::Fortran | Self::Capi | Self::CapiCxx => "",
             Self::Mpich | Self::Hdf5Mpich => ".mpich",
             Self::OpenMpi | Self::Hdf5OpenMpi | Self::Pnetcdf | Self::NetcdfMpi => ".openmpi",
         }
@@ -80,6 +104,27 @@ impl Compiler {
 /// Where compiled programs lie.
 pub fn build_dir() -> PathBuf {
     profile_dir().join("real")
+}
+
+fn include_dir() -> PathBuf {
+    source_root().join("crates/weir-capi/include")
+}
+
+/// A directory with libweir.so under the names that linkers and programs ask for.
+fn library_dir() -> Result<PathBuf> {
+    static MADE: Mutex<()> = Mutex::new(());
+    let _one = lock(&MADE);
+    let library = profile_dir().join("libweir.so");
+    ensure!(library.is_file(), "{} was not built", library.display());
+    let dir = build_dir().join("lib");
+    std::fs::create_dir_all(&dir).with_context(|| format!("mkdir {}", dir.display()))?;
+    for name in ["libweir.so", "libweir.so.1"] {
+        let link = dir.join(name);
+        if !link.exists() {
+            std::os::unix::fs::symlink(&library, &link).context("name libweir.so")?;
+        }
+    }
+    Ok(dir)
 }
 
 /// The compiled program of `source` (relative to `tests/real`), made now if need be.
@@ -141,6 +186,7 @@ fn compile(source: &Path, compiler: Compiler) -> Result<PathBuf> {
         .arg("-o")
         .arg(&temporary)
         .arg(source)
+        .args(compiler.places()?)
         .args(compiler.libraries())
         .current_dir(own.path())
         .output()
@@ -167,5 +213,8 @@ fn is_fresh(output: &Path, source: &Path) -> Result<bool> {
         return Ok(false);
     }
     let built = changed(output)?;
-    Ok(built > changed(source)? && built > changed(&checks_dir().join("c/check.h"))?)
+    let headers = [checks_dir().join("c/check.h"), include_dir().join("weir.h")];
+    let newest = headers.iter().map(|header| changed(header));
+    let newest = newest.collect::<Result<Vec<_>>>()?.into_iter().max();
+    Ok(built > changed(source)? && newest.is_none_or(|newest| built > newest))
 }

@@ -169,7 +169,7 @@ fn build_weir() -> Result<PathBuf> {
     let profile = profile_dir();
     // One at a time: cargo merges the features of a crate over all packages of one build, and
     // the library's rustix must do without std.
-    for package in ["weir-cli", "weir-preload"] {
+    for package in ["weir-cli", "weir-capi", "weir-preload"] {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(source_root());
         cargo.args(["build", "--quiet", "-p", package]);

@@ -280,6 +280,26 @@ const CHECKS: &[Check] = &[
     ),
     c("faults::sigkill_loses_no_finished_write", "c/kill.c"),
     c("faults::signal_handlers_use_files_too", "c/signals.c"),
+    // The C API
+    check(
+        "api::attach_laminate_sync_and_lists",
+        What::Program("c/api.c", Compiler::Capi),
+        C,
+    ),
+    Check {
+        weir_options: Some(FOUR),
+        ..check(
+            "api::on_several_servers_by_dlopen_and_without_the_interposer",
+            What::Shell(
+                "shell/api.sh",
+                &[
+                    ("c/api.c", Compiler::Capi),
+                    ("cxx/api_dlopen.cpp", Compiler::CapiCxx),
+                ],
+            ),
+            &[needs::CC, needs::CXX],
+        )
+    },
     Check {
         weir_options: Some(FOUR),
         ..check(

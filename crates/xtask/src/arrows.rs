@@ -15,7 +15,7 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("weir-client", Some(&["weir-core", "weir-store"])),
     (
         "weir-preload",
-        Some(&["weir-client", "weir-core", "weir-store"]),
+        Some(&["weir-client", "weir-capi", "weir-core", "weir-store"]),
     ),
     ("weir-capi", Some(&["weir-client"])),
     ("weir-fuse", Some(&["weir-client"])),

@@ -1,15 +1,20 @@
 //! Requests and replies of 64 bytes over weir's fabric, between two workers that do nothing else:
 //! what a server does with each is left out, and both ends sleep while they wait.
+//!
+//! Each has the fabric in the shape that servers have it in: TCP's sockets are turned over by who
+//! asks and answers ([`weir_fabric::Driven`]), libfabric's endpoint by a thread.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
+use weir_fabric::bulk::NoShelf;
 use weir_fabric::ofi::{Bound, Choice};
-use weir_fabric::{Event, Fabric, Libfabric, Membership, Message, Tcp, Timing};
+use weir_fabric::{Driven, Event, Fabric, Libfabric, Membership, Message, Timing};
 
 use super::files::{done, Prepared};
 use super::link::SMALL;
@@ -38,9 +43,11 @@ pub struct Opened {
 }
 
 /// One end of a fabric of two.
-struct End {
-    fabric: Box<dyn Fabric>,
-    woken: Receiver<()>,
+enum End {
+    /// It turns its sockets over itself.
+    Tcp(Box<Driven>),
+    /// A thread does, and wakes it.
+    Libfabric(Libfabric, Receiver<()>),
 }
 
 impl End {
@@ -51,10 +58,6 @@ impl End {
         libfabric: bool,
         secret: Secret,
     ) -> Result<End> {
-        let (wake, woken) = channel();
-        let wake = move || {
-            let _ = wake.send(());
-        };
         let membership = Membership {
             instance: InstanceId([0; 16]),
             secret,
@@ -63,36 +66,67 @@ impl End {
             addresses: places.iter().map(|place| place.address).collect(),
         };
         let timing = Timing::default();
-        let fabric: Box<dyn Fabric> = if libfabric {
-            let names = places.iter().map(|place| place.endpoint.clone());
-            let names: Option<Vec<Vec<u8>>> = names.collect();
-            let names = names.context("an end has no endpoint of libfabric")?;
-            let bound = opened.endpoint.take().context("no endpoint is open")?;
-            Box::new(Libfabric::start(bound, membership, names, timing, wake)?)
-        } else {
+        if !libfabric {
             let listener = opened.listener.take().context("nothing listens")?;
-            Box::new(Tcp::start(listener, membership, timing, wake)?)
+            let driven = Driven::start(listener, membership, timing, Arc::new(NoShelf))?;
+            return Ok(End::Tcp(Box::new(driven)));
+        }
+        let names = places.iter().map(|place| place.endpoint.clone());
+        let names: Option<Vec<Vec<u8>>> = names.collect();
+        let names = names.context("an end has no endpoint of libfabric")?;
+        let bound = opened.endpoint.take().context("no endpoint is open")?;
+        let (wake, woken) = channel();
+        let wake = move || {
+            let _ = wake.send(());
         };
-        Ok(End { fabric, woken })
+        let fabric = Libfabric::start(bound, membership, names, timing, wake)?;
+        Ok(End::Libfabric(fabric, woken))
+    }
+
+    fn fabric(&self) -> &dyn Fabric {
+        match self {
+            End::Tcp(fabric) => fabric.as_ref(),
+            End::Libfabric(fabric, _) => fabric,
+        }
+    }
+
+    /// Sends what is to be sent, and sleeps until something may have happened; false if nothing did
+    /// for so long.
+    fn wait(&self, most: Duration) -> Result<bool> {
+        match self {
+            End::Tcp(fabric) => {
+                let begin = Instant::now();
+                fabric.wait(Some(most));
+                Ok(begin.elapsed() < most)
+            }
+            End::Libfabric(_, woken) => match woken.recv_timeout(most) {
+                Ok(()) => Ok(true),
+                Err(RecvTimeoutError::Timeout) => Ok(false),
+                Err(RecvTimeoutError::Disconnected) => bail!("the fabric has ended"),
+            },
+        }
+    }
+
+    fn event(&self) -> Option<Event> {
+        match self {
+            End::Tcp(fabric) => fabric.next_event(),
+            End::Libfabric(fabric, _) => fabric.poll(),
+        }
     }
 
     fn next(&self) -> Result<Event> {
         loop {
-            if let Some(event) = self.fabric.poll() {
+            if let Some(event) = self.event() {
                 return Ok(event);
             }
-            match self.woken.recv_timeout(PATIENCE) {
-                Ok(()) => {}
-                Err(RecvTimeoutError::Timeout) => bail!("nothing came over the fabric"),
-                Err(RecvTimeoutError::Disconnected) => bail!("the fabric has ended"),
-            }
+            ensure!(self.wait(PATIENCE)?, "nothing came over the fabric");
         }
     }
 
     fn ask(&self) -> Result<()> {
         let body = vec![1; SMALL];
         let bulk = Vec::new();
-        self.fabric.call(Rank(1), Message { body, bulk });
+        self.fabric().call(Rank(1), Message { body, bulk });
         loop {
             if let Event::Done(_, answer) = self.next()? {
                 ensure!(answer?.body.len() == SMALL, "an answer of another length");
@@ -104,7 +138,7 @@ impl End {
     fn answer(&self) -> Result<()> {
         loop {
             if let Event::Request(token, message) = self.next()? {
-                self.fabric.reply(token, message);
+                self.fabric().reply(token, message);
                 return Ok(());
             }
         }
@@ -137,7 +171,7 @@ pub fn calls<'a>(
         };
         if !asks {
             // The last reply is on its way until who asked has it and leaves.
-            let _ = end.woken.recv_timeout(LINGER);
+            let _ = end.wait(LINGER);
         }
         Ok(took)
     }))

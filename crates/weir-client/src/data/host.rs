@@ -34,7 +34,7 @@ pub trait Host {
     fn cells(&self) -> &'static [Cell];
     /// The node's file blocks.
     fn blocks(&self) -> &'static [FileBlock];
-    /// What the namespace says of a file; `ESTALE`: it is gone.
+    /// What the namespace says of a file; `EIO`: it is gone.
     fn file(&self, ino: Ino) -> Result<FileState, Errno>;
     /// The process's log.
     fn log(&self) -> &Log;

@@ -41,7 +41,7 @@ impl Host for Session {
         for _ in 0..PATIENCE {
             match self.names().attr(ino) {
                 Ok(Some(attr)) if !attr.fresh || (attr.ask && !asked) => {
-                    self.call(Lease { ino })?;
+                    self.call(Lease { ino }).map_err(gone)?;
                     asked = true;
                 }
                 Ok(Some(attr)) => {
@@ -51,7 +51,7 @@ impl Host for Session {
                         block: attr.block.checked_sub(1),
                     })
                 }
-                Ok(None) => return Err(Errno::STALE),
+                Ok(None) => return Err(gone(Errno::STALE)),
                 Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
                 Err(ViewError::Unsettled) => self.call(Ping {})?,
             }
@@ -164,5 +164,13 @@ impl Host for Session {
     #[inline]
     fn count(&self, counter: Counter, n: u64) {
         Session::count(self, counter, n);
+    }
+}
+
+/// A file that is open lives: if it does not, its server was started anew without it.
+fn gone(error: Errno) -> Errno {
+    match error {
+        Errno::STALE => Errno::IO,
+        error => error,
     }
 }

@@ -71,7 +71,7 @@ pub struct Stream {
     reservation: Option<Reservation>,
     /// From the piece before the live one to the live one.
     jump: u64,
-    /// `committed` when the stream was attached, and when it was last counted.
+    /// `committed` when the stream was attached.
     counted: u64,
 }
 
@@ -605,6 +605,11 @@ impl Stream {
             host.note(Note::Detach(place.index));
         }
         *self = Stream::default();
+    }
+
+    /// Whether anything was written since it was attached.
+    pub fn wrote(&self) -> bool {
+        self.place.is_some() && self.committed != self.counted
     }
 
     /// The cell, if attached.

@@ -50,7 +50,7 @@ impl Vnode {
     }
 
     /// Writes at an offset; returns how many bytes, fewer only if there was no room
-    /// for the rest. Errors: `ENOSPC`, `EFBIG`, `EIO`, `ESTALE`.
+    /// for the rest. Errors: `ENOSPC`, `EFBIG`, `EIO`.
     #[inline(always)]
     #[allow(clippy::inline_always)] // measured: see process/io.rs
     pub fn write_at<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
@@ -110,7 +110,7 @@ impl Vnode {
     /// first; if that fails, it stays to be published by the server, and the error is told.
     /// EIO: nobody takes what was written last.
     pub fn detach<H: Host>(&self, host: &H) -> Result<(), Errno> {
-        let wrote = |stream: &SigLock<Stream>| stream.lock().is_some_and(|s| s.cell().is_some());
+        let wrote = |stream: &SigLock<Stream>| stream.lock().is_some_and(|s| s.wrote());
         let mut done = Ok(());
         if self.streams.iter().any(wrote) {
             done = if host.is_left_behind() {

@@ -25,10 +25,38 @@ pub struct Credentials {
     pub groups: Vec<u32>,
 }
 
+/// What permission depends on, of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Guard {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl From<&Attr> for Guard {
+    fn from(attr: &Attr) -> Guard {
+        Guard {
+            mode: attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
+        }
+    }
+}
+
+impl Guard {
+    /// Whether it is a directory's.
+    pub fn is_of_dir(&self) -> bool {
+        FileType::of_mode(self.mode) == Some(FileType::Dir)
+    }
+}
+
 impl Credentials {
     /// EACCES if they may not do all of `want`.
-    pub fn check(&self, attr: &Attr, want: u32) -> Result<(), Errno> {
-        if self.may(attr, want) {
+    pub fn check(&self, of: impl Into<Guard>, want: u32) -> Result<(), Errno> {
+        if self.may(of, want) {
             Ok(())
         } else {
             Err(Errno::ACCESS)
@@ -36,18 +64,19 @@ impl Credentials {
     }
 
     /// Whether they may do all of `want` ([`READ`], [`WRITE`], [`EXECUTE`]).
-    pub fn may(&self, attr: &Attr, want: u32) -> bool {
+    pub fn may(&self, of: impl Into<Guard>, want: u32) -> bool {
+        let guard = of.into();
         if self.uid == 0 {
-            let nobody = attr.mode & 0o111 == 0 && attr.file_type() != FileType::Dir;
+            let nobody = guard.mode & 0o111 == 0 && !guard.is_of_dir();
             return want & EXECUTE == 0 || !nobody;
         }
-        let shift = if attr.uid == self.uid {
+        let shift = if guard.uid == self.uid {
             6
-        } else if attr.gid == self.gid || self.groups.contains(&attr.gid) {
+        } else if guard.gid == self.gid || self.groups.contains(&guard.gid) {
             3
         } else {
             0
         };
-        (attr.mode >> shift) & want == want
+        (guard.mode >> shift) & want == want
     }
 }

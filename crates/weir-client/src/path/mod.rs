@@ -7,6 +7,6 @@ pub mod access;
 pub mod prefix;
 pub mod walk;
 
-pub use access::Credentials;
+pub use access::{Credentials, Guard};
 pub use prefix::Prefix;
 pub use walk::{Name, Names, Place, Walk};

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use weir_core::names::{Attr, FileType, NAME_MAX, SYMLINK_MAX};
 use weir_core::types::Ino;
 
-use super::access::{Credentials, EXECUTE};
+use super::access::{Credentials, Guard, EXECUTE};
 use super::prefix::{split, Prefix};
 
 /// The longest path with its NUL, bytes.
@@ -28,8 +28,8 @@ pub trait Names {
     /// The attributes; `None`: it is gone.
     fn attr(&self, ino: Ino) -> Result<Option<Attr>, Errno>;
     /// Kind, mode and owner of a directory, which may cost less; `None`: it is gone.
-    fn passage(&self, dir: Ino) -> Result<Option<Attr>, Errno> {
-        self.attr(dir)
+    fn passage(&self, dir: Ino) -> Result<Option<Guard>, Errno> {
+        Ok(self.attr(dir)?.as_ref().map(Guard::from))
     }
     /// The target of a symbolic link; ENOENT: it is gone.
     fn target(&self, ino: Ino, out: &mut [u8; SYMLINK_MAX]) -> Result<usize, Errno>;
@@ -246,19 +246,16 @@ impl<N: Names> Walk<'_, N> {
     }
 
     fn check_dir(&self, dir: Ino) -> Result<(), Errno> {
-        let attr = self.names.passage(dir)?.ok_or(Errno::NOENT)?;
-        match attr.file_type() {
-            FileType::Dir => Ok(()),
-            _ => Err(Errno::NOTDIR),
-        }
+        let guard = self.names.passage(dir)?.ok_or(Errno::NOENT)?;
+        guard.is_of_dir().then_some(()).ok_or(Errno::NOTDIR)
     }
 
     fn check_search(&self, dir: Ino) -> Result<(), Errno> {
         if self.who.uid == 0 {
             return Ok(());
         }
-        let attr = self.names.passage(dir)?.ok_or(Errno::NOENT)?;
-        self.who.check(&attr, EXECUTE)
+        let guard = self.names.passage(dir)?.ok_or(Errno::NOENT)?;
+        self.who.check(guard, EXECUTE)
     }
 }
 

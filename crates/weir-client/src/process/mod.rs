@@ -11,6 +11,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `start`, `share` | the instance and the session; fork and exec |
+//! | `attached`, `told` | of a library ([`crate::library`]): its own state; what is asked of a path |
 //! | `table`, `fds` | descriptors; close, dup, fcntl |
 //! | `open` | open and creation; `io`: reading and writing; `vector`: of several pieces |
 //! | `place` | from a path to a place; `outside`: what leads out of weir |
@@ -22,12 +23,14 @@
 //! Deviations from POSIX are said where they are made. The most visible: reading does
 //! not change access times (as with the mount option noatime).
 
+mod attached;
 mod attr;
 mod copy;
 mod cwd;
 mod dir;
 mod fds;
 mod io;
+mod kept;
 mod locks;
 mod map;
 mod names;
@@ -40,6 +43,7 @@ mod size;
 mod start;
 mod stat;
 mod table;
+mod told;
 mod vector;
 mod xattr;
 
@@ -53,10 +57,14 @@ use crate::node::Node;
 use crate::path::Credentials;
 use crate::session::Session;
 pub use crate::types::Outcome;
+use kept::KeptDirs;
 use start::Instance;
+pub use start::INSTANCE_VARIABLE;
 use table::{Files, Handle, Queue};
+pub use told::About;
 
-/// The state of this process. There is one, [`process`].
+/// The state of this process. There is one, [`process`]; a library in a program that the
+/// interposer is not in has its own, [`Process::attached`].
 #[derive(Debug)]
 pub struct Process {
     /// How far `start` has come.
@@ -84,27 +92,10 @@ pub struct Process {
     ofd_end: AtomicU32,
     handles: Queue<Handle>,
     files: Files,
+    kept: KeptDirs,
 }
 
-static PROCESS: Process = Process {
-    state: AtomicU32::new(start::UNKNOWN),
-    pid: AtomicU32::new(0),
-    forking: AtomicU32::new(0),
-    unforked: Slot::empty(),
-    lock: SlowLock::new(),
-    instance: Slot::empty(),
-    node: Slot::empty(),
-    session: Slot::empty(),
-    who: Slot::empty(),
-    umask: AtomicU32::new(0o022),
-    cwd: AtomicU64::new(0),
-    cwd_unknown: AtomicBool::new(true),
-    cwd_above: AtomicBool::new(false),
-    ofd_next: AtomicU32::new(0),
-    ofd_end: AtomicU32::new(0),
-    handles: Queue::new(),
-    files: Files::new(),
-};
+static PROCESS: Process = Process::new();
 
 /// Slabs' descriptors are moved above this number where the limit of descriptors
 /// allows (it is seldom less than 1024).
@@ -117,6 +108,30 @@ pub fn process() -> &'static Process {
 }
 
 impl Process {
+    /// Of which nothing was looked at yet.
+    const fn new() -> Process {
+        Process {
+            state: AtomicU32::new(start::UNKNOWN),
+            pid: AtomicU32::new(0),
+            forking: AtomicU32::new(0),
+            unforked: Slot::empty(),
+            lock: SlowLock::new(),
+            instance: Slot::empty(),
+            node: Slot::empty(),
+            session: Slot::empty(),
+            who: Slot::empty(),
+            umask: AtomicU32::new(0o022),
+            cwd: AtomicU64::new(0),
+            cwd_unknown: AtomicBool::new(true),
+            cwd_above: AtomicBool::new(false),
+            ofd_next: AtomicU32::new(0),
+            ofd_end: AtomicU32::new(0),
+            handles: Queue::new(),
+            files: Files::new(),
+            kept: KeptDirs::new(),
+        }
+    }
+
     /// What the descriptor refers to, if it is weir's.
     #[inline]
     fn handle(&self, fd: Fd) -> Option<&'static Handle> {

@@ -110,7 +110,7 @@ impl Process {
                 Spot::Name { parent, name, .. } => {
                     done!(self.check_parent(parent));
                     let op = self.create_op(parent, &name, flags, mode);
-                    let made = done!(done!(self.session()).call(op));
+                    let made = done!(done!(self.session()).call(op).map_err(gone));
                     if made.new {
                         return Some(Ok(Way::Ours(Target::made(&made))));
                     }
@@ -150,9 +150,7 @@ impl Process {
         let op = self.create_op(parent, &name, flags, mode);
         Some(match done!(self.session()).call(op) {
             Ok(made) => Ok((made.new || made.held).then(|| Target::made(&made))),
-            // The directory is gone.
-            Err(Errno::STALE) => Err(Errno::NOENT),
-            Err(error) => Err(error),
+            Err(error) => Err(gone(error)),
         })
     }
 
@@ -170,8 +168,8 @@ impl Process {
 
     /// Whether names may be made and removed in a directory.
     pub(super) fn check_parent(&'static self, parent: Ino) -> Result<(), Errno> {
-        let attr = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
-        self.who().check(&attr, access::WRITE | access::EXECUTE)
+        let guard = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
+        self.who().check(guard, access::WRITE | access::EXECUTE)
     }
 
     fn open_target(&'static self, target: &Target, flags: i32) -> Result<Fd, Errno> {
@@ -212,10 +210,7 @@ impl Process {
                 ino: target.ino,
                 write: writes(flags),
             });
-            return held.map_err(|error| match error {
-                Errno::STALE => Errno::NOENT,
-                error => error,
-            });
+            return held.map_err(gone);
         }
         self.view()?.attr(target.ino)?.ok_or(Errno::NOENT)
     }
@@ -362,6 +357,14 @@ fn writes(flags: i32) -> bool {
 /// Whether a file must not be opened for writing.
 fn is_sealed(attr: &Attr) -> bool {
     matches!(attr.lamination, Lamination::Sealing | Lamination::Done)
+}
+
+/// The directory is gone, or the file.
+fn gone(error: Errno) -> Errno {
+    match error {
+        Errno::STALE => Errno::NOENT,
+        error => error,
+    }
 }
 
 fn exists_or(exclusive: bool, error: Errno) -> Errno {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use rustix::io::Errno;
 use weir_core::names::{Attr, FileType, NamesView, ViewError, ROOT_INDEX, SYMLINK_MAX};
+use weir_core::node::region::Hub;
 use weir_core::placement::home_of_entry;
 use weir_core::proto::{Find, GetAttr, Lease, Passage, PathOf, Ping, Readlink};
 use weir_core::types::{Ino, Rank};
@@ -14,7 +15,7 @@ use super::table::{self, Handle};
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::path::walk::Names;
-use crate::path::{Credentials, Name, Place, Walk};
+use crate::path::{Credentials, Guard, Name, Place, Walk};
 
 /// Something that exists.
 #[derive(Debug)]
@@ -74,6 +75,7 @@ pub(super) use done;
 #[derive(Clone, Copy)]
 pub struct View {
     names: NamesView<'static>,
+    hub: &'static Hub,
     process: &'static Process,
     several: Option<(Rank, u16)>,
 }
@@ -111,6 +113,31 @@ impl View {
     /// Whether an inode's number is of another server.
     fn is_elsewhere(&self, ino: Ino) -> bool {
         self.several.is_some_and(|(rank, _)| ino.rank() != rank)
+    }
+
+    /// What holds as long as this does: see [`super::kept`].
+    fn recalls(&self) -> u64 {
+        self.hub.recalls.load(Ordering::Acquire)
+    }
+
+    /// As [`Names::lookup`], of a name that another server has.
+    fn lookup_elsewhere(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
+        let recalls = self.recalls();
+        if let Some(child) = self.process.kept.entry(recalls, dir, name) {
+            return Ok(Some((child, FileType::Dir)));
+        }
+        let asked = name.to_vec();
+        match self.process.session()?.call(Find { dir, name: asked }) {
+            Ok(told) => {
+                let dirs = told.what.filter(|child| child.kind == FileType::Dir);
+                if let Some(child) = dirs.filter(|_| told.may_keep) {
+                    self.process.kept.keep_entry(recalls, dir, name, child.ino);
+                }
+                Ok(told.what.map(|child| (child.ino, child.kind)))
+            }
+            Err(Errno::STALE | Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The attributes, of an inode of whatever server; `None`: it is gone.
@@ -158,13 +185,7 @@ impl Names for View {
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
         if let Some((rank, servers)) = self.several {
             if home_of_entry(dir, name, servers) != rank {
-                let name = name.to_vec();
-                let found = self.process.session()?.call(Find { dir, name });
-                return match found {
-                    Ok(found) => Ok(found.map(|child| (child.ino, child.kind))),
-                    Err(Errno::STALE | Errno::NOENT) => Ok(None),
-                    Err(error) => Err(error),
-                };
+                return self.lookup_elsewhere(dir, name);
             }
         }
         self.settled(|names| names.lookup(dir, name))
@@ -177,12 +198,23 @@ impl Names for View {
         self.settled(|names| names.attr(ino))
     }
 
-    fn passage(&self, dir: Ino) -> Result<Option<Attr>, Errno> {
+    fn passage(&self, dir: Ino) -> Result<Option<Guard>, Errno> {
         if !self.is_elsewhere(dir) {
-            return self.settled(|names| names.attr(dir));
+            let attr = self.settled(|names| names.attr(dir))?;
+            return Ok(attr.as_ref().map(Guard::from));
+        }
+        let recalls = self.recalls();
+        if let Some(guard) = self.process.kept.guard(recalls, dir) {
+            return Ok(Some(guard));
         }
         match self.process.session()?.call(Passage { ino: dir }) {
-            Ok(attr) => Ok(Some(attr)),
+            Ok(told) => {
+                let guard = Guard::from(&told.what);
+                if told.may_keep {
+                    self.process.kept.keep_guard(recalls, dir, &guard);
+                }
+                Ok(Some(guard))
+            }
             Err(Errno::STALE | Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
         }
@@ -212,6 +244,7 @@ impl Process {
         let node = self.node()?;
         Ok(View {
             names: node.names(),
+            hub: node.hub(),
             process: self,
             several: node.several(),
         })

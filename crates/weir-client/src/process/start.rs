@@ -27,7 +27,7 @@ pub const UNKNOWN: u32 = 0;
 /// There is no instance.
 const ABSENT: u32 = 1;
 /// There is one.
-const READY: u32 = 2;
+pub(super) const READY: u32 = 2;
 
 /// The environment variable that names the instance by its run directory.
 pub const INSTANCE_VARIABLE: &str = "WEIR_INSTANCE";
@@ -173,7 +173,7 @@ impl Process {
         }
     }
 
-    fn look_at_credentials(&self) {
+    pub(super) fn look_at_credentials(&self) {
         let groups = rustix::process::getgroups().unwrap_or_default();
         let who = Credentials {
             uid: rustix::process::geteuid().as_raw(),

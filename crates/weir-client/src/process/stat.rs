@@ -39,7 +39,11 @@ impl Process {
     #[inline]
     pub fn fstat(&'static self, fd: Fd) -> Outcome<Stat> {
         let handle = self.handle(fd)?;
-        Some(self.stat_of(handle.ino()))
+        Some(match self.stat_of(handle.ino()) {
+            // A file that is open lives: its server was started anew without it.
+            Err(Errno::STALE) if handle.file.get().is_some() => Err(Errno::IO),
+            stat => stat,
+        })
     }
 
     /// fstatat(2): stat, lstat and statx, by flags (AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW).

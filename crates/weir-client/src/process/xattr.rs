@@ -114,7 +114,12 @@ impl Process {
         Some(self.set_xattr_of(ino, name, value))
     }
 
-    fn set_xattr_of(&'static self, ino: Ino, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+    pub(super) fn set_xattr_of(
+        &'static self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<(), Errno> {
         let Some(name) = Name::of(name) else {
             return self.refuse("xattr");
         };
@@ -145,7 +150,7 @@ impl Process {
 
     /// Asks for the lamination of a file; EBUSY: it is due, but somebody has it open for
     /// writing.
-    fn laminate(&'static self, ino: Ino) -> Result<(), Errno> {
+    pub(super) fn laminate(&'static self, ino: Ino) -> Result<(), Errno> {
         let cause = Cause::Request;
         let done = self.session()?.call(Laminate { ino, cause })?;
         done.then_some(()).ok_or(Errno::BUSY)

@@ -48,6 +48,7 @@
 mod adopt;
 mod geometry;
 mod index;
+mod layout;
 mod map;
 mod overlay;
 mod plain;
@@ -60,5 +61,6 @@ mod strided;
 mod tests;
 
 pub use index::{ExtentIndex, Inserted};
+pub use layout::{Layout, Tiers};
 pub use query::Known;
 pub use run::{FreedRange, Piece, PieceSource, Run, RunError, Source, MAX_OFFSET};

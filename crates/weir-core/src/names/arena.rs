@@ -42,6 +42,8 @@ struct Page {
 /// The allocator. Blocks are named by their first granule.
 pub(super) struct Arena<'a> {
     words: &'a [AtomicU64],
+    /// How many of them there is memory for.
+    present: usize,
     pages: Vec<Page>,
     /// First page with room, of each class.
     roomy: [u32; CLASSES.len()],
@@ -58,6 +60,7 @@ impl<'a> Arena<'a> {
     pub(super) fn new(words: &'a [AtomicU64]) -> Self {
         let mut arena = Arena {
             words,
+            present: words.len(),
             pages: Vec::new(),
             roomy: [NONE; CLASSES.len()],
             empty: Vec::new(),
@@ -113,6 +116,16 @@ impl<'a> Arena<'a> {
         }
     }
 
+    /// A page of each class, and one that is never used.
+    pub(super) fn least_words() -> u64 {
+        ((CLASSES.len() + 1) * PAGE_WORDS) as u64
+    }
+
+    /// How many words there is memory for.
+    pub(super) fn set_present(&mut self, words: u64) {
+        self.present = usize::try_from(words).unwrap_or(usize::MAX);
+    }
+
     /// Words up to the end of the highest page ever used.
     pub(super) fn high_words(&self) -> u64 {
         (self.pages.len() * PAGE_WORDS) as u64
@@ -130,7 +143,7 @@ impl<'a> Arena<'a> {
         }
         let end = (self.pages.len() + 1) * PAGE_WORDS;
         let number = u32::try_from(self.pages.len()).ok()?;
-        if end > self.words.len() || number >= u32::MAX / PAGE_GRANULES {
+        if end > self.words.len().min(self.present) || number >= u32::MAX / PAGE_GRANULES {
             return None;
         }
         self.pages.push(Page::of(class));
@@ -190,6 +203,20 @@ fn word_of(page: u32, block: u16) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_given_beyond_what_is_present() {
+        let words: Vec<AtomicU64> = (0..8 * PAGE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let mut arena = Arena::new(&words);
+        arena.set_present(2 * PAGE_WORDS as u64);
+        let first = arena.alloc(256).unwrap();
+        while arena.alloc(256).is_some() {}
+        assert_eq!(arena.high_words(), 2 * PAGE_WORDS as u64);
+        arena.free(first);
+        assert_eq!(arena.alloc(256), Some(first), "what was freed is there");
+        arena.set_present(3 * PAGE_WORDS as u64);
+        assert!(arena.alloc(256).is_some());
+    }
     use std::collections::BTreeMap;
 
     fn words(pages: usize) -> Vec<AtomicU64> {

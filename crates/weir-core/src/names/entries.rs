@@ -98,6 +98,9 @@ impl Shard<'_> {
             header, buckets, ..
         } = self.tables;
         let count = header.bucket_count.0.load(Relaxed);
+        if count >= self.buckets_present {
+            return;
+        }
         let Some(new) = buckets.get(count as usize) else {
             return;
         };

@@ -34,6 +34,8 @@ pub(super) struct NewInode {
 /// The allocator of one rank's slots.
 #[derive(Default)]
 pub(super) struct Inodes {
+    /// Slots from here on may not be touched.
+    present: u32,
     /// First slot never used.
     fresh: u32,
     /// First and last of the free slots' queue, and how many there are.
@@ -45,6 +47,7 @@ pub(super) struct Inodes {
 impl Inodes {
     pub(super) fn new() -> Self {
         Inodes {
+            present: u32::MAX,
             fresh: ROOT_INDEX,
             ..Inodes::default()
         }
@@ -109,13 +112,18 @@ impl Inodes {
         self.free += 1;
     }
 
+    /// How many slots there is memory for.
+    pub(super) fn set_present(&mut self, slots: u32) {
+        self.present = slots;
+    }
+
     /// Slots ever used: the high-water mark of the table.
     pub(super) fn high(&self) -> u32 {
         self.fresh - 1
     }
 
     fn take(&mut self, tables: &Tables<'_>) -> Option<u32> {
-        let any_fresh = (self.fresh as usize) < tables.inodes.len();
+        let any_fresh = self.fresh < self.present && (self.fresh as usize) < tables.inodes.len();
         if any_fresh && self.free < QUARANTINE {
             self.fresh += 1;
             return Some(self.fresh - 1);

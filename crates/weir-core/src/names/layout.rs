@@ -32,7 +32,7 @@ pub const STRIPES: usize = 1024;
 
 /// The hash table starts at one bucket a stripe, so that an entry's stripe never changes.
 #[allow(clippy::cast_possible_truncation)] // 1024
-pub(super) const MIN_BUCKETS: u32 = STRIPES as u32;
+pub const MIN_BUCKETS: u32 = STRIPES as u32;
 
 /// Bytes of arena for each inode of the maximum: an entry with a name of 64 bytes.
 const ARENA_BYTES_PER_INODE: u64 = 96;

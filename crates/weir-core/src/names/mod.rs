@@ -69,12 +69,13 @@ pub use attr::{Attr, FileType, SetAttr};
 pub use error::NamesError;
 pub use foreign::DirPart;
 pub use layout::{
-    layout, InodeRecord, Layout, NamesHeader, Section, Tables, TablesError, MAGIC, STRIPES, VERSION,
+    layout, InodeRecord, Layout, NamesHeader, Section, Tables, TablesError, MAGIC, MIN_BUCKETS,
+    STRIPES, VERSION,
 };
 pub use policy::{LaminateOn, Lamination, Policy, Visibility};
 pub use rename::{RenameMode, Renamed};
 pub use restore::RestoreError;
-pub use shard::{Counts, DirEntry, Owner, Shard, Unlinked, FIRST_COOKIE};
+pub use shard::{Counts, DirEntry, Owner, Reach, Shard, Unlinked, FIRST_COOKIE};
 pub use view::{NamesView, ViewError};
 
 /// The longest name, in bytes.

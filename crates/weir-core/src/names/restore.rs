@@ -3,11 +3,12 @@
 //! The numbers of inodes, their order in directories and the lives of free slots are as they
 //! were, so that what others remember of them (peers, scans of directories) still holds.
 
+use super::arena::Arena;
 use super::hash::Key;
 use super::inodes::NewInode;
 use super::policy::{Bits, Lamination, Policy};
-use super::shard::Shard;
-use super::{FileType, NamesError, Tables, ROOT_INDEX};
+use super::shard::{Reach, Shard};
+use super::{FileType, NamesError, Tables, MIN_BUCKETS, ROOT_INDEX};
 use crate::journal::{Entry, InodeImage, State};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,6 +46,27 @@ pub enum RestoreError {
 }
 
 impl<'a> Shard<'a> {
+    /// How much of tables is touched at most by [`Shard::restore`].
+    pub fn reach_of(state: &State) -> Reach {
+        let slots = state.inodes.keys().map(|ino| ino.index());
+        let slots = slots.chain(state.ended.keys().copied()).max().unwrap_or(0);
+        let entries = state.entries.keys().map(|(_, name)| name.len() as u64 + 64);
+        let targets = state
+            .targets
+            .values()
+            .map(|target| target.len() as u64 + 64);
+        let bytes: u64 = entries.chain(targets).sum();
+        Reach {
+            inodes: slots.saturating_add(2),
+            // Blocks are of classes, each with pages of its own, of which a part is not used.
+            arena_words: bytes / 8 * 3 / 2 + Arena::least_words(),
+            buckets: u32::try_from(state.entries.len())
+                .unwrap_or(u32::MAX)
+                .max(MIN_BUCKETS)
+                + 1,
+        }
+    }
+
     /// Takes freshly formatted tables and makes in them what `state` says.
     pub fn restore(tables: Tables<'a>, state: &State) -> Result<Self, RestoreError> {
         let mut shard = Shard::empty(tables);

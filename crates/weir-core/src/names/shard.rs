@@ -78,6 +78,17 @@ pub struct Counts {
     pub private_bytes: u64,
 }
 
+/// A part of the tables, from their beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reach {
+    /// Slots of inodes, with the first one, which is never used.
+    pub inodes: u32,
+    /// Words of the arena of names.
+    pub arena_words: u64,
+    /// Buckets, by which names are found. Where there are no more, chains grow longer.
+    pub buckets: u32,
+}
+
 /// The one writer of a rank's tables. (That there is only one is the caller's promise;
 /// readers are only as right as it is kept.)
 pub struct Shard<'a> {
@@ -90,6 +101,8 @@ pub struct Shard<'a> {
     pub(super) live: [u64; 3],
     /// The slots of directories of other servers that entries here are in.
     pub(super) foreign: HashMap<Ino, u32>,
+    /// Buckets from here on may not be touched.
+    pub(super) buckets_present: u32,
     /// What the journal is to be told, if there is one.
     pub(super) changes: Option<Box<Changes>>,
 }
@@ -122,7 +135,25 @@ impl<'a> Shard<'a> {
             entries: 0,
             live: [0; 3],
             foreign: HashMap::new(),
+            buckets_present: u32::MAX,
             changes: None,
+        }
+    }
+
+    /// How much of the tables there is memory for: nothing is touched beyond. What does not fit
+    /// is [`NamesError::NoSpace`]. At first all of them are taken to be there.
+    pub fn set_present(&mut self, present: Reach) {
+        self.inodes.set_present(present.inodes);
+        self.arena.set_present(present.arena_words);
+        self.buckets_present = present.buckets;
+    }
+
+    /// How much of the tables was used at most.
+    pub fn high(&self) -> Reach {
+        Reach {
+            inodes: self.inodes.high() + 1,
+            arena_words: self.arena.high_words(),
+            buckets: self.tables.header.bucket_count.0.load(Relaxed),
         }
     }
 

@@ -51,7 +51,10 @@ pub struct Hub {
     /// 1: reads are audited.
     pub audit: AtomicU32,
     reserved: AtomicU32,
-    spare: [AtomicU64; 2],
+    /// Changes whenever what clients were told of directories of other servers, to be kept, may no
+    /// longer hold: what they kept before is void.
+    pub recalls: AtomicU64,
+    spare: AtomicU64,
     /// [`SLEEPS_HERE`] or [`SLEEPS_AT_BELL`] while the server sleeps (or is about to); a futex.
     pub server_sleeps: AtomicU32,
     /// The CPU the server ran on last.
@@ -229,7 +232,8 @@ mod tests {
             servers: AtomicU32::default(),
             audit: AtomicU32::default(),
             reserved: AtomicU32::default(),
-            spare: Default::default(),
+            recalls: AtomicU64::default(),
+            spare: AtomicU64::default(),
             server_sleeps: AtomicU32::new(1),
             server_cpu: AtomicU32::default(),
             spare_line: Default::default(),
@@ -243,7 +247,7 @@ mod tests {
     #[test]
     fn format_of_the_heads() {
         use crate::node::format::check_format;
-        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit server_sleeps server_cpu doorbells);
+        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit recalls server_sleeps server_cpu doorbells);
         check_format!(ClientHeader: magic id pid tail records notes counters refused);
     }
 }

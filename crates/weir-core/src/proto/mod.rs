@@ -463,7 +463,7 @@ operations! {
         dir: Ino,
         /// The name.
         name: Vec<u8>,
-    } -> Option<Child>;
+    } -> Kept<Option<Child>>;
 
     /// The attributes of an inode, with what this node's writers wrote.
     get_attr: GetAttr {
@@ -476,7 +476,7 @@ operations! {
     passage: Passage {
         /// The directory, by its number in this node's table or its own.
         ino: Ino,
-    } -> Attr;
+    } -> Kept<Attr>;
 
     /// The target of a symbolic link.
     readlink: Readlink {
@@ -583,6 +583,15 @@ pub struct Child {
     pub ino: Ino,
     /// Its type.
     pub kind: FileType,
+}
+
+/// What may be kept by whoever is told it, until that is recalled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Kept<T> {
+    /// What is told.
+    pub what: T,
+    /// Whether it may be kept. Who is not told so asks again.
+    pub may_keep: bool,
 }
 
 /// What [`Create`] did.
@@ -763,6 +772,9 @@ pub enum Role {
 
 /// The client's number of one that is not taken in: there are as many as there may be.
 pub const NO_CLIENT: ClientId = ClientId(u32::MAX);
+
+/// The same of one for which there is no memory: the file system of the shared regions is full.
+pub const NO_ROOM: ClientId = ClientId(u32::MAX - 1);
 
 /// The server's answer to [`Hello`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

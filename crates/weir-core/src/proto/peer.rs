@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::audit::Unseen;
-use super::{encode, Cause, Child, Entry, FsError, HeldLock, ServerStatus};
+use super::{encode, Cause, Child, Entry, FsError, HeldLock, Kept, ServerStatus};
 use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
 use crate::types::{Ino, Rank};
@@ -73,7 +73,7 @@ peer_operations! {
         dir: Ino,
         /// The name.
         name: Vec<u8>,
-    } -> Kept;
+    } -> Kept<Option<Child>>;
 
     /// An entry is to change that the asked server may have kept.
     drop_entry: DropEntry {
@@ -605,15 +605,6 @@ pub struct Made {
     pub new: bool,
     /// Its attributes, if it is new or held.
     pub attr: Option<Attr>,
-}
-
-/// What [`FindToKeep`] found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Kept {
-    /// What has the name.
-    pub child: Option<Child>,
-    /// Whether it may be kept.
-    pub may_keep: bool,
 }
 
 /// A server's part of a directory.

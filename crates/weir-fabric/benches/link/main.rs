@@ -1,5 +1,5 @@
 //! What the fabric makes of a link, beside what plain blocking TCP makes of it in the same
-//! run: `cargo bench -p weir-fabric --bench link`.
+//! run: `cargo bench -p weir-fabric --bench link`, or one line of it (`-- echo`).
 //!
 //! Each round measures the plain link and then the fabric, so that both meet the same load of
 //! the machine; the table says the medians of both, and the median of the rounds' ratios.
@@ -52,7 +52,27 @@ pub fn timed(act: impl FnOnce()) -> f64 {
 fn main() {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load before: {}", load.trim());
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| word != "--bench")
+        .collect();
+    let skips =
+        |name: &str| !wanted.is_empty() && !wanted.iter().any(|word| name.contains(word.as_str()));
     let pair = ends::Pair::new();
+    if !skips("echo") {
+        echo(&pair);
+    }
+    for streams in [1, 4] {
+        for size in [1_usize << 20, 16 << 20] {
+            let name = format!("read {} MiB, {streams} streams", size >> 20);
+            if !skips(&name) {
+                reads(&pair, &name, (streams, size));
+            }
+        }
+    }
+}
+
+fn echo(pair: &ends::Pair) {
     let mut echo = plain::Echo::new();
     let [a, b, ratio] = pairs(
         || echo.trips(TRIPS) / f64::from(TRIPS) * 1e6,
@@ -62,21 +82,22 @@ fn main() {
         "{:<28} plain {a:8.2} us    fabric {b:8.2} us    ratio {ratio:.2}",
         "echo 64 B"
     );
-    for streams in [1, 4] {
-        for size in [1_usize << 20, 16 << 20] {
-            let gb = |seconds: f64| {
-                #[allow(clippy::cast_precision_loss)] // a rate
-                let bytes = BYTES as f64;
-                bytes / seconds / 1e9
-            };
-            let name = format!("read {} MiB, {streams} streams", size >> 20);
-            for (kind, file, buffer) in [("cache", STEP, STEP), ("memory", ends::FILE, size)] {
-                let [a, b, ratio] = pairs(
-                    || gb(plain::stream(streams, BYTES, file, buffer)),
-                    || gb(pair.read(streams, size, BYTES)),
-                );
-                println!("{name:<24} plain ({kind:<6}) {a:6.2} GB/s  fabric {b:6.2} GB/s  ratio {ratio:.2}");
-            }
-        }
+}
+
+/// Reads of `size` by so many streams.
+fn reads(pair: &ends::Pair, name: &str, (streams, size): (usize, usize)) {
+    let gb = |seconds: f64| {
+        #[allow(clippy::cast_precision_loss)] // a rate
+        let bytes = BYTES as f64;
+        bytes / seconds / 1e9
+    };
+    for (kind, file, buffer) in [("cache", STEP, STEP), ("memory", ends::FILE, size)] {
+        let [a, b, ratio] = pairs(
+            || gb(plain::stream(streams, BYTES, file, buffer)),
+            || gb(pair.read(streams, size, BYTES)),
+        );
+        println!(
+            "{name:<24} plain ({kind:<6}) {a:6.2} GB/s  fabric {b:6.2} GB/s  ratio {ratio:.2}"
+        );
     }
 }

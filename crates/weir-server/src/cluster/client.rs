@@ -156,7 +156,11 @@ impl<P: Platform> Cluster<P> {
         };
         let attached = match from {
             Caller::Client(id) if op.attach && made.new => {
-                Some(self.node(|node| node.attach_client(id, ino))?)
+                match self.node(|node| node.attach_client(id, ino)) {
+                    // The file is made: its first write finds no room.
+                    Err(FsError::NoSpace) => None,
+                    attached => Some(attached?),
+                }
             }
             _ => None,
         };
@@ -231,7 +235,8 @@ impl<P: Platform> Cluster<P> {
                 dir: ino,
                 name: name.clone(),
             };
-            ino = self.find_anywhere(op).await?.ok_or(FsError::NotFound)?.ino;
+            let found = self.find_anywhere(op).await?.what;
+            ino = found.ok_or(FsError::NotFound)?.ino;
         }
         let attr = self.call(ino.rank(), peer::GetAttr { ino }).await?;
         Ok(Entry {

@@ -130,6 +130,7 @@ impl<P: Platform> Cluster<P> {
 
     pub(super) async fn retire(&self, dir: Ino) -> Result<(), FsError> {
         let _alone = self.inner.stands.hold(dir, self.token()).await;
+        self.recall_from_clients();
         self.node(|node| node.disown_dir(dir))
     }
 

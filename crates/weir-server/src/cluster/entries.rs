@@ -10,6 +10,9 @@
 //! - An entry is believed for a term, as a lease is (`session`): a home that cannot recall it
 //!   waits until that is over, and one that is back tells all before it changes any.
 //!
+//! - What a client of this node is told, and keeps for itself (the client's `process/kept.rs`), is
+//!   void before what it was told stops being believed here: [`Cluster::recall_from_clients`].
+//!
 //! Left out: what files and links have as names, which change too often; and that names are
 //! free.
 
@@ -17,8 +20,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use futures_util::future::join_all;
 use weir_core::names::{Attr, FileType};
-use weir_core::proto::peer::{self, Kept};
-use weir_core::proto::{self, Child, FsError};
+use weir_core::proto::peer;
+use weir_core::proto::{self, Child, FsError, Kept};
 use weir_core::types::{Ino, Rank};
 
 use super::Cluster;
@@ -43,18 +46,24 @@ pub struct Entries {
 
 impl<P: Platform> Cluster<P> {
     /// What a name names, of whatever server.
-    pub(super) async fn find_anywhere(&self, op: proto::Find) -> Result<Option<Child>, FsError> {
+    pub(super) async fn find_anywhere(
+        &self,
+        op: proto::Find,
+    ) -> Result<Kept<Option<Child>>, FsError> {
         let (dir, name) = (self.global(op.dir), op.name);
         let home = self.home_of(dir, &name);
         if home == self.rank() {
-            return self.call(home, peer::Find { dir, name }).await;
+            let what = self.call(home, peer::Find { dir, name }).await?;
+            let may_keep = false;
+            return Ok(Kept { what, may_keep });
         }
         let key = (dir, name.clone());
         let recalls = {
             let entries = self.inner.entries.borrow();
             if let Some(child) = entries.known.get(&key) {
                 self.use_lease(home);
-                return Ok(Some(*child));
+                let (what, may_keep) = (Some(*child), true);
+                return Ok(Kept { what, may_keep });
             }
             entries.recalls
         };
@@ -63,15 +72,14 @@ impl<P: Platform> Cluster<P> {
         let (mut found, session) = asked.await?;
         found.may_keep &= self.is_session(home, session) && self.believe_lease(home, asked_ns);
         let mut entries = self.inner.entries.borrow_mut();
-        if let Some(child) = found.child.filter(|_| found.may_keep) {
-            if entries.recalls == recalls {
-                if entries.known.len() >= KNOWN_MOST {
-                    entries.known.clear();
-                }
-                entries.known.insert(key, child);
+        found.may_keep &= entries.recalls == recalls;
+        if let Some(child) = found.what.filter(|_| found.may_keep) {
+            if entries.known.len() >= KNOWN_MOST {
+                entries.known.clear();
             }
+            entries.known.insert(key, child);
         }
-        Ok(found.child)
+        Ok(found)
     }
 
     /// At the entry's home.
@@ -79,18 +87,18 @@ impl<P: Platform> Cluster<P> {
         &self,
         from: Rank,
         op: peer::FindToKeep,
-    ) -> Result<Kept, FsError> {
+    ) -> Result<Kept<Option<Child>>, FsError> {
         let (dir, name) = (op.dir, op.name);
         let key = (dir, name.clone());
-        let child = self.find(peer::Find { dir, name }).await?;
+        let what = self.find(peer::Find { dir, name }).await?;
         let mut entries = self.inner.entries.borrow_mut();
-        let is_dir = child.is_some_and(|child| child.kind == FileType::Dir);
+        let is_dir = what.is_some_and(|child| child.kind == FileType::Dir);
         let room = entries.kept.len() < NOTED_MOST || entries.kept.contains_key(&key);
         let may_keep = is_dir && room && from != self.rank();
         if may_keep {
             entries.kept.entry(key).or_default().insert(from);
         }
-        Ok(Kept { child, may_keep })
+        Ok(Kept { what, may_keep })
     }
 
     /// Makes others drop an entry of this server, which the caller has locked, before it changes.
@@ -103,7 +111,8 @@ impl<P: Platform> Cluster<P> {
         let asked = ranks.into_iter().map(|rank| {
             let (dir, name) = key.clone();
             async move {
-                let dropped = self.call(rank, peer::DropEntry { dir, name }).await;
+                let told = self.call(rank, peer::DropEntry { dir, name });
+                let dropped = self.in_time_to_tell(told).await;
                 if dropped == Err(FsError::Unreachable) {
                     self.outwait(rank).await;
                 }
@@ -116,6 +125,12 @@ impl<P: Platform> Cluster<P> {
         let mut entries = self.inner.entries.borrow_mut();
         entries.recalls += 1;
         entries.known.remove(key);
+        self.recall_from_clients();
+    }
+
+    /// What this node's clients keep of directories does not hold any more.
+    pub(super) fn recall_from_clients(&self) {
+        self.node(|node| node.recall_from_clients());
     }
 
     /// What a server told is not believed any more: its session has ended, or its term.
@@ -125,6 +140,7 @@ impl<P: Platform> Cluster<P> {
         entries
             .known
             .retain(|(dir, name), _| self.home_of(*dir, name) != of);
+        self.recall_from_clients();
     }
 
     /// A server that begins a session keeps nothing.
@@ -138,14 +154,17 @@ impl<P: Platform> Cluster<P> {
 
     /// Kind, mode and owner of a directory of whatever server: of one that has entries here it
     /// is known, since its home tells when they change.
-    pub(super) async fn passage_here(&self, ino: Ino) -> Result<Attr, FsError> {
+    pub(super) async fn passage_here(&self, ino: Ino) -> Result<Kept<Attr>, FsError> {
         let dir = self.global(ino);
+        let told = |what, may_keep| Kept { what, may_keep };
         if dir.rank() == self.rank() {
-            return self.node(|node| node.attr_of(dir));
+            let attr = self.node(|node| node.attr_of(dir))?;
+            return Ok(told(attr, false));
         }
         if let Some(attr) = self.node(|node| node.passage(dir)) {
-            return Ok(attr);
+            return Ok(told(attr, true));
         }
-        self.call(dir.rank(), peer::Passage { dir }).await
+        let attr = self.call(dir.rank(), peer::Passage { dir }).await?;
+        Ok(told(attr, false))
     }
 }

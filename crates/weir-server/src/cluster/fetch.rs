@@ -29,8 +29,11 @@ use weir_fabric::bulk::{self, NotRead};
 use super::kept::Kept;
 use super::pool::Pool;
 use super::Cluster;
-use crate::node::{ClientMemory, Platform};
+use crate::node::{ClientMemory, Platform, Table};
 
+/// For so many bytes of the pool there is memory from the beginning, so that reads go on where
+/// others fill the file system.
+pub(super) const POOL_FIRST: usize = 2 << 20;
 /// Of the pool, this share at most is kept: a half.
 const KEPT_SHARE: u64 = 2;
 
@@ -117,10 +120,12 @@ pub struct Fetches<M> {
 }
 
 impl<M> Fetches<M> {
-    /// A pool of so many bytes, none of them lent.
-    pub fn new(pool_bytes: usize) -> Fetches<M> {
+    /// A pool of so many bytes, none of them lent; for so many of them there is memory.
+    pub fn new(pool_bytes: usize, present: usize) -> Fetches<M> {
+        let mut pool = Pool::new(pool_bytes);
+        pool.allow(present);
         Fetches {
-            pool: Pool::new(pool_bytes),
+            pool,
             kept: Kept::default(),
             lent: HashMap::new(),
             next_serial: 0,
@@ -220,7 +225,12 @@ impl<P: Platform> Cluster<P> {
         read: &Read,
     ) -> Result<Option<Way>, FsError> {
         let Some((slot, at)) = self.find_room(id, client, read) else {
-            return Ok(None);
+            let fits = self.inner.fetches.borrow().pool.may_fit(read.bytes);
+            return if fits {
+                Ok(None)
+            } else {
+                Err(FsError::NoSpace)
+            };
         };
         let mut fetches = self.inner.fetches.borrow_mut();
         let fetches = &mut *fetches;
@@ -331,11 +341,23 @@ impl<P: Platform> Cluster<P> {
             slot = free_slot(own, client);
         }
         let slot = slot?;
-        let at = take(pool, kept, read.bytes).or_else(|| {
-            self.make_room(pool, kept, lent, !read.ahead);
-            take(pool, kept, read.bytes)
-        });
+        let at = pool.take(read.bytes);
+        let at = at
+            .or_else(|| self.take_grown(pool, read.bytes))
+            .or_else(|| {
+                take(pool, kept, read.bytes).or_else(|| {
+                    self.make_room(pool, kept, lent, !read.ahead);
+                    take(pool, kept, read.bytes)
+                })
+            });
         at.map(|at| (slot, at))
+    }
+
+    /// A place in memory that the pool had not used before, if there is such.
+    fn take_grown(&self, pool: &mut Pool, bytes: u32) -> Option<u32> {
+        let wanted = pool.wants(bytes)?;
+        pool.allow(self.node(|node| node.platform().present(Table::Pool, wanted)));
+        pool.take(bytes)
     }
 
     /// Takes back what nobody uses any more, and if need be what lies ahead.

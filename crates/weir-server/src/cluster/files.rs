@@ -4,7 +4,7 @@
 //! held. A node that reads one has a *lease*: its stand-in shows the home's numbers and
 //! it may keep where the bytes are, until the home recalls that.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use futures_channel::oneshot;
 use futures_util::future::{join_all, Shared};
@@ -272,8 +272,10 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.set(&set))?;
         let own = set.ino.rank() == self.rank();
         let attr = self.node(|node| node.attr_of(set.ino))?;
-        if own && attr.file_type() == FileType::Dir {
-            self.tell_dir(&attr, set.mtime_ns).await;
+        match attr.file_type() {
+            FileType::Dir if own => self.tell_dir(&attr, set.mtime_ns).await,
+            FileType::Dir => self.recall_from_clients(),
+            _ => {}
         }
         if own && attr.file_type() == FileType::File {
             self.recall_leases(set.ino, None).await;
@@ -353,21 +355,19 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// This node no longer writes files of this server that nobody here has open.
-    pub(super) fn end_own_writers(&self) {
-        let own: Vec<Ino> = {
-            let files = self.inner.files.borrow();
-            let all = files.writers.iter();
-            all.filter(|(_, by)| by.contains(&self.rank()))
-                .map(|(ino, _)| *ino)
-                .collect()
-        };
-        if own.is_empty() {
-            return;
-        }
-        let open = self.node(|node| node.open_files());
-        for ino in own.into_iter().filter(|ino| !open.contains(ino)) {
-            self.end_writer(ino, self.rank());
+    /// The files of this server that this node may write.
+    pub(super) fn own_written(&self) -> Vec<Ino> {
+        let files = self.inner.files.borrow();
+        let all = files.writers.iter();
+        all.filter(|(_, by)| by.contains(&self.rank()))
+            .map(|(ino, _)| *ino)
+            .collect()
+    }
+
+    /// This node no longer writes those of these files of this server that nobody here has open.
+    pub(super) fn end_own_writers(&self, written: &[Ino], open: &HashSet<Ino>) {
+        for ino in written.iter().filter(|ino| !open.contains(ino)) {
+            self.end_writer(*ino, self.rank());
         }
     }
 
@@ -431,6 +431,7 @@ impl<P: Platform> Cluster<P> {
     fn note_missed(&self, ino: Ino, size: u64, holders: &[Rank], lost: &[Rank]) {
         let mut files = self.inner.files.borrow_mut();
         for rank in lost {
+            self.refuse(*rank);
             let missed = files.missed.entry(*rank).or_default();
             missed.entry(ino).or_insert(None);
         }
@@ -601,11 +602,11 @@ impl<P: Platform> Cluster<P> {
 
     /// Sets the size of a file of this server, everywhere.
     pub(super) async fn truncate_at_home(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let _alone = self.inner.publishing.hold(ino, self.token()).await;
+        let _alone = self.hold_in_time(&self.inner.publishing, ino).await?;
         let old = {
             // What is on its way to the slices gets there before it is erased, and may make
             // the file longer.
-            let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
+            let _sent = self.hold_in_time(&self.inner.publishing_here, ino).await?;
             let old = self.published_size(ino);
             self.set_published_size(ino, size)?;
             old

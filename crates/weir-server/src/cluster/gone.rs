@@ -77,59 +77,82 @@ impl<P: Platform> Cluster<P> {
         Asking { leaving, ino }
     }
 
-    /// Lets go of stand-ins that nobody here uses any more.
+    /// Lets go of stand-ins that nobody here uses any more. The descriptions are looked through
+    /// once, however many those are.
     pub(super) fn let_go(&self) {
-        self.end_own_writers();
-        for ino in self.old_stand_ins() {
-            let this = self.clone();
-            self.spawn(async move { this.let_go_of(ino).await });
+        let (written, old) = (self.own_written(), self.old_stand_ins());
+        if written.is_empty() && old.is_empty() {
+            return;
+        }
+        let open = self.node(|node| node.open_files());
+        self.end_own_writers(&written, &open);
+        for (ino, local) in old {
+            if !open.contains(&local) {
+                self.let_go_of_unopened(ino);
+            }
         }
     }
 
-    /// Those that were not used for a while, or whose files have no name, and which are not open.
-    fn old_stand_ins(&self) -> Vec<Ino> {
+    /// Those that were not used for a while, or whose files have no name: numbers there and here.
+    fn old_stand_ins(&self) -> Vec<(Ino, Ino)> {
         let now_ns = self.now_ns();
-        let old: Vec<(Ino, Ino)> = {
-            let files = self.inner.files.borrow();
-            let all = files.stand_ins.iter();
-            all.filter(|(_, known)| known.unnamed || now_ns - known.used_ns > LINGER_NS)
-                .map(|(ino, known)| (*ino, known.local))
-                .collect()
-        };
-        if old.is_empty() {
-            return Vec::new();
+        let files = self.inner.files.borrow();
+        let all = files.stand_ins.iter();
+        all.filter(|(_, known)| known.unnamed || now_ns - known.used_ns > LINGER_NS)
+            .map(|(ino, known)| (*ino, known.local))
+            .collect()
+    }
+
+    /// Lets go of a foreign file that nobody here has open, if all of it is published and nothing
+    /// else is being done with it: then another time.
+    fn let_go_of_unopened(&self, ino: Ino) {
+        let leaving = &self.inner.leaving;
+        let busy = leaving.told.is_held(&ino) || leaving.asking.borrow().contains_key(&ino);
+        if busy || !self.end_stand_in(ino) {
+            return;
         }
-        let open = self.node(|node| node.open_files());
-        let unused = old.into_iter().filter(|(_, local)| !open.contains(local));
-        unused.map(|(ino, _)| ino).collect()
+        let token = self.token();
+        // Before anybody else runs: who asks to hold it waits until its home has been told.
+        leaving.told.take(ino, token);
+        let this = self.clone();
+        self.spawn(async move {
+            let _told = this.inner.leaving.told.hold(ino, token).await;
+            this.tell_left(ino).await;
+        });
     }
 
     /// Lets go of a foreign file, if nobody here has it open and all of it is published.
     async fn let_go_of(&self, ino: Ino) {
         let _told = self.inner.leaving.told.hold(ino, self.token()).await;
         let asked_for = self.inner.leaving.asking.borrow().contains_key(&ino);
-        if asked_for || !self.end_stand_in(ino) {
+        let is_open = |local| self.node(|node| node.is_open(local));
+        if asked_for || self.local(ino).is_some_and(is_open) || !self.end_stand_in(ino) {
             return;
         }
-        let times = &self.inner.leaving.times;
-        times.set((times.get().0 + 1, times.get().1));
+        self.tell_left(ino).await;
+    }
+
+    /// Tells the home of a file that this node has let go of it.
+    async fn tell_left(&self, ino: Ino) {
         // If its home is gone, so is the hold.
         let _ = self.call(ino.rank(), peer::Release { ino }).await;
+        let times = &self.inner.leaving.times;
         times.set((times.get().0, times.get().1 + 1));
     }
 
+    /// Ends the stand-in of a file that nobody here has open. If so, its home is to be told.
     fn end_stand_in(&self, ino: Ino) -> bool {
         let Some(local) = self.local(ino) else {
             return false;
         };
-        if self.is_in_flight(ino)
-            || self.node(|node| node.open_files().contains(&local) || !node.let_go(local))
-        {
+        if self.is_in_flight(ino) || self.node(|node| !node.let_go(local)) {
             return false;
         }
         self.inner.files.borrow_mut().stand_ins.remove(&ino);
         self.inner.shared_appends.borrow_mut().remove(&ino);
         self.forget_map(ino);
+        let times = &self.inner.leaving.times;
+        times.set((times.get().0 + 1, times.get().1));
         true
     }
 
@@ -140,7 +163,7 @@ impl<P: Platform> Cluster<P> {
         };
         self.unname_here(ino);
         self.node(|node| node.take_in(local));
-        if self.node(|node| node.open_files().contains(&local)) {
+        if self.node(|node| node.is_open(local)) {
             return;
         }
         // Others may have it open, and read what was written here.

@@ -8,13 +8,13 @@ use weir_core::names::{Attr, FileType};
 use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Begin, Bury, Cut, DeadOwners, DropEntry, DropLocks, Enrol,
-    Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Handler, Hold, Kept,
+    Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Handler, Hold,
     Laminate, Laminated, Lease, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange, Made,
     Make, Mark, Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall, Relay,
     Release, Relink, Renew, Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends, Status,
     Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
 };
-use weir_core::proto::{Child, Entry, FsError, HeldLock, Readdir, ServerStatus};
+use weir_core::proto::{Child, Entry, FsError, HeldLock, Kept, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
 
 use super::keyed::Token;
@@ -53,7 +53,11 @@ impl<P: Platform> Handler for Asked<'_, P> {
         self.counted("find").find(op).await
     }
 
-    async fn find_to_keep(&self, from: Rank, op: FindToKeep) -> Result<Kept, FsError> {
+    async fn find_to_keep(
+        &self,
+        from: Rank,
+        op: FindToKeep,
+    ) -> Result<Kept<Option<Child>>, FsError> {
         self.counted("find").find_to_keep(from, op).await
     }
 

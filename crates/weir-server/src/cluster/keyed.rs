@@ -31,6 +31,16 @@ struct Held {
     waiting: VecDeque<(Token, oneshot::Sender<()>)>,
 }
 
+impl Held {
+    fn by(token: Token) -> Held {
+        Held {
+            by: token,
+            stuck: false,
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
 impl<K> Default for Keyed<K> {
     fn default() -> Self {
         Keyed {
@@ -91,13 +101,7 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
             let mut held = self.held.borrow_mut();
             match held.get_mut(&key) {
                 None => {
-                    let waiting = VecDeque::new();
-                    let lock = Held {
-                        by: token,
-                        stuck: false,
-                        waiting,
-                    };
-                    held.insert(key, lock);
+                    held.insert(key, Held::by(token));
                     return true;
                 }
                 Some(held) if held.by == token => return true,
@@ -110,6 +114,17 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
             }
         };
         turn.await.is_ok()
+    }
+
+    /// Takes a lock that nobody has, without waiting, for who asks for it with the same token
+    /// before long. False: somebody has it.
+    pub fn take(&self, key: K, token: Token) -> bool {
+        let mut held = self.held.borrow_mut();
+        let free = !held.contains_key(&key);
+        if free {
+            held.insert(key, Held::by(token));
+        }
+        free
     }
 
     /// Waits until nobody has the lock.

@@ -25,6 +25,7 @@
 //! | `share`, `audit` | visibility and lamination; who reads too early |
 //! | `tell` | telling many servers the same, down a tree |
 //! | `locks` | locks of files, at their homes |
+//! | `deadline` | one deadline for one operation |
 //! | `session` | what one server may believe of another, and for how long |
 //! | `recover` | what is written down of this, and coming back |
 //! | `handler`, `client` | what peers and what clients ask |
@@ -32,6 +33,7 @@
 mod append;
 mod audit;
 mod client;
+mod deadline;
 mod dirs;
 mod entries;
 mod fetch;
@@ -55,6 +57,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use weir_core::names::Owner;
@@ -65,7 +68,7 @@ use weir_core::proto::{Caller, FsError};
 use weir_core::types::{Ino, Rank};
 use weir_fabric::bulk::Landing;
 
-use crate::node::{Node, Platform};
+use crate::node::{Node, Platform, Table};
 use keyed::{Keyed, Token};
 pub use session::enclose;
 
@@ -107,6 +110,11 @@ pub trait Net {
         landing: Box<dyn Landing>,
     ) -> Option<Box<dyn Landing>> {
         Some(landing)
+    }
+
+    /// How long [`Net::call`] waits at most.
+    fn deadline(&self) -> Duration {
+        Duration::from_secs(30)
     }
 
     /// What was refused on this way: kind and count, of what there was.
@@ -155,6 +163,8 @@ struct Inner<P: Platform + 'static> {
     /// The permit for moving directories (rank 0).
     moves: Keyed<()>,
     sessions: RefCell<session::Sessions>,
+    /// By when the operation is to end whose task runs now, ns since 1970.
+    deadline: Cell<Option<i64>>,
     /// How often what is known of any file was recalled here.
     recalled: Cell<u64>,
     /// Moves of directories that others lead and that have come half the way here.
@@ -204,7 +214,14 @@ impl<P: Platform> Cluster<P> {
         spawn: impl Fn(LocalBoxFuture<'static, ()>) + 'static,
     ) -> Cluster<P> {
         node.borrow_mut().join(ROOT);
-        let pool_bytes = node.borrow().platform().pool_bytes();
+        let (pool_bytes, present) = {
+            let node = node.borrow();
+            let platform = node.platform();
+            (
+                platform.pool_bytes(),
+                platform.present(Table::Pool, fetch::POOL_FIRST),
+            )
+        };
         Cluster {
             inner: Rc::new(Inner {
                 rank,
@@ -221,6 +238,7 @@ impl<P: Platform> Cluster<P> {
                 stands: Keyed::default(),
                 moves: Keyed::default(),
                 sessions: RefCell::default(),
+                deadline: Cell::default(),
                 recalled: Cell::new(0),
                 moving: RefCell::default(),
                 beginning: Keyed::default(),
@@ -233,7 +251,7 @@ impl<P: Platform> Cluster<P> {
                 files: RefCell::default(),
                 shards: RefCell::default(),
                 maps: RefCell::default(),
-                fetches: RefCell::new(fetch::Fetches::new(pool_bytes)),
+                fetches: RefCell::new(fetch::Fetches::new(pool_bytes, present)),
                 locks: RefCell::default(),
                 paths: RefCell::default(),
                 findings: RefCell::default(),
@@ -253,7 +271,10 @@ impl<P: Platform> Cluster<P> {
             bulk: Rc::clone(&bulk),
         };
         let body = match self.admitted(from, request) {
-            Ok(request) => peer::dispatch(&handler, from, request).await,
+            Ok((request, deadline_ns)) => {
+                let done = peer::dispatch(&handler, from, request);
+                self.by(deadline_ns, done).await
+            }
             Err(error) => peer::refusal(error),
         };
         self.commit();
@@ -279,7 +300,8 @@ impl<P: Platform> Cluster<P> {
 
     /// Does what a client or a tool of this node asks; the encoded reply.
     pub async fn serve(&self, from: Caller, request: &[u8]) -> Vec<u8> {
-        let reply = self.serve_client(from, request).await;
+        let done = self.serve_client(from, request);
+        let reply = self.by(self.next_deadline(), done).await;
         self.commit();
         reply
     }
@@ -300,7 +322,8 @@ impl<P: Platform> Cluster<P> {
             }
             let this = self.clone();
             self.spawn(async move {
-                if let Err(error) = this.flush(ino).await {
+                let flushed = this.flush(ino);
+                if let Err(error) = this.by(this.next_deadline(), flushed).await {
                     tracing::error!(?ino, %error, "what was written cannot be published");
                 }
             });

@@ -4,28 +4,51 @@
 /// What is given at least, in bytes.
 const UNIT: usize = 64 << 10;
 
+/// The pool grows by so much, in bytes.
+const STEP: usize = 8 << 20;
+
 /// The pool's units.
 #[derive(Debug)]
 pub struct Pool {
     /// True: taken.
     units: Vec<bool>,
+    /// How many of them there is memory for.
+    present: usize,
     used: usize,
 }
 
 impl Pool {
-    /// A pool of so many bytes, all free.
+    /// A pool of so many bytes, all free, and none of them to be used before [`Pool::allow`].
     pub fn new(bytes: usize) -> Pool {
         Pool {
             units: vec![false; bytes / UNIT],
+            present: 0,
             used: 0,
         }
+    }
+
+    /// There is memory for so many bytes.
+    pub fn allow(&mut self, bytes: usize) {
+        self.present = (bytes / UNIT).clamp(self.present, self.units.len());
+    }
+
+    /// For how many bytes there should be memory, to take so many more; `None`: there is for all.
+    pub fn wants(&self, bytes: u32) -> Option<usize> {
+        let more = units(bytes).max(STEP / UNIT);
+        let wanted = (self.present + more).min(self.units.len());
+        (wanted > self.present).then_some(wanted * UNIT)
+    }
+
+    /// Whether so many bytes may have a place some time.
+    pub fn may_fit(&self, bytes: u32) -> bool {
+        units(bytes) <= self.present
     }
 
     /// Takes a place for so many bytes, at least one; where it begins.
     pub fn take(&mut self, bytes: u32) -> Option<u32> {
         let count = units(bytes);
         let mut free = 0;
-        let last = self.units.iter().position(|taken| {
+        let last = self.units[..self.present].iter().position(|taken| {
             free = if *taken { 0 } else { free + 1 };
             free == count
         })?;
@@ -75,6 +98,9 @@ mod tests {
             steps in proptest::collection::vec((any::<bool>(), 1..600_000_u32, any::<prop::sample::Index>()), 1..300)
         ) {
             let mut pool = Pool::new(2 << 20);
+            prop_assert_eq!(pool.take(1), None);
+            prop_assert_eq!(pool.wants(1), Some(2 << 20));
+            pool.allow(usize::MAX);
             let mut taken: Vec<(u32, u32)> = Vec::new();
             for (take, bytes, which) in steps {
                 if take {

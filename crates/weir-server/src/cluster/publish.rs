@@ -171,7 +171,7 @@ impl<P: Platform> Cluster<P> {
         if !self.may_publish(ino, local)? {
             return Ok(());
         }
-        let _alone = self.inner.publishing_here.hold(ino, self.token()).await;
+        let _alone = self.hold_in_time(&self.inner.publishing_here, ino).await?;
         let pending = self.node(|node| node.take_pending(local))?;
         let batches = {
             let mut shards = self.inner.shards.borrow_mut();

@@ -300,7 +300,15 @@ impl<P: Platform> Cluster<P> {
         {
             return Err(FsError::IsADirectory);
         }
-        self.add_link(ino, peer::Relink { ino, add: true }).await?;
+        match self.add_link(ino, peer::Relink { ino, add: true }).await {
+            // The name is locked, so it should have a file.
+            Err(FsError::Stale) => {
+                let name = String::from_utf8_lossy(&what.from.name);
+                tracing::error!(?ino, %name, "a name whose file is lost");
+                return Err(FsError::Io);
+            }
+            added => added?,
+        };
         let put = self.assign(what, what.to, (what.target, Some(what.source)));
         if let Err(error) = put.await {
             self.owe(ino.rank(), peer::Relink { ino, add: false }).await;

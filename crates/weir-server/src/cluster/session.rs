@@ -1,10 +1,11 @@
 //! Sessions with the other servers: what one knows of another ends when either gives the other
 //! up, and both find that out before they rely on it again.
 //!
-//! A server that asks another numbers its session with it and says the number with each call:
+//! A server that asks another numbers its session with it and says the number with each call, and
+//! how much time its operation has left (`deadline`):
 //!
 //! ```text
-//! | session number, u64 little-endian; its top bit: this begins it | the encoded request |
+//! | session number, u64 little-endian; its top bit: this begins it | ms left, u32 | the request |
 //! ```
 //!
 //! A session ends for who asks when a call is lost or the fabric gives the other up, and for who
@@ -35,8 +36,6 @@ use crate::node::Platform;
 pub(super) const TERM_NS: i64 = 2_000_000_000;
 /// The server looks at its leases at least so often while it believes any, ns.
 const LOOK_NS: i64 = 500_000_000;
-/// What is asked surely is not waited for longer than this, ns.
-const PATIENCE_NS: i64 = 30_000_000_000;
 /// Of a session number: it begins here.
 const BEGINS: u64 = 1 << 63;
 
@@ -147,18 +146,27 @@ impl Outcome {
     }
 }
 
-/// A request with the number of its session; that of the first one is 0.
-pub fn enclose(number: u64, request: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(8 + request.len());
+/// A request with the number of its session, that of the first one being 0, and the time that is
+/// left for it.
+pub fn enclose(number: u64, left_ms: u32, request: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(12 + request.len());
     out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&left_ms.to_le_bytes());
     out.extend_from_slice(request);
     out
 }
 
 impl<P: Platform> Cluster<P> {
-    /// The request in what came from another server, unless its session is not served.
-    pub(super) fn admitted<'a>(&self, from: Rank, bytes: &'a [u8]) -> Result<&'a [u8], FsError> {
-        let (number, request) = bytes.split_first_chunk().ok_or(FsError::Malformed)?;
+    /// The request in what came from another server and by when it is to be done, unless its
+    /// session is not served.
+    pub(super) fn admitted<'a>(
+        &self,
+        from: Rank,
+        bytes: &'a [u8],
+    ) -> Result<(&'a [u8], i64), FsError> {
+        let (number, rest) = bytes.split_first_chunk().ok_or(FsError::Malformed)?;
+        let (left_ms, request) = rest.split_first_chunk().ok_or(FsError::Malformed)?;
+        let left_ms = u32::from_le_bytes(*left_ms);
         let number = u64::from_le_bytes(*number);
         let now_ns = self.now_ns();
         let mut sessions = self.inner.sessions.borrow_mut();
@@ -179,7 +187,8 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::NewSession);
         }
         session.asked_ns = now_ns;
-        Ok(request)
+        drop(sessions);
+        Ok((request, self.deadline_in(left_ms)))
     }
 
     /// Whether a server was given up and has begun no session since.
@@ -192,8 +201,15 @@ impl<P: Platform> Cluster<P> {
         self.inner.sessions.borrow_mut().of(rank).asked_ns + TERM_NS
     }
 
-    /// Waits until a server that cannot be told has stopped believing its leases.
+    /// A server was not told what it must hear: nothing that it asks is done before it begins
+    /// anew, and so believes nothing of before.
+    pub(super) fn refuse(&self, rank: Rank) {
+        self.inner.sessions.borrow_mut().of(rank).refused = true;
+    }
+
+    /// Waits until a server that could not be told has stopped believing its leases.
     pub(super) async fn outwait(&self, rank: Rank) {
+        self.refuse(rank);
         let served = self.told(rank, |session| &mut session.on_served);
         let over = self.until(self.believed_until(rank));
         select(served, Box::pin(over)).await;
@@ -236,7 +252,23 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Begins a session anew if it has ended.
+    /// The number of a session that goes on.
+    fn session_now(&self, with: Rank) -> Option<u64> {
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(with);
+        (!session.ended).then_some(session.number)
+    }
+
+    /// The same, of one that is begun for it if there is time.
+    async fn session_in_time(&self, with: Rank) -> Result<u64, FsError> {
+        match self.session_now(with) {
+            Some(number) => Ok(number),
+            None => self.in_time(self.begin_session(with)).await,
+        }
+    }
+
+    /// Begins a session anew if it has ended. For all who wait for it, so it has the time of a
+    /// call of its own.
     pub(super) async fn begin_session(&self, with: Rank) -> Result<u64, FsError> {
         let current = |cluster: &Self| {
             let mut sessions = cluster.inner.sessions.borrow_mut();
@@ -268,7 +300,7 @@ impl<P: Platform> Cluster<P> {
         let asked = self
             .inner
             .net
-            .call(with, enclose(number | BEGINS, &request));
+            .call(with, enclose(number | BEGINS, u32::MAX, &request));
         let answer = asked.await.map_err(|_| FsError::Unreachable);
         let cuts = answer.and_then(|answer| peer::reply::<peer::Begin>(&answer.body));
         if let Ok(cuts) = &cuts {
@@ -314,7 +346,7 @@ impl<P: Platform> Cluster<P> {
     /// session's number.
     pub(super) async fn ask(&self, to: Rank, request: Vec<u8>) -> Result<(Answer, u64), FsError> {
         loop {
-            let number = self.begin_session(to).await?;
+            let number = self.session_in_time(to).await?;
             if let Some(answer) = self.ask_within((to, number), &request, false).await? {
                 return Ok((answer, number));
             }
@@ -330,11 +362,21 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<Option<Answer>, FsError> {
         self.commit();
         let sent_ns = self.now_ns();
-        let enclosed = enclose(number, request);
+        let left_ns = self.time_left();
+        if left_ns <= 0 && !surely {
+            return Err(FsError::Unreachable);
+        }
+        let left_ms = if surely {
+            i64::MAX
+        } else {
+            left_ns / 1_000_000 + 1
+        };
+        let enclosed = enclose(number, u32::try_from(left_ms).unwrap_or(u32::MAX), request);
         self.count_moved(1, enclosed.len());
+        let net = &self.inner.net;
         let asked = match surely {
-            true => self.inner.net.call_surely(to, enclosed).await,
-            false => self.inner.net.call(to, enclosed).await,
+            true => net.call_surely(to, enclosed).await,
+            false => self.brought(to, net.call(to, enclosed), left_ns).await,
         };
         let Ok(answer) = asked else {
             self.end_session(to, number);
@@ -405,7 +447,7 @@ impl<P: Platform> Cluster<P> {
             then(this, answer).await;
             let _ = sender.send(());
         });
-        if self.begin_session(to).await.is_ok() {
+        if self.session_in_time(to).await.is_ok() {
             select(done, Box::pin(self.lost(to))).await;
         }
     }
@@ -424,7 +466,7 @@ impl<P: Platform> Cluster<P> {
         if to == self.rank() {
             return self.call(to, op).await;
         }
-        self.begin_session(to).await?;
+        self.session_in_time(to).await?;
         let (sender, done) = oneshot::channel();
         let this = self.clone();
         self.spawn(async move {
@@ -452,7 +494,8 @@ impl<P: Platform> Cluster<P> {
             late: Rc::new(|| ()),
         };
         let acting = act(self.clone(), outcome.clone());
-        self.spawn(async move { outcome.tell(acting.await) });
+        let (this, deadline_ns) = (self.clone(), self.deadline());
+        self.spawn(async move { outcome.tell(this.by(deadline_ns, acting).await) });
         told.await.unwrap_or(Err(FsError::Unreachable))
     }
 
@@ -466,7 +509,7 @@ impl<P: Platform> Cluster<P> {
     where
         O: PeerOperation + 'static,
     {
-        if to != self.rank() && self.begin_session(to).await.is_err() {
+        if to != self.rank() && self.session_in_time(to).await.is_err() {
             outcome.is_late();
         }
         let done = Box::pin(self.surely(to, op));
@@ -479,23 +522,11 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Waits until a server is given up, or has been waited for long enough.
+    /// Waits until a server is given up, or there is no time left to wait for it.
     async fn lost(&self, with: Rank) {
         let ended = self.told(with, |session| &mut session.on_end);
-        let late = self.until(self.now_ns() + PATIENCE_NS);
+        let late = self.until(self.deadline());
         select(ended, Box::pin(late)).await;
-    }
-
-    /// What comes of it, unless that takes too long.
-    pub(super) async fn in_time<T>(
-        &self,
-        act: impl std::future::Future<Output = Result<T, FsError>>,
-    ) -> Result<T, FsError> {
-        let late = self.until(self.now_ns() + PATIENCE_NS);
-        match select(Box::pin(act), Box::pin(late)).await {
-            Either::Left((done, _)) => done,
-            Either::Right(_) => Err(FsError::Unreachable),
-        }
     }
 
     /// Waits for a session to begin.

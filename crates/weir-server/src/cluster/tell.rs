@@ -29,6 +29,10 @@ impl<P: Platform> Cluster<P> {
 
     /// Tells `ranks`, of which this server is none; what they answered, and who did not.
     pub(super) async fn tell(&self, ranks: &[Rank], news: &News) -> Told {
+        self.in_time_to_tell(self.tell_all(ranks, news)).await
+    }
+
+    async fn tell_all(&self, ranks: &[Rank], news: &News) -> Told {
         let (mut told, tried) = self.spread(ranks.to_vec(), news).await;
         let others = std::mem::take(&mut told.lost);
         let again = others.iter().map(|rank| self.tell_one(*rank, news, &[]));
@@ -44,8 +48,8 @@ impl<P: Platform> Cluster<P> {
         if op.below.iter().any(|rank| rank.0 >= self.inner.servers) {
             return Err(FsError::Malformed);
         }
-        let (own, (mut told, tried)) =
-            join(self.hear(&op.news), self.spread(op.below, &op.news)).await;
+        let spread = self.in_time_to_tell(self.spread(op.below, &op.news));
+        let (own, (mut told, tried)) = join(self.hear(&op.news), spread).await;
         told.lost.extend(tried);
         take_in(&mut told, self.rank(), own);
         Ok(told)

@@ -31,6 +31,7 @@ impl<P: Platform> Node<'_, P> {
         }
         // What a cell or block showed that is lent again now must have been written down.
         self.commit();
+        self.make_room_for_writers();
         if !(self.cells.has_room() && self.blocks.has_room()) {
             self.take_all_notes();
         }

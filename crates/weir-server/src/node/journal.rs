@@ -54,6 +54,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Writes down what was noted.
     pub(crate) fn commit(&mut self) {
+        self.make_room_for_names();
         if let Some(journal) = &mut self.notes.journal {
             self.names.take_changes(&mut self.notes.items);
             if !self.notes.items.is_empty() {

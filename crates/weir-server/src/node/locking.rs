@@ -139,7 +139,10 @@ impl<P: Platform> Node<'_, P> {
         let Caller::Client(id) = from else {
             return Err(FsError::NotPermitted);
         };
-        let ofd = self.open.ofds.get(index as usize).ok_or(FsError::Invalid)?;
+        // Nothing is looked at that was never lent: there may be no memory behind it.
+        let lent = self.ofds.is_lent(index).then_some(index as usize);
+        let ofd = lent.and_then(|index| self.open.ofds.get(index));
+        let ofd = ofd.ok_or(FsError::Invalid)?;
         let his =
             self.ofds.owner(index) == Some(id) || self.ofds.is_lent(index) && self.is_shared(index);
         if !his || ofd.ino.load(Ordering::Acquire) != ino.0 {

@@ -20,6 +20,7 @@
 //! | `attach`, `data`, `dirs`, `space`, `locking` | operations |
 //! | `laminate` | files that become read-only for good |
 //! | `orphans`, `notes`, `death` | what ends |
+//! | `room` | memory behind tables, before they are touched |
 //! | `journal`, `recover` | what is written down, and coming after a server that was killed |
 //! | `ops` | the operations' dispatch |
 //! | `parts` | operations of several servers, as far as they concern this one |
@@ -43,6 +44,7 @@ mod ops;
 mod orphans;
 mod parts;
 mod recover;
+mod room;
 mod space;
 mod stats;
 mod writers;
@@ -52,7 +54,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use weir_core::journal::{Given, Item};
-use weir_core::names::{Policy, Shard};
+use weir_core::names::{Policy, Reach, Shard};
 use weir_core::node::channel;
 use weir_core::node::landing::POOL_BYTES;
 use weir_core::node::ofd::BATCH;
@@ -74,6 +76,25 @@ pub(crate) use locks::{Family, Owner, Wish, UNLOCK};
 pub use memory::{ClientMemory, OpenRegion};
 pub use recover::{Accounts, Found, RecoverError};
 
+/// A table in memory that is shared with clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Table {
+    /// Open file descriptions.
+    Ofds,
+    /// Blocks of files that are open for writing.
+    Blocks,
+    /// Writers' cells.
+    Cells,
+    /// Inodes.
+    Inodes,
+    /// Words of the arena of names.
+    Arena,
+    /// Buckets of names.
+    Buckets,
+    /// Bytes of the pool for bytes of other nodes.
+    Pool,
+}
+
 /// What the logic asks of the kernel.
 pub trait Platform {
     /// A client's region.
@@ -88,6 +109,13 @@ pub trait Platform {
     /// Whether a process lives. One that cannot be asked after does.
     fn lives(&self, _pid: u32) -> bool {
         true
+    }
+
+    /// Sees to it that there is memory behind the first `count` entries of a table that is shared
+    /// with clients; for how many there is, which may be fewer: the file system may be full. What
+    /// is beyond must not be touched, by anybody.
+    fn present(&self, _table: Table, _count: usize) -> usize {
+        usize::MAX
     }
 
     /// Where `len` bytes of another node arrive for a client, if this one can receive such;
@@ -202,6 +230,8 @@ pub struct Node<'m, P: Platform> {
     /// When the call at hand was made, ns since 1970.
     now_ns: i64,
     stopping: bool,
+    /// How much of the tables of names there is memory for.
+    names_present: Reach,
     request: Vec<u8>,
     reply: Vec<u8>,
 }
@@ -216,7 +246,7 @@ impl<'m, P: Platform> Node<'m, P> {
         platform: P,
         max_clients: usize,
     ) -> Node<'m, P> {
-        Node {
+        let mut node = Node {
             identity,
             open,
             names,
@@ -243,9 +273,16 @@ impl<'m, P: Platform> Node<'m, P> {
             stats: Stats::default(),
             now_ns: identity.started_ns,
             stopping: false,
+            names_present: Reach {
+                inodes: 0,
+                arena_words: 0,
+                buckets: 0,
+            },
             request: Vec::new(),
             reply: Vec::new(),
-        }
+        };
+        node.make_room_for_names();
+        node
     }
 
     /// Says how files are shared from now on: before anybody uses the file system. The root
@@ -397,6 +434,11 @@ impl<'m, P: Platform> Node<'m, P> {
         self.take_all_notes();
         self.sweep();
         self.commit();
+    }
+
+    /// What clients keep of directories of other servers does not hold any more.
+    pub(crate) fn recall_from_clients(&self) {
+        self.open.hub.recalls.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Whether a `Stop` was asked for.

@@ -31,6 +31,16 @@ impl OfdTable {
         }
     }
 
+    /// How many batches would have to be there to lend one more; see [`Slots::wants`].
+    pub fn wants(&self) -> Option<usize> {
+        self.batches.wants()
+    }
+
+    /// So many batches may be lent.
+    pub fn allow(&mut self, batches: usize) {
+        self.batches.allow(batches);
+    }
+
     /// The entries of all lent batches.
     pub fn entries(&self) -> impl Iterator<Item = u32> + '_ {
         self.batches
@@ -63,6 +73,7 @@ impl<P: Platform> Node<'_, P> {
         if !self.ofds.batches.has_room() {
             self.check_ownerless();
         }
+        self.make_room_for_ofds();
         let batch = self.ofds.batches.insert(Some(id)).ok_or(FsError::NoSpace)?;
         for index in batch * BATCH..(batch + 1) * BATCH {
             let ofd = &self.open.ofds[index as usize];

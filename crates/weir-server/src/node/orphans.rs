@@ -31,12 +31,8 @@ impl<P: Platform> Node<'_, P> {
         if self.orphans.is_empty() || self.keeps_orphans {
             return;
         }
-        fence(Ordering::SeqCst);
         let held: HashSet<Ino> = self
-            .ofds
-            .entries()
-            .filter_map(|index| self.open.ofds.get(index as usize))
-            .map(|ofd| Ino(ofd.ino.load(Ordering::SeqCst)))
+            .opened()
             .filter(|ino| self.orphans.contains(ino))
             .collect();
         let gone: Vec<Ino> = self
@@ -57,7 +53,7 @@ impl<P: Platform> Node<'_, P> {
         if self.orphans.contains(&ino)
             && !(self.keeps_orphans || self.pinned.contains(&ino))
             && self.block_of(ino).is_none()
-            && !self.open_files().contains(&ino)
+            && !self.is_open(ino)
         {
             self.free_inode(ino);
         }
@@ -71,14 +67,23 @@ impl<P: Platform> Node<'_, P> {
         self.harvest(ino);
     }
 
-    /// The files that somebody of this node has open.
+    /// The files that somebody of this node has open: for who asks after many.
     pub(crate) fn open_files(&self) -> HashSet<Ino> {
+        self.opened().collect()
+    }
+
+    /// Whether somebody of this node has a file open: for who asks after one.
+    pub(crate) fn is_open(&self, ino: Ino) -> bool {
+        self.opened().any(|opened| opened == ino)
+    }
+
+    /// What each description says that is lent.
+    fn opened(&self) -> impl Iterator<Item = Ino> + '_ {
         fence(Ordering::SeqCst);
         self.ofds
             .entries()
             .filter_map(|index| self.open.ofds.get(index as usize))
             .map(|ofd| Ino(ofd.ino.load(Ordering::SeqCst)))
-            .collect()
     }
 
     fn free_inode(&mut self, ino: Ino) {

@@ -37,16 +37,30 @@ pub struct Slots<T> {
     used: Vec<Option<T>>,
     free: Vec<u32>,
     limit: usize,
+    /// Slots that there are at all.
+    most: usize,
 }
 
 impl<T> Slots<T> {
-    /// At most `limit` slots, none used.
-    pub fn new(limit: usize) -> Slots<T> {
+    /// At most so many slots, none used, and none to be used before [`Slots::allow`].
+    pub fn new(most: usize) -> Slots<T> {
         Slots {
             used: Vec::new(),
             free: Vec::new(),
-            limit,
+            limit: 0,
+            most,
         }
+    }
+
+    /// So many slots may be used from now on.
+    pub fn allow(&mut self, slots: usize) {
+        self.limit = slots.min(self.most);
+    }
+
+    /// How many slots would have to be there to use one more; `None`: there is one, or there
+    /// cannot be more.
+    pub fn wants(&self) -> Option<usize> {
+        (!self.has_room() && self.limit < self.most).then(|| self.used.len() + 1)
     }
 
     /// Whether there is a free one.
@@ -113,6 +127,11 @@ mod tests {
     #[test]
     fn slots_are_used_again_and_their_number_is_bounded() {
         let mut slots = Slots::new(2);
+        assert_eq!((slots.wants(), slots.insert('a')), (Some(1), None));
+        slots.allow(1);
+        assert_eq!((slots.insert('a'), slots.wants()), (Some(0), Some(2)));
+        slots.allow(usize::MAX);
+        assert_eq!((slots.remove(0), slots.wants()), (Some('a'), None));
         assert_eq!(
             (slots.insert('a'), slots.insert('b'), slots.insert('c')),
             (Some(0), Some(1), None)

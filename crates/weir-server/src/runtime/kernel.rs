@@ -1,7 +1,6 @@
 //! What the logic asks of the kernel: futexes, locks of placeholders, time.
 
 use std::fs::File;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::Arc;
 
@@ -16,11 +15,12 @@ use weir_fabric::bulk;
 use weir_store::slabmap::Window;
 
 use super::doors::Doors;
-use super::regions::{ClientRegion, PLACEHOLDER};
+use super::ground::Ground;
+use super::regions::{ClientRegion, Instance, PLACEHOLDER};
 use super::storage::Storage;
 use super::ServerError;
 use crate::arrival::Arrival;
-use crate::node::Platform;
+use crate::node::{Platform, Table};
 
 /// The kernel of this node.
 #[derive(Debug)]
@@ -29,17 +29,21 @@ pub struct Kernel {
     placeholder: File,
     /// Where bytes of other nodes arrive.
     pool: Window,
+    /// Memory behind the tables.
+    grounds: Vec<Ground>,
     doors: Arc<Doors>,
 }
 
 impl Kernel {
-    /// Opens the placeholder of `shm_dir`.
-    pub fn new(shm_dir: &Path, pool: Window, doors: Arc<Doors>) -> Result<Kernel, ServerError> {
-        let path = shm_dir.join(PLACEHOLDER);
+    /// Opens what there is of an instance.
+    pub fn new(instance: &Instance, doors: Arc<Doors>) -> Result<Kernel, ServerError> {
+        let path = instance.shm_dir().join(PLACEHOLDER);
         let placeholder = File::open(&path).map_err(|error| ServerError::path(&path, &error))?;
+        let pool = instance.pool()?;
         Ok(Kernel {
             placeholder,
             pool,
+            grounds: instance.grounds(pool.len())?,
             doors,
         })
     }
@@ -51,6 +55,11 @@ impl Platform for Kernel {
 
     fn wake(&self, word: &AtomicU32) {
         wake(word);
+    }
+
+    fn present(&self, table: Table, count: usize) -> usize {
+        let found = self.grounds.iter().find_map(|g| g.present(table, count));
+        found.unwrap_or(0)
     }
 
     fn lives(&self, pid: u32) -> bool {

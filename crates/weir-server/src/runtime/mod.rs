@@ -22,6 +22,7 @@
 
 mod connection;
 mod doors;
+mod ground;
 mod kernel;
 mod mailbox;
 mod missed;
@@ -76,6 +77,14 @@ pub enum ServerError {
         path: PathBuf,
         /// Why.
         error: MapError,
+    },
+    /// There is no room for what must be there.
+    #[error("shared memory {path}: {errno}; free some of that file system, or choose another one with memory.directory")]
+    Room {
+        /// The file.
+        path: PathBuf,
+        /// What allocating gave.
+        errno: Errno,
     },
     /// The tables of names do not fit their region: a bug.
     #[error("the namespace's tables: {0}")]
@@ -224,7 +233,7 @@ fn serve_in(
         (node, Some(before))
     } else {
         let names = instance.names(rank)?;
-        let platform = Kernel::new(instance.shm_dir(), instance.pool()?, Arc::clone(&doors))?;
+        let platform = Kernel::new(instance, Arc::clone(&doors))?;
         let max_clients = options.max_clients;
         let node = Node::new(identity, open, names, space, platform, max_clients);
         (node, None)

@@ -132,9 +132,9 @@ pub fn take_up(
         path: path.clone(),
         why,
     };
-    let names = Shard::restore(instance.new_names(identity.rank)?, &state)
-        .map_err(|error| unusable(error.to_string()))?;
-    let platform = Kernel::new(instance.shm_dir(), instance.pool()?, Arc::clone(doors))?;
+    let tables = instance.new_names(identity.rank, Shard::reach_of(&state))?;
+    let names = Shard::restore(tables, &state).map_err(|error| unusable(error.to_string()))?;
+    let platform = Kernel::new(instance, Arc::clone(doors))?;
     let mut node = Node::new(identity, before, names, space, platform, max_clients);
     let region = |id: ClientId| instance.client_region_of_before(id).map(Arc::new);
     let found = node

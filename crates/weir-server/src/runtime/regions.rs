@@ -22,7 +22,9 @@ use rustix::io::Errno;
 use rustix::net::{
     bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
 };
-use weir_core::names::{layout, NamesHeader, Owner, Section, Shard, Tables};
+use weir_core::names::{
+    layout, InodeRecord, NamesHeader, Owner, Reach, Section, Shard, Tables, MIN_BUCKETS, ROOT_INDEX,
+};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::channel::Channel;
@@ -38,10 +40,11 @@ use weir_store::journal::{JOURNAL, JOURNAL_NEW};
 use weir_store::map::{create_sparse, open_shared, Access, MapError, Mapping, Region};
 use weir_store::slabmap::Window;
 
+use super::ground::{Ground, Strip};
 use super::kernel::now_ns;
 use super::ServerError;
 use crate::frame::SOCKET;
-use crate::node::{ClientMemory, OpenRegion};
+use crate::node::{ClientMemory, OpenRegion, Table};
 use crate::options::Options;
 
 /// The directory that all virtual descriptors are.
@@ -161,6 +164,7 @@ impl Instance {
         }
         let bytes = open_layout(OFDS, BLOCKS, CELLS).bytes as u64;
         self.claim = Some(self.map_new(OPEN, bytes)?.leak());
+        self.open_ground()?.lay(0, size_of::<Hub>() as u64)?;
         for name in [PLACEHOLDER, WORKING_DIRS] {
             private_dir(&self.shm_dir.join(name))?;
         }
@@ -340,10 +344,67 @@ impl Instance {
         Ok(open)
     }
 
-    /// Makes tables of names, with nothing in them.
-    pub fn new_names(&self, rank: Rank) -> Result<Tables<'static>, ServerError> {
+    /// Memory behind the tables of the `open` region.
+    fn open_ground(&self) -> Result<Ground, ServerError> {
+        let layout = open_layout(OFDS, BLOCKS, CELLS);
+        let strip = |at: usize, entry: usize, count: usize| Strip {
+            at: at as u64,
+            entry: entry as u64,
+            count: count as u64,
+        };
+        let tables = [
+            (Table::Ofds, strip(layout.ofds, size_of::<Ofd>(), OFDS)),
+            (
+                Table::Blocks,
+                strip(layout.blocks, size_of::<FileBlock>(), BLOCKS),
+            ),
+            (Table::Cells, strip(layout.cells, size_of::<Cell>(), CELLS)),
+        ];
+        Ground::of(&self.shm_dir.join(OPEN), &tables)
+    }
+
+    /// Memory behind the tables of names.
+    fn names_ground(&self) -> Result<Ground, ServerError> {
+        let layout = layout(self.max_files);
+        let strip = |section: &Section, entry: usize| Strip {
+            at: section.offset_bytes,
+            entry: entry as u64,
+            count: section.len as u64,
+        };
+        let tables = [
+            (
+                Table::Inodes,
+                strip(&layout.inodes, size_of::<InodeRecord>()),
+            ),
+            (Table::Arena, strip(&layout.arena, size_of::<u64>())),
+            (Table::Buckets, strip(&layout.buckets, size_of::<u32>())),
+        ];
+        Ground::of(&self.shm_dir.join(NAMES), &tables)
+    }
+
+    /// Memory behind all that is shared with clients and grows.
+    pub fn grounds(&self, pool_bytes: usize) -> Result<Vec<Ground>, ServerError> {
+        let pool = Strip {
+            at: 0,
+            entry: 1,
+            count: pool_bytes as u64,
+        };
+        let pool = Ground::of(&self.shm_dir.join(POOL), &[(Table::Pool, pool)])?;
+        Ok(vec![self.open_ground()?, self.names_ground()?, pool])
+    }
+
+    /// Makes tables of names, with nothing in them, and with memory for so much.
+    pub fn new_names(&self, rank: Rank, used: Reach) -> Result<Tables<'static>, ServerError> {
         let layout = layout(self.max_files);
         let parts = self.leak_new(NAMES, layout.file_bytes)?;
+        let ground = self.names_ground()?;
+        ground.lay(layout.header.offset_bytes, size_of::<NamesHeader>() as u64)?;
+        let buckets = layout.buckets.len.min(used.buckets as usize) * size_of::<u32>();
+        ground.lay(layout.buckets.offset_bytes, buckets as u64)?;
+        let inodes = layout.inodes.len.min(used.inodes as usize) * size_of::<InodeRecord>();
+        ground.lay(layout.inodes.offset_bytes, inodes as u64)?;
+        let words = (layout.arena.len as u64).min(used.arena_words);
+        ground.lay(layout.arena.offset_bytes, words * size_of::<u64>() as u64)?;
         Tables::format(
             &parts.section(layout.header)?[0],
             parts.section(layout.inodes)?,
@@ -356,7 +417,12 @@ impl Instance {
 
     /// Makes the namespace, with only the root in it.
     pub fn names(&self, rank: Rank) -> Result<Shard<'static>, ServerError> {
-        let tables = self.new_names(rank)?;
+        let root = Reach {
+            inodes: ROOT_INDEX + 1,
+            arena_words: 0,
+            buckets: MIN_BUCKETS,
+        };
+        let tables = self.new_names(rank, root)?;
         let owner = Owner {
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
@@ -396,7 +462,9 @@ impl Instance {
     /// Makes a client's region.
     pub fn client_region(&self, id: ClientId) -> Result<ClientRegion, ServerError> {
         let bytes = client_layout().bytes as u64;
-        Ok(ClientRegion(self.map_new(&client_file(id), bytes)?))
+        let region = self.map_new(&client_file(id), bytes)?;
+        Ground::of(&self.shm_dir.join(client_file(id)), &[])?.lay(0, bytes)?;
+        Ok(ClientRegion(region))
     }
 
     /// Removes a client's region.

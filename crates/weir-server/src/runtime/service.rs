@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::thread::{futex, sched_getcpu};
 use rustix::time::Timespec;
 use weir_core::node::region::{Hub, SLEEPS_AT_BELL, SLEEPS_HERE};
-use weir_core::proto::{encode, Caller, ServerStatus, Welcome, NO_CLIENT};
+use weir_core::proto::{encode, Caller, ServerStatus, Welcome, NO_CLIENT, NO_ROOM};
 use weir_core::types::ClientId;
 
 use super::doors::{Doors, Refusal};
@@ -264,12 +264,7 @@ impl<'a> Service<'a> {
         let vacant = self.node.borrow().vacant_client();
         let Some(id) = vacant else {
             self.doors.refuse(Refusal::Clients, pid);
-            let full = Welcome {
-                client: NO_CLIENT,
-                ..self.welcome.clone()
-            };
-            self.say(serial, &full);
-            return self.mailbox.tell(Answer::Close(serial));
+            return self.turn_away(serial, NO_CLIENT);
         };
         match self.instance.client_region(id) {
             Ok(region) => {
@@ -285,9 +280,19 @@ impl<'a> Service<'a> {
             Err(error) => {
                 tracing::error!(pid, %error, "a client cannot be taken in");
                 self.instance.remove_client(id);
-                self.mailbox.tell(Answer::Close(serial));
+                self.turn_away(serial, NO_ROOM);
             }
         }
+    }
+
+    /// Says why a client is not taken in.
+    fn turn_away(&self, serial: Serial, why: ClientId) {
+        let refused = Welcome {
+            client: why,
+            ..self.welcome.clone()
+        };
+        self.say(serial, &refused);
+        self.mailbox.tell(Answer::Close(serial));
     }
 
     /// A process that connects anew after it hung up has become another program: what

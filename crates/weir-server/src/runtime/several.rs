@@ -105,9 +105,14 @@ struct Others {
     reads: Option<Asker>,
     waiting: Waiting,
     missed: Arc<Missed>,
+    deadline: Duration,
 }
 
 impl Net for Others {
+    fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     fn read(
         &self,
         to: Rank,
@@ -214,6 +219,7 @@ impl Joined {
         let log = OwnLog(Arc::clone(&slabs));
         let shelf = Arc::new(OwnSlabs(slabs));
         let missed = Arc::new(Missed::new(several.hosts.clone()));
+        let deadline = several.timing.deadline;
         let joined = several.join(shelf, rouser, bell.as_deref());
         let Carrier {
             fabric,
@@ -226,6 +232,7 @@ impl Joined {
             reads,
             waiting: Rc::clone(&waiting),
             missed: Arc::clone(&missed),
+            deadline,
         };
         let pool = LocalPool::new();
         let spawner = pool.spawner();

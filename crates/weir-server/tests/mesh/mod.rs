@@ -262,7 +262,7 @@ impl Mesh {
         op: O,
     ) -> Result<O::Reply, FsError> {
         let server = self.server(usize::from(to.0));
-        let request = enclose(0, &peer::request(op));
+        let request = enclose(0, 30_000, &peer::request(op));
         let answer = self
             .pool
             .run_until(async move { server.handle(from, &request).await });

@@ -10,10 +10,12 @@
 //! | `kill` | servers and nodes that are killed, stay away, or stop answering |
 //! | `blocked` | processes that wait in a call when their server is killed |
 //! | `partition` | a network that is cut and heals |
+//! | `full` | a tmpfs that others fill to the last page |
 //! | `many` | 64 servers, 1,000 clients, few descriptors |
 //! | `hostile` | strangers at the sockets and at the fabric |
 
 mod blocked;
+mod full;
 mod hostile;
 mod kill;
 mod local;

@@ -1,0 +1,198 @@
+//! What C gives, looked at before it is believed: null pointers, long paths, lists.
+
+use core::ffi::c_char;
+
+use rustix::io::Errno;
+use weir_client::library::{Piece, Whence};
+
+use crate::types::Io;
+
+/// The longest path, with its NUL, bytes.
+const PATH_MAX: usize = 4096;
+/// The most pieces of a list.
+const MAX_PIECES: usize = 1 << 20;
+
+/// A path's bytes. No more than [`PATH_MAX`] are looked at.
+///
+/// # Safety
+///
+/// `path` is null, or a C string that lives as long as the result is used.
+pub unsafe fn path<'a>(path: *const c_char) -> Result<&'a [u8], Errno> {
+    if path.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: as the caller vouches; no byte behind the NUL is read.
+    let length = unsafe { libc::strnlen(path, PATH_MAX) };
+    if length == PATH_MAX {
+        return Err(Errno::NAMETOOLONG);
+    }
+    // SAFETY: so many bytes are before the NUL.
+    Ok(unsafe { core::slice::from_raw_parts(path.cast(), length) })
+}
+
+/// A path as far as it can be shown.
+///
+/// # Safety
+///
+/// As for [`path`].
+pub unsafe fn shown<'a>(text: *const c_char) -> &'a [u8] {
+    // SAFETY: as the caller vouches.
+    unsafe { path(text) }.unwrap_or(b"")
+}
+
+/// The elements of a caller's list.
+///
+/// # Safety
+///
+/// `list` is null, or `count` elements are there and nobody else's while the result is used.
+pub unsafe fn list<'a>(list: *mut Io, count: usize) -> Result<&'a mut [Io], Errno> {
+    match (list.is_null(), count) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => Err(Errno::FAULT),
+        (false, MAX_PIECES..) if count > MAX_PIECES => Err(Errno::INVAL),
+        // SAFETY: as the caller vouches.
+        (false, _) => Ok(unsafe { core::slice::from_raw_parts_mut(list, count) }),
+    }
+}
+
+/// Checks the buffers of a list: they are there, not absurd, and, where they are to be filled,
+/// share no byte with each other or with the list.
+pub fn check_buffers(list: &[Io], filled: bool) -> Result<(), Errno> {
+    let mut ranges = vec![(list.as_ptr() as usize, size_of_val(list))];
+    for io in list.iter().filter(|io| io.length > 0) {
+        if io.buffer.is_null() {
+            return Err(Errno::FAULT);
+        }
+        if isize::try_from(io.length).is_err() {
+            return Err(Errno::INVAL);
+        }
+        ranges.push((io.buffer as usize, io.length));
+    }
+    ranges.sort_unstable();
+    let ends = |range: &(usize, usize)| range.0.checked_add(range.1).ok_or(Errno::INVAL);
+    for range in &ranges {
+        ends(range)?;
+    }
+    for pair in ranges.windows(2).filter(|_| filled) {
+        if ends(&pair[0])? > pair[1].0 {
+            return Err(Errno::INVAL);
+        }
+    }
+    Ok(())
+}
+
+/// The file that an element names.
+///
+/// # Safety
+///
+/// Its path is as for [`path`].
+pub unsafe fn whence<'a>(io: &Io) -> Result<Whence<'a>, Errno> {
+    if io.path.is_null() {
+        return Ok(Whence::Fd(io.fd));
+    }
+    // SAFETY: as the caller vouches.
+    unsafe { path(io.path) }.map(Whence::Path)
+}
+
+/// The pieces of a list; `bytes` makes an element's memory of it.
+///
+/// # Safety
+///
+/// Paths are as for [`path`].
+pub unsafe fn pieces<'a, B>(
+    list: &[Io],
+    bytes: impl Fn(&Io) -> B,
+) -> Result<Vec<Piece<'a, B>>, Errno> {
+    list.iter()
+        .map(|io| {
+            Ok(Piece {
+                // SAFETY: as the caller vouches.
+                whence: unsafe { whence(io) }?,
+                offset: io.offset,
+                bytes: bytes(io),
+                done: Ok(0),
+            })
+        })
+        .collect()
+}
+
+/// What a piece's outcome is in C.
+pub fn result(done: Result<usize, Errno>) -> isize {
+    match done {
+        Ok(moved) => moved.cast_signed(),
+        Err(errno) => -(errno.raw_os_error() as isize),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr;
+
+    fn io(buffer: usize, length: usize) -> Io {
+        Io {
+            path: ptr::null(),
+            fd: 3,
+            reserved: 0,
+            offset: 0,
+            buffer: ptr::without_provenance_mut(buffer),
+            length,
+            result: 0,
+        }
+    }
+
+    #[test]
+    fn paths_are_measured_no_further_than_they_may_be() {
+        // SAFETY: null, or C strings, but for the last, of which no more is looked at than
+        // is there.
+        unsafe {
+            assert_eq!(path(ptr::null()), Err(Errno::FAULT));
+            assert_eq!(path(c"/weir/x".as_ptr()), Ok(&b"/weir/x"[..]));
+            let endless = vec![b'x'; PATH_MAX];
+            assert_eq!(path(endless.as_ptr().cast()), Err(Errno::NAMETOOLONG));
+            assert_eq!(shown(ptr::null()), b"");
+        }
+    }
+
+    #[test]
+    fn buffers_that_share_bytes_are_only_written_from() {
+        let apart = [io(1000, 10), io(1010, 5), io(5, 0), io(0, 0)];
+        assert_eq!(check_buffers(&apart, true), Ok(()));
+        let shared = [io(1009, 2), io(1000, 10)];
+        assert_eq!(check_buffers(&shared, true), Err(Errno::INVAL));
+        assert_eq!(check_buffers(&shared, false), Ok(()));
+        let mut itself = [io(0, 4)];
+        itself[0].buffer = itself.as_mut_ptr().cast();
+        assert_eq!(check_buffers(&itself, true), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn buffers_that_cannot_be_are_refused() {
+        assert_eq!(check_buffers(&[io(0, 1)], false), Err(Errno::FAULT));
+        assert_eq!(
+            check_buffers(&[io(8, usize::MAX)], false),
+            Err(Errno::INVAL)
+        );
+        let wraps = [io(usize::MAX - 5, 10)];
+        assert_eq!(check_buffers(&wraps, false), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn lists_that_cannot_be_are_refused() {
+        let mut one = io(0, 0);
+        // SAFETY: null, or one element; of the longer one nothing is looked at.
+        unsafe {
+            assert!(list(ptr::null_mut(), 0).unwrap().is_empty());
+            assert_eq!(list(ptr::null_mut(), 1).err(), Some(Errno::FAULT));
+            assert_eq!(list(&raw mut one, 1).unwrap().len(), 1);
+            let many = list(&raw mut one, MAX_PIECES + 1);
+            assert_eq!(many.err(), Some(Errno::INVAL));
+        }
+    }
+
+    #[test]
+    fn outcomes_have_a_c_form() {
+        assert_eq!(result(Ok(5)), 5);
+        assert_eq!(result(Err(Errno::BADF)), -9);
+    }
+}

@@ -1,0 +1,294 @@
+//! The functions, each declared once: a table of them, and the symbols that go through it.
+//!
+//! A process has one table. The interposer has this crate too and comes first where symbols are
+//! looked for, so its table is found by `dlsym` also from a `libweir.so` that was opened by
+//! `dlopen`: then both are one client of the server. Two clients would be wrong, not only wasteful:
+//! a server takes a process that connects again, after it hung up, for a new program, and
+//! reuses what the old one could write into.
+
+use core::ffi::{c_char, c_int, CStr};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use libc::{mode_t, size_t};
+use rustix::io::Errno;
+use weir_client::library::{self, Whence};
+
+use crate::arguments::{check_buffers, list, path, pieces, result, shown};
+use crate::message::{answer, last, meaning};
+use crate::types::{number_of, visibility_of, Io, Location, Stat};
+
+/// `WEIR_ABI`.
+pub const ABI: c_int = 1;
+
+/// The interposer is of another version: its state cannot be used, and there must be no second.
+static MISFIT: AtomicBool = AtomicBool::new(false);
+
+/// The table of this process.
+fn functions() -> &'static Functions {
+    static FOUND: AtomicPtr<Functions> = AtomicPtr::new(core::ptr::null_mut());
+    let found = FOUND.load(Ordering::Acquire);
+    if !found.is_null() {
+        // SAFETY: it was stored below.
+        return unsafe { &*found };
+    }
+    // SAFETY: a C string; the first symbol of that name is the interposer's or our own, of the
+    // type of `weir_functions` in all versions.
+    let table = unsafe {
+        let symbol = libc::dlsym(libc::RTLD_DEFAULT, c"weir_functions".as_ptr());
+        if symbol.is_null() {
+            // Opened by dlopen, for its opener alone.
+            &raw const OWN
+        } else {
+            let ask: extern "C" fn(c_int) -> *const Functions = core::mem::transmute(symbol);
+            ask(ABI)
+        }
+    };
+    MISFIT.store(table.is_null(), Ordering::Release);
+    let table = if table.is_null() {
+        &raw const OWN
+    } else {
+        table
+    };
+    FOUND.store(table.cast_mut(), Ordering::Release);
+    // SAFETY: a static of a library that is never unloaded.
+    unsafe { &*table }
+}
+
+/// The table of the library that this symbol is found in; null if the caller's is of another form.
+#[no_mangle]
+pub extern "C" fn weir_functions(abi: c_int) -> *const Functions {
+    if abi == ABI {
+        &raw const OWN
+    } else {
+        core::ptr::null()
+    }
+}
+
+macro_rules! functions {
+    ($( fn $name:ident($($p:ident: $t:ty),*) -> $r:ty $body:block )*) => {
+        /// The functions of weir.h; the same for all libraries of one [`ABI`].
+        #[repr(C)]
+        #[derive(Debug)]
+        pub struct Functions {
+            $( $name: unsafe extern "C" fn($($t),*) -> $r, )*
+        }
+
+        static OWN: Functions = Functions { $( $name: own::$name, )* };
+
+        /// The names of all.
+        pub const NAMES: &[&str] = &[$( stringify!($name) ),*];
+
+        /// What this library does itself.
+        mod own {
+            #[allow(clippy::wildcard_imports, reason = "the other half of this file")]
+            use super::*;
+
+            $( pub unsafe extern "C" fn $name($($p: $t),*) -> $r $body )*
+        }
+
+        $(
+            #[doc = concat!("`", stringify!($name), "` of weir.h.")]
+            #[no_mangle]
+            pub unsafe extern "C" fn $name($($p: $t),*) -> $r {
+                // SAFETY: the caller owes what weir.h says.
+                unsafe { (functions().$name)($($p),*) }
+            }
+        )*
+    };
+}
+
+/// Does `work` with a path, in the state that is attached.
+macro_rules! with_path {
+    ($name:literal, $path:ident, |$process:ident, $bytes:ident| $work:expr) => {{
+        // SAFETY: the caller owes a C string.
+        let given = unsafe { path($path) };
+        let done = given.and_then(|$bytes| {
+            let $process = library::current()?;
+            $work
+        });
+        answer($name, given.unwrap_or(b""), done)
+    }};
+}
+
+functions! {
+    fn weir_abi() -> c_int {
+        ABI
+    }
+
+    fn weir_version() -> *const c_char {
+        const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => panic!(),
+        };
+        VERSION.as_ptr()
+    }
+
+    fn weir_attach(instance: *const c_char) -> c_int {
+        let attach = || {
+            if MISFIT.load(Ordering::Acquire) {
+                return Err(Errno::PROTO);
+            }
+            if cfg!(feature = "interposer") {
+                weir_client::process::process().init();
+            }
+            if instance.is_null() {
+                return library::attach(None);
+            }
+            // SAFETY: the caller owes a C string.
+            library::attach(Some(unsafe { path(instance) }?))
+        };
+        let done = attach().map(|()| 0);
+        // SAFETY: as above.
+        answer("weir_attach", unsafe { shown(instance) }, done)
+    }
+
+    fn weir_detach() -> c_int {
+        answer("weir_detach", b"", library::detach().map(|()| 0))
+    }
+
+    fn weir_laminate(file: *const c_char) -> c_int {
+        with_path!("weir_laminate", file, |process, path| process.laminate_at(path).map(|()| 0))
+    }
+
+    fn weir_is_laminated(file: *const c_char) -> c_int {
+        with_path!("weir_is_laminated", file, |process, path| {
+            let about = process.about(path)?;
+            Ok(c_int::from(about.attr.lamination == library::Lamination::Done))
+        })
+    }
+
+    fn weir_sync(file: *const c_char) -> c_int {
+        with_path!("weir_sync", file, |process, path| process.sync_at(path).map(|()| 0))
+    }
+
+    fn weir_get_visibility(file: *const c_char) -> c_int {
+        with_path!("weir_get_visibility", file, |process, path| {
+            Ok(number_of(process.about(path)?.attr.policy.visibility))
+        })
+    }
+
+    fn weir_set_visibility(file: *const c_char, visibility: c_int) -> c_int {
+        with_path!("weir_set_visibility", file, |process, path| {
+            let visibility = visibility_of(visibility).ok_or(Errno::INVAL)?;
+            process.set_visibility_at(path, visibility).map(|()| 0)
+        })
+    }
+
+    fn weir_stat(file: *const c_char, out: *mut Stat) -> c_int {
+        with_path!("weir_stat", file, |process, path| {
+            // SAFETY: the caller owes null or room for one.
+            let out = unsafe { out.as_mut() }.ok_or(Errno::FAULT)?;
+            *out = Stat::from(&process.about(path)?);
+            Ok(0)
+        })
+    }
+
+    fn weir_locate(file: *const c_char, out: *mut Location, room: size_t) -> c_int {
+        with_path!("weir_locate", file, |process, path| {
+            if out.is_null() && room > 0 {
+                return Err(Errno::FAULT);
+            }
+            let layout = process.layout_at(path)?;
+            for (i, (rank, tiers)) in layout.servers().take(room).enumerate() {
+                let location = Location {
+                    rank: rank.into(),
+                    reserved: 0,
+                    memory_bytes: tiers.memory_bytes,
+                    file_bytes: tiers.file_bytes,
+                };
+                // SAFETY: the caller owes room for so many.
+                unsafe { out.add(i).write(location) };
+            }
+            Ok(c_int::try_from(layout.servers().count()).unwrap_or(c_int::MAX))
+        })
+    }
+
+    fn weir_open(file: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        with_path!("weir_open", file, |process, path| process.open_at(path, flags, mode))
+    }
+
+    fn weir_close(fd: c_int) -> c_int {
+        let close = || {
+            let process = library::current()?;
+            process.close(fd).unwrap_or(Err(Errno::BADF)).map(|()| 0)
+        };
+        answer("weir_close", fd.to_string().as_bytes(), close())
+    }
+
+    fn weir_readv(first: *mut Io, count: size_t) -> c_int {
+        // SAFETY: the caller owes the list, its paths and buffers; buffers that are to be filled
+        // were seen to share no byte.
+        let done = unsafe { list(first, count) }.and_then(|ios| {
+            check_buffers(ios, true)?;
+            let room = |io: &Io| match io.length {
+                0 => &mut [][..],
+                // SAFETY: as above.
+                length => unsafe { core::slice::from_raw_parts_mut(io.buffer.cast(), length) },
+            };
+            // SAFETY: as above.
+            let mut pieces = unsafe { pieces(ios, room) }?;
+            let done = library::read_list(&mut pieces);
+            settle(ios, pieces.iter().map(|piece| (piece.whence, piece.done)), done)
+        });
+        answer_list("weir_readv", done)
+    }
+
+    fn weir_writev(first: *mut Io, count: size_t) -> c_int {
+        // SAFETY: the caller owes the list, its paths and buffers.
+        let done = unsafe { list(first, count) }.and_then(|ios| {
+            check_buffers(ios, false)?;
+            let bytes = |io: &Io| match io.length {
+                0 => &[][..],
+                // SAFETY: as above.
+                length => unsafe { core::slice::from_raw_parts(io.buffer.cast_const().cast(), length) },
+            };
+            // SAFETY: as above.
+            let mut pieces = unsafe { pieces(ios, bytes) }?;
+            let done = library::write_list(&mut pieces);
+            settle(ios, pieces.iter().map(|piece| (piece.whence, piece.done)), done)
+        });
+        answer_list("weir_writev", done)
+    }
+
+    fn weir_strerror(error: c_int) -> *const c_char {
+        meaning(error).as_ptr()
+    }
+
+    fn weir_message() -> *const c_char {
+        last()
+    }
+}
+
+/// What came of a list: the error, and the file that it is of.
+type ListDone = Result<Result<(), (Errno, Vec<u8>)>, Errno>;
+
+/// Writes down how the pieces went.
+fn settle<'a>(
+    ios: &mut [Io],
+    done: impl Iterator<Item = (Whence<'a>, Result<usize, Errno>)>,
+    all: Result<(), Errno>,
+) -> ListDone {
+    let mut failed = None;
+    for (io, (whence, done)) in ios.iter_mut().zip(done) {
+        io.result = result(done);
+        if let (Err(errno), None) = (done, &failed) {
+            failed = Some((errno, whence));
+        }
+    }
+    let Some((errno, whence)) = failed else {
+        return all.map(Ok);
+    };
+    let about = match whence {
+        Whence::Fd(fd) => fd.to_string().into_bytes(),
+        Whence::Path(path) => path.to_vec(),
+    };
+    Ok(Err((errno, about)))
+}
+
+fn answer_list(name: &str, done: ListDone) -> c_int {
+    match done {
+        Ok(Ok(())) => 0,
+        Ok(Err((errno, about))) => answer(name, &about, Err(errno)),
+        Err(errno) => answer(name, b"", Err(errno)),
+    }
+}

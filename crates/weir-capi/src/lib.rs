@@ -1,0 +1,25 @@
+//! The C API: `libweir.so`, declared in `include/weir.h`, which says what each function does.
+//!
+//! Thin: pointers become slices, results 0 or -errno. What is done is in `weir_client::library`.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`functions`] | one table of functions a process: the interposer's, if it is there |
+//! | [`arguments`] | what C gives, looked at before it is believed |
+//! | [`message`] | what went wrong, in words |
+//! | [`types`] | the structures of weir.h |
+//!
+//! Invariants: no panic crosses to the caller (one is a bug, and the end of the process, by the
+//! profile and by `extern "C"`); memory of the caller is touched only while a call runs.
+
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "what a caller owes is said once, in weir.h: pointers are null or good for what the function does with them"
+)]
+
+pub mod arguments;
+pub mod functions;
+pub mod message;
+pub mod types;
+
+pub use functions::{weir_functions, Functions, ABI};

@@ -1,0 +1,166 @@
+//! weir as a library of a program: what middleware asks of it (design 1, `libweir`).
+//!
+//! A process attaches to one instance at a time, as often as it likes; the last detach lets go.
+//! In a program that the interposer is in, its state is used, so that a process is one client of
+//! the server however many ask. Else the state is of [`Process::attached`].
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `turn` | what a fork wipes: the count of users, and whose turn it is |
+//! | `lists` | reads and writes of many places at once |
+//!
+//! *Forks.* How often the process is attached is in memory that a forked child finds zeroed. So a
+//! child is not attached whatever its parent was doing, attaches anew if it wants to, and then
+//! finds nothing of its parent's locks. Descriptors of the parent are void in it.
+//!
+//! *Detaching.* The connection stays until the process ends, for the next attach: a thread may
+//! be in the middle of a copy, and the server reuses no memory that a living connection may
+//! write into. Descriptors are closed.
+//!
+//! All is safe from all threads; nothing from a signal handler.
+
+mod lists;
+mod turn;
+
+use core::sync::atomic::Ordering;
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::io::Errno;
+
+use crate::kernel::Slot;
+use crate::process::{process, Process, INSTANCE_VARIABLE};
+pub use weir_core::names::{Lamination, Visibility};
+
+pub use lists::{read_list, write_list, Piece, Whence};
+use turn::{users, Turn};
+
+/// A state that this process has, linked to the one made before.
+#[derive(Debug)]
+struct Attachment {
+    process: &'static Process,
+    run_dir: Vec<u8>,
+    next: Slot<Attachment>,
+}
+
+/// The state in use; counts while there are users.
+static CURRENT: Slot<Process> = Slot::empty();
+/// All that were made.
+static MADE: Slot<Attachment> = Slot::empty();
+
+/// Attaches to the instance with this run directory, or else to that which the environment names.
+///
+/// ENOENT: neither says one. EBUSY: the process is attached to another, or runs in another.
+/// ENOSYS: the kernel cannot wipe memory on fork (before Linux 4.14). Others: as connecting
+/// fails, ECONNREFUSED or ENOENT without a server.
+pub fn attach(run_dir: Option<&[u8]>) -> Result<(), Errno> {
+    let users = users()?;
+    let turn = Turn::take()?;
+    if turn.is_first() {
+        abandon_parents();
+    }
+    let run_dir = match run_dir {
+        Some(run_dir) => run_dir.to_vec(),
+        None => std::env::var_os(INSTANCE_VARIABLE)
+            .ok_or(Errno::NOENT)?
+            .into_vec(),
+    };
+    if run_dir.is_empty() {
+        return Err(Errno::NOENT);
+    }
+    let used = users.load(Ordering::Acquire) > 0;
+    let current = CURRENT.get().filter(|_| used);
+    if let Some(other) = current.and_then(Process::run_dir) {
+        if !is_same_dir(other, &run_dir) {
+            return Err(Errno::BUSY);
+        }
+    }
+    let process = match current.filter(|process| process.is_served()) {
+        Some(process) => process,
+        None => state_for(&run_dir)?,
+    };
+    CURRENT.set(Some(process));
+    users.fetch_add(1, Ordering::AcqRel);
+    Ok(())
+}
+
+/// Undoes one [`attach`]; the last one closes all descriptors, and says what that met. ENOTCONN:
+/// there is none.
+pub fn detach() -> Result<(), Errno> {
+    let users = users()?;
+    let _turn = Turn::take()?;
+    match users.load(Ordering::Acquire) {
+        0 => Err(Errno::NOTCONN),
+        1 => {
+            users.store(0, Ordering::Release);
+            match CURRENT.get() {
+                Some(process) if !is_interposed(process) => process.close_all(),
+                _ => Ok(()),
+            }
+        }
+        more => {
+            users.store(more - 1, Ordering::Release);
+            Ok(())
+        }
+    }
+}
+
+/// The state to ask; ENOTCONN: the process is not attached.
+pub fn current() -> Result<&'static Process, Errno> {
+    if users()?.load(Ordering::Acquire) == 0 {
+        return Err(Errno::NOTCONN);
+    }
+    CURRENT.get().ok_or(Errno::NOTCONN)
+}
+
+fn is_interposed(state: &Process) -> bool {
+    core::ptr::eq(state, process())
+}
+
+/// The interposer's state, one that this process has, or a new one.
+fn state_for(run_dir: &[u8]) -> Result<&'static Process, Errno> {
+    if let Some(other) = process().run_dir() {
+        if !is_same_dir(other, run_dir) {
+            return Err(Errno::BUSY);
+        }
+        let state = process();
+        return state.is_served().then_some(state).ok_or(Errno::SHUTDOWN);
+    }
+    let of_dir = |made: &&Attachment| is_same_dir(&made.run_dir, run_dir);
+    let mut made = made().filter(of_dir);
+    let mapped = made.clone().find_map(|made| made.process.living_node());
+    if let Some(again) = made.find(|made| made.process.is_served()) {
+        return Ok(again.process);
+    }
+    let process = Process::attached(run_dir, mapped)?;
+    let attachment = Attachment {
+        process,
+        run_dir: run_dir.to_vec(),
+        next: Slot::empty(),
+    };
+    attachment.next.set(MADE.get());
+    MADE.set(Some(Box::leak(Box::new(attachment))));
+    Ok(process)
+}
+
+fn made() -> impl Iterator<Item = &'static Attachment> + Clone {
+    core::iter::successors(MADE.get(), |made| made.next.get())
+}
+
+/// In a child of a process that had attached. Nothing of it is used again, not even what is
+/// mapped: a thread that the child does not have may hold its locks.
+fn abandon_parents() {
+    for parents in made() {
+        parents.process.abandon();
+    }
+    MADE.set(None);
+    CURRENT.set(None);
+}
+
+/// Whether two paths name one directory; if it is gone, by their bytes.
+fn is_same_dir(one: &[u8], other: &[u8]) -> bool {
+    let key = |path: &[u8]| rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
+    match (key(one), key(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => one == other,
+    }
+}

@@ -1,0 +1,131 @@
+//! The state of a library in a program that the interposer is not in: beside
+//! [`process`](super::process), and made for one instance.
+//!
+//! Nothing is adopted: descriptors of weir that the program inherited belong to whoever
+//! opened them. Credentials and umask are those of the moment of attaching, since nobody
+//! tells of changes; the current directory is looked at when a path needs it.
+
+use core::sync::atomic::Ordering;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::start::{Instance, READY};
+use super::{table, Process};
+use crate::kernel;
+use crate::node::Node;
+use crate::path::Prefix;
+use crate::session::Session;
+
+/// If the kernel does not say: only the user.
+const NARROW_UMASK: u32 = 0o077;
+
+impl Process {
+    /// Connects to the instance with this run directory. `mapped`: its memory, if this process
+    /// has mapped it before. Lives as long as the process.
+    pub fn attached(
+        run_dir: &[u8],
+        mapped: Option<&'static Node>,
+    ) -> Result<&'static Process, Errno> {
+        let session = match mapped {
+            Some(node) => Session::connect_to(run_dir, node)?,
+            None => Session::connect(run_dir)?,
+        };
+        let Some(prefix) = Prefix::new(session.welcome().prefix.as_bytes()) else {
+            session.hang_up();
+            return Err(Errno::PROTO);
+        };
+        let instance = Instance {
+            run_dir: run_dir.to_vec(),
+            shm_dir: session.welcome().shm_dir.clone().into(),
+            prefix,
+            placeholder: std::sync::OnceLock::new(),
+        };
+        let process: &'static Process = Box::leak(Box::new(Process::new()));
+        let session: &'static Session = Box::leak(Box::new(session));
+        process.node.set(Some(session.node()));
+        process.session.set(Some(session));
+        process.remember_process();
+        process.umask.store(umask(), Ordering::Relaxed);
+        process.look_at_credentials();
+        process.instance.set(Some(Box::leak(Box::new(instance))));
+        process.state.store(READY, Ordering::Release);
+        Ok(process)
+    }
+
+    /// The node's memory, if it is mapped and its server has not stopped.
+    pub fn living_node(&self) -> Option<&'static Node> {
+        let node = self.node.get()?;
+        (node.hub().stopped.load(Ordering::Acquire) == 0).then_some(node)
+    }
+
+    /// Whether the server can still be asked.
+    pub fn is_served(&'static self) -> bool {
+        self.session().is_ok_and(|session| !session.server_gone())
+    }
+
+    /// The run directory of the instance, if there is one. Looks no further than
+    /// [`Process::init`] did.
+    pub fn run_dir(&self) -> Option<&'static [u8]> {
+        Some(&self.instance.get()?.run_dir)
+    }
+
+    /// Closes all descriptors of weir's files; the first error, if there are any.
+    pub fn close_all(&'static self) -> Result<(), Errno> {
+        let mut outcome = Ok(());
+        for (fd, _) in table::all() {
+            outcome = outcome.and(self.close(fd).unwrap_or(Ok(())));
+        }
+        outcome
+    }
+
+    /// In a forked child: what the parent had is not this process's. Only its copies of
+    /// descriptors are closed; the parent does not notice.
+    pub fn abandon(&self) {
+        for (fd, _) in table::all() {
+            table::set(fd, None);
+            let _ = kernel::close(fd);
+        }
+        if let Some(session) = self.session.swap(None) {
+            session.hang_up();
+        }
+        let placeholder = self.instance.get().and_then(|i| i.placeholder.get());
+        if let Some(placeholder) = placeholder {
+            placeholder.close();
+        }
+    }
+}
+
+/// The process's umask, without changing it for a moment as umask(2) does: other threads run.
+fn umask() -> u32 {
+    let status = read_start("/proc/self/status").unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    let octal = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    octal
+        .and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok())
+        .unwrap_or(NARROW_UMASK)
+}
+
+/// The first bytes of a small file.
+fn read_start(path: &str) -> Result<Vec<u8>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = kernel::into_number(rustix::fs::open(path, flags, Mode::empty())?);
+    let mut bytes = vec![0; 1024];
+    let read = kernel::borrow(file).and_then(|file| rustix::io::read(file, &mut bytes));
+    let _ = kernel::close(file);
+    bytes.truncate(read?);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_umask_is_the_kernels() {
+        // Asked by setting it, as every test of this program may.
+        let asked = rustix::process::umask(Mode::from_bits_retain(0o22));
+        rustix::process::umask(asked);
+        assert_eq!(umask(), asked.bits());
+    }
+}

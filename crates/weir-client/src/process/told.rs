@@ -1,0 +1,174 @@
+//! What a library asks of a path, beside what POSIX has calls for.
+//!
+//! Paths are taken as libc takes them, links are followed. What is not below the mount is
+//! refused (EXDEV) and never done by the kernel instead.
+
+use core::sync::atomic::Ordering;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use weir_core::extent::Layout;
+use weir_core::names::{Attr, FileType, Visibility};
+use weir_core::proto::{Hold, Locate};
+use weir_core::types::{Ino, Rank};
+
+use super::place::{Found, View};
+use super::{Outcome, Process};
+use crate::kernel::{self, Fd, AT_FDCWD};
+use crate::path::{access, Place};
+use crate::types::Stat;
+
+/// What is known of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// As stat(2) says it.
+    pub stat: Stat,
+    /// All that its server says.
+    pub attr: Attr,
+    /// The server that keeps the inode.
+    pub home: Rank,
+    /// The caller's server.
+    pub here: Rank,
+    /// How many servers there are.
+    pub servers: u16,
+}
+
+/// The flags that [`Process::open_at`] takes.
+const OPEN_FLAGS: OFlags = OFlags::RWMODE
+    .union(OFlags::CREATE)
+    .union(OFlags::EXCL)
+    .union(OFlags::TRUNC)
+    .union(OFlags::APPEND)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::SYNC)
+    .union(OFlags::DSYNC);
+
+fn ours_only<T>(outcome: Outcome<T>) -> Result<T, Errno> {
+    outcome.unwrap_or(Err(Errno::XDEV))
+}
+
+impl Process {
+    /// What a path names.
+    fn named(&'static self, path: &[u8]) -> Result<(Ino, FileType), Errno> {
+        self.forget_cwd();
+        match ours_only(self.existing(AT_FDCWD, path, true, false))? {
+            Found::Inode(ino, kind) => Ok((ino, kind)),
+            Found::Outside(_) => Err(Errno::XDEV),
+        }
+    }
+
+    /// The regular file that a path names.
+    fn file_named(&'static self, path: &[u8]) -> Result<Ino, Errno> {
+        match self.named(path)? {
+            (ino, FileType::File) => Ok(ino),
+            (_, FileType::Dir) => Err(Errno::ISDIR),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// Nobody may have told that the current directory changed.
+    fn forget_cwd(&self) {
+        self.cwd_unknown.store(true, Ordering::Relaxed);
+    }
+
+    fn whole(&'static self, ino: Ino) -> Result<(View, Attr), Errno> {
+        let view = self.view()?;
+        let attr = view.whole_attr(ino)?.ok_or(Errno::NOENT)?;
+        Ok((view, attr))
+    }
+
+    /// Makes a file read-only for good; EBUSY: it is due, and comes when the last who has it open
+    /// for writing closes it.
+    pub fn laminate_at(&'static self, path: &[u8]) -> Result<(), Errno> {
+        let ino = self.file_named(path)?;
+        self.check_owner(ino)?;
+        self.laminate(ino)
+    }
+
+    /// Makes what programs of this node wrote to a file visible to other nodes, and as durable
+    /// as its tier is.
+    pub fn sync_at(&'static self, path: &[u8]) -> Result<(), Errno> {
+        let ino = self.file_named(path)?;
+        let (_, attr) = self.whole(ino)?;
+        if !self.who().may(&attr, access::READ) && !self.who().may(&attr, access::WRITE) {
+            return Err(Errno::ACCESS);
+        }
+        Self::sync_file(self.session()?, ino)
+    }
+
+    /// Sets when other nodes see what is written to a file, or to files made in a directory.
+    pub fn set_visibility_at(
+        &'static self,
+        path: &[u8],
+        visibility: Visibility,
+    ) -> Result<(), Errno> {
+        let (ino, _) = self.named(path)?;
+        let value = visibility.name().as_bytes();
+        self.set_xattr_of(ino, b"user.weir.visibility", value)
+    }
+
+    /// What is known of a file or directory.
+    pub fn about(&'static self, path: &[u8]) -> Result<About, Errno> {
+        let (ino, _) = self.named(path)?;
+        let stat = self.stat_of(ino)?;
+        let (_, attr) = self.whole(ino)?;
+        let (here, servers) = self.node()?.several().unwrap_or((ino.rank(), 1));
+        Ok(About {
+            stat,
+            attr,
+            home: ino.rank(),
+            here,
+            servers,
+        })
+    }
+
+    /// How many of a file's bytes each server has: of all that is published, and of what programs
+    /// of this node wrote.
+    pub fn layout_at(&'static self, path: &[u8]) -> Result<Layout, Errno> {
+        let (ino, write) = (self.file_named(path)?, false);
+        let session = self.session()?;
+        let Attr { ino, size, .. } = session.call(Hold { ino, write })?;
+        let mut layout = Layout::default();
+        let mut offset = 0;
+        while offset < size {
+            let length = size - offset;
+            let located = session.call(Locate {
+                ino,
+                offset,
+                length,
+            })?;
+            let end = located.known_to.min(size);
+            if end <= offset {
+                return Err(Errno::IO);
+            }
+            layout.add(&located.runs, offset, end);
+            offset = end;
+        }
+        Ok(layout)
+    }
+
+    /// open(2) of a file of weir's; EINVAL: a flag that is not among those of [`OPEN_FLAGS`].
+    /// Always close-on-exec.
+    pub fn open_at(&'static self, path: &[u8], flags: i32, mode: u32) -> Result<Fd, Errno> {
+        let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        if !OPEN_FLAGS.contains(flags) {
+            return Err(Errno::INVAL);
+        }
+        self.forget_cwd();
+        let follow = !flags.intersects(OFlags::NOFOLLOW | OFlags::EXCL);
+        if self.magic(path).is_none() {
+            if let Place::Outside(_) = ours_only(self.place(AT_FDCWD, path, follow))? {
+                return Err(Errno::XDEV);
+            }
+        }
+        let flags = (flags | OFlags::CLOEXEC).bits().cast_signed();
+        let fd = ours_only(self.openat(AT_FDCWD, path, flags, mode))?;
+        if self.is_ours(fd) {
+            return Ok(fd);
+        }
+        // A link was put there in between.
+        let _ = kernel::close(fd);
+        Err(Errno::XDEV)
+    }
+}
