@@ -1,69 +1,60 @@
 //! `cargo xtask cluster`: a test cluster for hands (see the crate `weir-cluster`).
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use anyhow::{bail, Context, Result};
+use clap::{Args, Subcommand};
 use weir_cluster::{Cluster, Spec};
 
 /// What `cargo xtask cluster` understands.
-pub const USAGE: &str = "\
-usage: cargo xtask cluster up N [--rate 10gbit] [--ssh] [--name NAME]
-       cargo xtask cluster exec [--name NAME] I -- COMMAND...
-       cargo xtask cluster status
-       cargo xtask cluster down [--name NAME]
-NAME need not be given where one cluster is up.";
-
-/// Runs the words after `cluster`.
-pub fn run(words: &[String]) -> Result<ExitCode> {
-    let mut words = Words::of(words)?;
-    let verb = words.next().context(USAGE)?;
-    match verb.as_str() {
-        "up" => up(words)?,
-        "exec" => return exec(words),
-        "status" => status(),
-        "down" => down(&words)?,
-        other => bail!("cluster {other} is not known\n{USAGE}"),
-    }
-    Ok(ExitCode::SUCCESS)
+#[derive(Subcommand, Debug)]
+pub enum Chore {
+    /// Makes a cluster of network namespaces, as root.
+    Up {
+        /// How many nodes.
+        nodes: usize,
+        /// What each node's link lets through, such as 10gbit.
+        #[arg(long)]
+        rate: Option<String>,
+        /// With an sshd on each node.
+        #[arg(long)]
+        ssh: bool,
+        /// Which cluster.
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Runs a command on a node.
+    Exec {
+        /// Which cluster.
+        #[command(flatten)]
+        which: Which,
+        /// Of the node, from 0 on.
+        index: usize,
+        /// The command and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// Shows the clusters that are up, and their nodes.
+    Status,
+    /// Removes a cluster, and what dead ones left.
+    Down {
+        /// Which cluster.
+        #[command(flatten)]
+        which: Which,
+    },
 }
 
-/// The words: options taken out, a command after `--` apart.
-#[derive(Debug, Default)]
-struct Words {
-    plain: std::collections::VecDeque<String>,
+/// Which cluster is meant.
+#[derive(Args, Debug)]
+pub struct Which {
+    /// The cluster's name; need not be given where one is up.
+    #[arg(long)]
     name: Option<String>,
-    rate: Option<String>,
-    ssh: bool,
-    command: Vec<String>,
 }
 
-impl Words {
-    fn of(words: &[String]) -> Result<Self> {
-        let mut found = Self::default();
-        let mut words = words.iter().cloned();
-        while let Some(word) = words.next() {
-            let mut value = || {
-                words
-                    .next()
-                    .with_context(|| format!("{word} needs a value"))
-            };
-            match word.as_str() {
-                "--" => found.command = words.by_ref().collect(),
-                "--name" => found.name = Some(value()?),
-                "--rate" => found.rate = Some(value()?),
-                "--ssh" => found.ssh = true,
-                option if option.starts_with('-') => bail!("{option} is not known\n{USAGE}"),
-                _ => found.plain.push_back(word),
-            }
-        }
-        Ok(found)
-    }
-
-    fn next(&mut self) -> Option<String> {
-        self.plain.pop_front()
-    }
-
+impl Which {
     /// The cluster of that name, or the only one.
     fn cluster(&self) -> Result<Cluster> {
         if let Some(name) = &self.name {
@@ -77,25 +68,41 @@ impl Words {
     }
 }
 
-fn up(mut words: Words) -> Result<()> {
-    let nodes = words.next().context(USAGE)?;
-    let cluster = Cluster::up(&Spec {
-        nodes: nodes.parse().with_context(|| format!("{nodes} nodes"))?,
-        name: words.name,
-        rate: words.rate,
-        ssh: words.ssh,
-    })?;
-    show(&cluster);
-    cluster.leave()
+/// Does it.
+pub fn run(chore: Chore) -> Result<ExitCode> {
+    match chore {
+        Chore::Up {
+            nodes,
+            rate,
+            ssh,
+            which,
+        } => {
+            let name = which.name;
+            let cluster = Cluster::up(&Spec {
+                nodes,
+                name,
+                rate,
+                ssh,
+            })?;
+            show(&cluster);
+            cluster.leave()?;
+        }
+        Chore::Exec {
+            which,
+            index,
+            command,
+        } => return exec(&which, index, &command),
+        Chore::Status => status(),
+        Chore::Down { which } => down(&which)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn exec(mut words: Words) -> Result<ExitCode> {
-    let index: usize = words.next().context(USAGE)?.parse().context(USAGE)?;
-    let cluster = words.cluster()?;
+fn exec(which: &Which, index: usize, command: &[OsString]) -> Result<ExitCode> {
+    let cluster = which.cluster()?;
     let node = cluster.nodes().get(index).context("no such node")?;
-    let (program, arguments) = words.command.split_first().context(USAGE)?;
-    let mut command = node.command(program);
-    Err(command.args(arguments).exec()).context("nsenter")
+    let (program, arguments) = command.split_first().context("no command")?;
+    Err(node.command(program).args(arguments).exec()).context("nsenter")
 }
 
 fn status() {
@@ -117,29 +124,42 @@ fn show(cluster: &Cluster) {
     }
 }
 
-fn down(words: &Words) -> Result<()> {
+fn down(which: &Which) -> Result<()> {
     for name in Cluster::sweep() {
         println!("cluster {name}: dead; cleared what it left");
     }
-    if words.name.is_none() && Cluster::living().is_empty() {
+    if which.name.is_none() && Cluster::living().is_empty() {
         return Ok(());
     }
-    words.cluster()?.down()
+    which.cluster()?.down()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(subcommand)]
+        chore: Chore,
+    }
 
     #[test]
     fn options_and_the_command_are_told_apart() {
-        let words = ["exec", "--name", "c1", "2", "--", "ls", "--name", "x"];
-        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-        let mut words = Words::of(&words).unwrap();
-        assert_eq!(words.next().unwrap(), "exec");
-        assert_eq!(words.next().unwrap(), "2");
-        assert_eq!(words.name.as_deref(), Some("c1"));
-        assert_eq!(words.command, ["ls", "--name", "x"]);
-        assert!(Words::of(&["--frobnicate".to_owned()]).is_err());
+        let words = ["x", "exec", "--name", "c1", "2", "--", "ls", "--name", "x"];
+        let words = Words::try_parse_from(words).unwrap();
+        let Chore::Exec {
+            which,
+            index,
+            command,
+        } = words.chore
+        else {
+            panic!("{:?}", words.chore);
+        };
+        assert_eq!((which.name.as_deref(), index), (Some("c1"), 2));
+        assert_eq!(command, ["ls", "--name", "x"]);
+        assert!(Words::try_parse_from(["x", "--frobnicate"]).is_err());
+        assert!(Words::try_parse_from(["x", "exec", "2"]).is_err());
     }
 }

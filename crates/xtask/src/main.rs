@@ -3,24 +3,31 @@
 
 use std::process::ExitCode;
 
+use clap::Parser;
+
+/// Chores of weir's repository.
+#[derive(Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask")]
+enum Chore {
+    /// Checks what the compiler, rustfmt and clippy do not look at.
+    Tidy,
+    /// Several nodes on one machine, for hands.
+    #[command(subcommand)]
+    Cluster(xtask::cluster::Chore),
+    /// Runs seeds of the simulation of several servers.
+    Simulate(xtask::simulate::Wish),
+}
+
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    match words.first().map(String::as_str) {
-        Some("tidy") => tidy(),
-        Some("cluster") => xtask::cluster::run(&words[1..]).unwrap_or_else(|e| {
-            eprintln!("cluster: {e:#}");
-            ExitCode::from(2)
-        }),
-        Some("simulate") => xtask::simulate::run(&words[1..]).unwrap_or_else(|e| {
-            eprintln!("simulate: {e:#}");
-            ExitCode::from(2)
-        }),
-        _ => {
-            let (cluster, simulate) = (xtask::cluster::USAGE, xtask::simulate::USAGE);
-            eprintln!("usage: cargo xtask tidy\n{cluster}\n{simulate}");
-            ExitCode::from(2)
-        }
-    }
+    let (name, done) = match Chore::parse() {
+        Chore::Tidy => return tidy(),
+        Chore::Cluster(chore) => ("cluster", xtask::cluster::run(chore)),
+        Chore::Simulate(wish) => ("simulate", xtask::simulate::run(&wish)),
+    };
+    done.unwrap_or_else(|e| {
+        eprintln!("{name}: {e:#}");
+        ExitCode::from(2)
+    })
 }
 
 fn tidy() -> ExitCode {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +13,8 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure, Context, Result};
-
-/// How it is called.
-pub const USAGE: &str =
-    "usage: cargo xtask simulate [--seeds N] [--seed FIRST] [--minutes M] [--jobs N] [--mild]";
+use anyhow::{ensure, Context, Result};
+use clap::Args;
 
 /// Seeds that a worker runs: what its clients mapped is given back when it ends.
 const BATCH: u64 = 40;
@@ -28,42 +26,42 @@ const ENOUGH: usize = 5;
 const SHOWN: usize = 40;
 
 /// What is asked for.
-#[derive(Debug, PartialEq, Eq)]
-struct Wish {
+#[derive(Args, Debug)]
+pub struct Wish {
+    /// How many seeds to run [default: 1, or with --minutes no end].
+    #[arg(long, value_name = "N")]
+    seeds: Option<u64>,
+    /// The first seed.
+    #[arg(long = "seed", value_name = "FIRST", default_value_t = 0)]
     first: u64,
-    seeds: u64,
-    time: Option<Duration>,
-    jobs: usize,
+    /// Begin no seeds after so long.
+    #[arg(long, value_name = "M")]
+    minutes: Option<u64>,
+    /// Processes that run seeds at once [default: as many as there are cores].
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
     /// Without faults by which calls to servers are lost.
+    #[arg(long)]
     mild: bool,
 }
 
 impl Wish {
-    fn of(words: &[String]) -> Result<Wish> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut wish = Wish {
-            first: 0,
-            seeds: 0,
-            time: None,
-            jobs: cores,
-            mild: words.iter().any(|word| word == "--mild"),
-        };
-        let words: Vec<&String> = words.iter().filter(|word| *word != "--mild").collect();
-        for pair in words.chunks(2) {
-            let [key, value] = pair else { bail!(USAGE) };
-            let number: u64 = value.parse().with_context(|| format!("{key} {value}"))?;
-            match key.as_str() {
-                "--seeds" => wish.seeds = number,
-                "--seed" => wish.first = number,
-                "--minutes" => wish.time = Some(Duration::from_secs(60 * number)),
-                "--jobs" => wish.jobs = usize::try_from(number)?.max(1),
-                _ => bail!(USAGE),
-            }
-        }
-        if wish.seeds == 0 {
-            wish.seeds = if wish.time.is_some() { u64::MAX } else { 1 };
-        }
-        Ok(wish)
+    /// The first seed, and the one behind the last.
+    fn range(&self) -> (u64, u64) {
+        let without = if self.minutes.is_some() { u64::MAX } else { 1 };
+        let seeds = self.seeds.unwrap_or(without);
+        (self.first, self.first.saturating_add(seeds))
+    }
+
+    fn time(&self) -> Option<Duration> {
+        let minutes = self.minutes?;
+        Some(Duration::from_secs(minutes.saturating_mul(60)))
+    }
+
+    fn jobs(&self) -> usize {
+        let cores = std::thread::available_parallelism;
+        let jobs = self.jobs.or_else(|| cores().ok());
+        jobs.map_or(1, NonZeroUsize::get)
     }
 }
 
@@ -143,20 +141,19 @@ impl Tally {
 }
 
 /// Runs it; success if no seed failed.
-pub fn run(words: &[String]) -> Result<ExitCode> {
-    let wish = Wish::of(words)?;
+pub fn run(wish: &Wish) -> Result<ExitCode> {
+    let ((first, end), time) = (wish.range(), wish.time());
     let program = build()?;
     let begin = Instant::now();
     let tally = Arc::new(Mutex::new(Tally::default()));
-    let next = Arc::new(AtomicU64::new(wish.first));
-    let end = wish.first.saturating_add(wish.seeds);
+    let next = Arc::new(AtomicU64::new(first));
     std::thread::scope(|scope| -> Result<()> {
-        let workers: Vec<_> = (0..wish.jobs)
+        let workers: Vec<_> = (0..wish.jobs())
             .map(|_| {
                 let (tally, next, program) = (&tally, &next, &program);
                 scope.spawn(move || -> Result<()> {
                     loop {
-                        let late = wish.time.is_some_and(|time| begin.elapsed() >= time);
+                        let late = time.is_some_and(|time| begin.elapsed() >= time);
                         let failed = locked(tally).failed.len();
                         let first = next.fetch_add(BATCH, Ordering::Relaxed);
                         if late || failed >= ENOUGH || first >= end {
@@ -329,19 +326,28 @@ fn explain(program: &Path, seed: u64, mild: bool, what: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_owned).collect()
+    #[derive(clap::Parser)]
+    struct Words {
+        #[command(flatten)]
+        wish: Wish,
+    }
+
+    fn wish(words: &str) -> Result<Wish, clap::Error> {
+        use clap::Parser;
+        let words = std::iter::once("x").chain(words.split_whitespace());
+        Words::try_parse_from(words).map(|words| words.wish)
     }
 
     #[test]
     fn wishes_are_understood() {
-        let wish = Wish::of(&words("--seeds 7 --seed 3 --jobs 2")).unwrap();
-        assert_eq!((wish.first, wish.seeds, wish.jobs), (3, 7, 2));
-        let wish = Wish::of(&words("--minutes 3")).unwrap();
-        assert_eq!(wish.time, Some(Duration::from_secs(180)));
-        assert_eq!(wish.seeds, u64::MAX);
-        assert!(Wish::of(&words("--minutes")).is_err());
-        assert!(Wish::of(&words("--what 3")).is_err());
+        let some = wish("--seeds 7 --seed 3 --jobs 2").unwrap();
+        assert_eq!((some.range(), some.jobs()), ((3, 10), 2));
+        let timed = wish("--minutes 3 --mild").unwrap();
+        assert_eq!(timed.time(), Some(Duration::from_secs(180)));
+        assert_eq!((timed.range(), timed.mild), ((0, u64::MAX), true));
+        assert_eq!(wish("").unwrap().range(), (0, 1));
+        assert!(wish("--minutes").is_err());
+        assert!(wish("--what 3").is_err());
     }
 
     #[test]
