@@ -6,14 +6,6 @@ use std::time::Duration;
 use weir_core::types::Rank;
 use weir_fabric::{CallId, Counters, Event, Fabric, Lost, Message, Timing, Token};
 
-/// Of cases in which something is lost, so that they are short. Whoever is only busy is not to
-/// be taken for lost: all others have the times of real life.
-pub const SHORT: Timing = Timing {
-    deadline: Duration::from_secs(20),
-    give_up: Duration::from_millis(400),
-    handshake: Duration::from_millis(400),
-};
-
 /// Longer than anything here may take, by the transport's clock.
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_core::types::Rank;
 use weir_fabric::{Lost, Message, Timing};
 
-use crate::servers::{Conduct, Servers, Transport, Wrong, SHORT};
+use crate::servers::{Conduct, Servers, Transport, Wrong};
 
 /// All cases, with what they show.
 pub fn cases<T: Transport>() -> Vec<(&'static str, fn())> {
@@ -124,7 +124,7 @@ fn many_servers<T: Transport>() {
 fn deadline<T: Transport>() {
     let timing = Timing {
         deadline: Duration::from_millis(700),
-        ..SHORT
+        ..Timing::default()
     };
     let mut all = Servers::on(T::new(3, timing), 3);
     all.server(1).conduct = Conduct::Hold;
@@ -151,12 +151,8 @@ fn nobody<T: Transport>() {
 }
 
 fn hung<T: Transport>() {
-    // A place that is held, and nobody works there. The times are those of real life: the other
-    // one, which may be busy with so large a message, is not to be taken for lost.
-    let timing = Timing {
-        deadline: SHORT.deadline,
-        ..Timing::default()
-    };
+    // A place that is held, and nobody works there.
+    let timing = Timing::default();
     let mut all = Servers::on(T::new(3, timing), 2);
     let begin = all.net.now();
     let hangs = all.call(0, 2, message(1, 0, 0));
@@ -168,17 +164,17 @@ fn hung<T: Transport>() {
 }
 
 fn killed<T: Transport>() {
-    let mut all = Servers::on(T::new(3, SHORT), 3);
+    let mut all = Servers::on(T::new(3, Timing::default()), 3);
     assert!(all.ask(0, 1, message(5, 0, 1)).is_ok());
     all.kill(1);
     let begin = all.net.now();
     assert_eq!(all.ask(0, 1, message(5, 0, 1)), Err(Lost::Unreachable));
-    assert!(all.since(begin) < Duration::from_secs(2));
+    assert!(all.since(begin) < Timing::default().give_up * 2);
     assert_eq!(all.server(0).lost, [Rank(1)]);
     // Once given up, it is not waited for as long again.
     let begin = all.net.now();
     assert_eq!(all.ask(0, 1, message(5, 0, 1)), Err(Lost::Unreachable));
-    assert!(all.since(begin) < SHORT.give_up);
+    assert!(all.since(begin) < Timing::default().give_up);
     assert!(
         all.ask(0, 2, message(5, 0, 1)).is_ok(),
         "no one else's loss"
@@ -191,7 +187,7 @@ fn killed<T: Transport>() {
 }
 
 fn restarted<T: Transport>() {
-    let mut all = Servers::on(T::new(2, SHORT), 2);
+    let mut all = Servers::on(T::new(2, Timing::default()), 2);
     all.server(1).conduct = Conduct::Hold;
     let id = all.call(0, 1, message(5, 0, 1));
     all.until("it is asked", |all| all.server(1).held.len() == 1);
@@ -206,7 +202,7 @@ fn restarted<T: Transport>() {
 fn old_life<T: Transport>() {
     let timing = Timing {
         deadline: Duration::from_secs(1),
-        ..SHORT
+        ..Timing::default()
     };
     let mut all = Servers::on(T::new(2, timing), 2);
     all.kill(0);
@@ -219,12 +215,12 @@ fn old_life<T: Transport>() {
 }
 
 fn slow<T: Transport>() {
-    let mut all = Servers::on(T::new(2, SHORT), 2);
+    let mut all = Servers::on(T::new(2, Timing::default()), 2);
     all.server(1).conduct = Conduct::Hold;
     let sent = message(40, 100_000, 1);
     let id = all.call(0, 1, sent.clone());
     let begin = all.net.now();
-    let late = SHORT.give_up * 4;
+    let late = Timing::default().give_up * 4;
     all.until("time passes", |all| all.since(begin) > late);
     assert_eq!(all.server(0).lost, [], "it lives");
     all.let_go(1);
@@ -235,7 +231,7 @@ fn slow<T: Transport>() {
 fn trouble<T: Transport>() {
     let timing = Timing {
         give_up: Duration::from_secs(20),
-        ..SHORT
+        ..Timing::default()
     };
     let mut all = Servers::on(T::troubled(2, timing), 2);
     let calls: Vec<_> = (0..300)
