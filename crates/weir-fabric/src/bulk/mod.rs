@@ -24,9 +24,10 @@
 //!
 //! One thread moves less than a fast link takes, so there are [`lanes`]: each has an asker's and a
 //! target's thread, and connections of its own, made when it is first used. A read goes to the
-//! lane that has the fewest bytes under way, the first of several: so a node that reads little
-//! wakes one. Of more than [`SPREAD_MOST`] servers each has one lane, for the others keep those
-//! busy, and connections would be too many.
+//! lane that has the fewest bytes under way from that server, the first of several: so a node that
+//! reads little wakes one, and of one that reads much from several, none has more connections
+//! busy, and so more of the link, than another. Of more than [`SPREAD_MOST`] servers each has one
+//! lane, for the others keep those busy, and connections would be too many.
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -184,28 +185,45 @@ pub struct Bulk {
 #[derive(Clone, Debug)]
 struct Entrance {
     thread: Post<ask::Command>,
-    /// Bytes that were asked for and have not come.
-    load: Arc<AtomicUsize>,
+    /// Bytes that were asked for and have not come, by the server's rank.
+    loads: Arc<[AtomicUsize]>,
+}
+
+impl Entrance {
+    fn load(&self, rank: Rank) -> usize {
+        let load = self.loads.get(usize::from(rank.0));
+        load.map_or(0, |load| load.load(Ordering::Relaxed))
+    }
 }
 
 /// A share in the load of a lane, as long as this lives.
 #[derive(Debug)]
 struct Load {
-    load: Arc<AtomicUsize>,
+    loads: Arc<[AtomicUsize]>,
+    rank: Rank,
     bytes: usize,
 }
 
 impl Load {
-    fn new(load: &Arc<AtomicUsize>, bytes: usize) -> Load {
-        load.fetch_add(bytes, Ordering::Relaxed);
-        let load = Arc::clone(load);
-        Load { load, bytes }
+    fn new(lane: &Entrance, rank: Rank, bytes: usize) -> Load {
+        let loads = Arc::clone(&lane.loads);
+        let load = Load { loads, rank, bytes };
+        if let Some(all) = load.of() {
+            all.fetch_add(bytes, Ordering::Relaxed);
+        }
+        load
+    }
+
+    fn of(&self) -> Option<&AtomicUsize> {
+        self.loads.get(usize::from(self.rank.0))
     }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.load.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(all) = self.of() {
+            all.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -220,7 +238,7 @@ pub struct Asker {
 }
 
 impl Bulk {
-    /// Starts the threads.
+    /// Starts the threads of one of so many servers.
     pub fn start(
         shelf: Arc<dyn Shelf>,
         servers: usize,
@@ -245,7 +263,7 @@ impl Bulk {
             ];
             lanes.push(Entrance {
                 thread: asker.clone(),
-                load: Arc::default(),
+                loads: (0..servers).map(|_| AtomicUsize::new(0)).collect(),
             });
             bulk.lanes.push(Lane {
                 asker,
@@ -316,8 +334,7 @@ impl Asker {
     /// Where a server is to be asked.
     fn lane(&self, to: Rank) -> Option<&Entrance> {
         if self.spread {
-            let load = |lane: &&Entrance| lane.load.load(Ordering::Relaxed);
-            return self.lanes.iter().min_by_key(load);
+            return self.lanes.iter().min_by_key(|lane| lane.load(to));
         }
         self.lanes.get(usize::from(to.0) % self.lanes.len().max(1))
     }
@@ -336,7 +353,7 @@ impl Asker {
             bytes,
             landing,
             deadline: Instant::now() + self.deadline,
-            load: Load::new(&lane.load, bytes),
+            load: Load::new(lane, to, bytes),
         };
         if let Err(ask::Command::Read(_, read)) = lane.thread.send(ask::Command::Read(to, read)) {
             read.end(Err(Lost::Ended.into()));
