@@ -3,15 +3,15 @@
 //! `cargo bench -p weir-client --bench calls`: ns a call, the best of several rounds,
 //! without the few ns that the interposer adds.
 
+#[path = "../tests/common/mod.rs"]
+mod common;
+
 use std::hint::black_box;
 use std::sync::atomic::AtomicU8;
-use std::sync::mpsc::channel;
 use std::time::Instant;
 
+use common::Served;
 use weir_client::process::process;
-use weir_core::proto::Stop;
-use weir_server::control::Control;
-use weir_server::{serve, Options};
 
 const CWD: i32 = -100;
 const O_RDWR_CREAT: i32 = 0o102;
@@ -120,37 +120,19 @@ fn calls(tmp: &std::path::Path) {
 }
 
 fn main() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let options = Options {
-        run_dir: dir.path().join("run"),
-        shm_dir: dir.path().join("shared"),
-        storage: Vec::new(),
-        memory_budget_bytes: 512 << 20,
-        warm_bytes: 256 << 20,
-        warmers: 1,
-        max_files: 100_000,
-        max_clients: 8,
-        spin_us: 20,
-        prefix: "/weir".into(),
-        sharing: weir_server::rules::Sharing::default(),
-        audit: false,
-        watch_pid: None,
-    };
-    let (told, ready) = channel();
-    let server = std::thread::spawn({
-        let options = options.clone();
-        move || serve(&options, move || told.send(()).unwrap())
+    let served = Served::start(|options| {
+        options.storage.clear();
+        options.memory_budget_bytes = 512 << 20;
+        options.warm_bytes = 256 << 20;
+        options.max_files = 100_000;
     });
-    ready.recv().expect("the server starts");
-    std::env::set_var("WEIR_INSTANCE", &options.run_dir);
+    served.name_in_environment();
     process().init();
     // Only this thread uses files of weir, as in a program of one thread.
     #[allow(clippy::items_after_statements)] // beside its only use
     static ALONE: AtomicU8 = AtomicU8::new(1);
     // SAFETY: a static.
     unsafe { weir_client::sys::set_single_threaded_flag(ALONE.as_ptr()) };
-    calls(dir.path());
-    let mut control = Control::connect(&options.run_dir).unwrap();
-    control.call(Stop {}).unwrap();
-    server.join().unwrap().unwrap();
+    calls(served.dir.path());
+    served.stop();
 }

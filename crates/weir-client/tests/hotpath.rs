@@ -5,14 +5,15 @@
 //! the same process, whose allocations are its own. (That the kernel is not asked either
 //! shows `shell/hotpath.sh` of the real programs, under strace.)
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::mpsc::channel;
 
+use common::Served;
 use weir_client::process::{process, Process};
-use weir_core::proto::{Status, Stop};
+use weir_core::proto::Status;
 use weir_server::control::Control;
-use weir_server::{serve, Options, StorageDir};
 
 const CWD: i32 = -100;
 const CREATE: i32 = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
@@ -204,38 +205,16 @@ fn play(control: &mut Control, scene: &Scene) {
 }
 
 fn main() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let options = Options {
-        run_dir: dir.path().join("run"),
-        shm_dir: dir.path().join("shared"),
-        storage: vec![StorageDir {
-            path: dir.path().join("files"),
-            budget_bytes: 256 << 20,
-        }],
-        memory_budget_bytes: 512 << 20,
-        warm_bytes: 64 << 20,
-        warmers: 1,
-        max_files: 1000,
-        max_clients: 8,
-        spin_us: 20,
-        prefix: "/weir".into(),
-        sharing: weir_server::rules::Sharing::default(),
-        audit: false,
-        watch_pid: None,
-    };
-    let (told, ready) = channel();
-    let server = std::thread::spawn({
-        let options = options.clone();
-        move || serve(&options, move || told.send(()).unwrap())
+    let served = Served::start(|options| {
+        options.memory_budget_bytes = 512 << 20;
+        options.warm_bytes = 64 << 20;
     });
-    ready.recv().expect("the server starts");
-    std::env::set_var("WEIR_INSTANCE", &options.run_dir);
+    served.name_in_environment();
     p().init();
-    let mut control = Control::connect(&options.run_dir).unwrap();
+    let mut control = served.control();
     for scene in SCENES {
         play(&mut control, scene);
     }
-    control.call(Stop {}).unwrap();
-    server.join().unwrap().unwrap();
+    served.stop();
     println!("{} passed, 0 failed", SCENES.len());
 }

@@ -3,21 +3,21 @@
 //!
 //! The state is one per process, so all scenes are played in one test, one after the other.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::Served;
 use rustix::io::Errno;
 use weir_client::library::{
     attach, current, detach, read_list, write_list, Lamination, Piece, Visibility, Whence,
 };
 use weir_client::process::Process;
-use weir_server::control::Control;
-use weir_server::{serve, Options, StorageDir};
+use weir_server::Options;
 
 const O_RDONLY: i32 = 0;
 const O_RDWR: i32 = 2;
 const O_CREAT: i32 = 0o100;
-const MIB: u64 = 1 << 20;
 
 fn p() -> &'static Process {
     current().unwrap()
@@ -228,44 +228,19 @@ fn a_child_attaches_anew() {
 
 #[test]
 fn a_library_in_a_process() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let options = Options {
-        run_dir: dir.path().join("run"),
-        shm_dir: dir.path().join("shared"),
-        storage: vec![StorageDir {
-            path: dir.path().join("files"),
-            budget_bytes: 64 * MIB,
-        }],
-        memory_budget_bytes: 64 * MIB,
-        warm_bytes: 4 * MIB,
-        warmers: 1,
-        max_files: 1000,
-        max_clients: 32,
-        spin_us: 20,
-        prefix: "/weir".into(),
-        sharing: weir_server::rules::Sharing::default(),
-        audit: false,
-        watch_pid: None,
-    };
-    let (told, ready) = channel();
-    let server = std::thread::spawn({
-        let options = options.clone();
-        move || serve(&options, move || told.send(()).unwrap())
-    });
-    ready.recv().expect("the server starts");
+    let served = Served::start(|_| ());
+    let options = &served.options;
     std::env::remove_var("WEIR_INSTANCE");
 
-    who_is_not_attached_is_told(&options);
-    each_attach_wants_its_detach(&options);
+    who_is_not_attached_is_told(options);
+    each_attach_wants_its_detach(options);
     files_are_asked_about_laminated_and_synced();
     what_is_not_a_file_of_weir_is_refused();
     lists_name_files_by_descriptor_and_path();
     a_child_attaches_anew();
 
-    let mut control = Control::connect(&options.run_dir).unwrap();
-    let status = control.call(weir_core::proto::Stop {}).unwrap();
+    let status = served.stop();
     assert_eq!(status.rejected, [], "the server believed all that we said");
-    server.join().unwrap().unwrap();
     // A dead server is told at once, and never waited for.
     assert_eq!(p().sync_at(b"/weir/f"), Err(Errno::SHUTDOWN));
     assert!(attach(None).is_err());

@@ -4,14 +4,14 @@
 //! after the other, each in a directory of its own. Children are forked; a child says by
 //! its exit code whether it found what it should.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::sync::mpsc::channel;
+mod common;
 
+use std::io::{IoSlice, IoSliceMut};
+
+use common::Served;
 use rustix::io::Errno;
 use weir_client::process::{process, Process};
 use weir_client::types::{LockRange, Time, UTIME_OMIT};
-use weir_server::control::Control;
-use weir_server::{serve, Options, StorageDir};
 
 const CWD: i32 = -100;
 const O_RDONLY: i32 = 0;
@@ -23,7 +23,6 @@ const O_TRUNC: i32 = 0o1000;
 const O_APPEND: i32 = 0o2000;
 const O_DIRECTORY: i32 = libc::O_DIRECTORY;
 const O_NOFOLLOW: i32 = libc::O_NOFOLLOW;
-const MIB: u64 = 1 << 20;
 
 fn p() -> &'static Process {
     process()
@@ -553,32 +552,8 @@ fn more_than_memory_goes_to_files() {
 
 #[test]
 fn a_process_and_its_children() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let options = Options {
-        run_dir: dir.path().join("run"),
-        shm_dir: dir.path().join("shared"),
-        storage: vec![StorageDir {
-            path: dir.path().join("files"),
-            budget_bytes: 256 * MIB,
-        }],
-        memory_budget_bytes: 64 * MIB,
-        warm_bytes: 4 * MIB,
-        warmers: 1,
-        max_files: 10_000,
-        max_clients: 32,
-        spin_us: 20,
-        prefix: "/weir".into(),
-        sharing: weir_server::rules::Sharing::default(),
-        audit: false,
-        watch_pid: None,
-    };
-    let (told, ready) = channel();
-    let server = std::thread::spawn({
-        let options = options.clone();
-        move || serve(&options, move || told.send(()).unwrap())
-    });
-    ready.recv().expect("the server starts");
-    std::env::set_var("WEIR_INSTANCE", &options.run_dir);
+    let served = Served::start(|_| ());
+    served.name_in_environment();
     p().init();
 
     paths_of_others_are_the_kernels();
@@ -599,10 +574,8 @@ fn a_process_and_its_children() {
     a_descriptors_path_is_told();
     more_than_memory_goes_to_files();
 
-    let mut control = Control::connect(&options.run_dir).unwrap();
-    let status = control.call(weir_core::proto::Stop {}).unwrap();
+    let status = served.stop();
     assert_eq!(status.rejected, [], "the server believed all that we said");
-    server.join().unwrap().unwrap();
     // A dead server is told at once, and never waited for.
     assert_eq!(
         p().mkdirat(CWD, b"/weir/late", 0o755),
