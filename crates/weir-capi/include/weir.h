@@ -57,7 +57,8 @@ const char *weir_version(void);
  *
  * -ENOENT: no instance was named. -EBUSY: the process is attached to another one, or runs in another one under the
  * interposer. -ENOENT, -ECONNREFUSED: nothing serves there. -EPROTO, -EPROTONOSUPPORT: what serves there, or the
- * interposer, is of another version. -EUSERS: the server takes no more clients. -ENOSYS: the kernel is older than 4.14.
+ * interposer, is of another version. -EUSERS: the server takes no more clients; -ENOSPC: it
+ * has no memory for one. -ENOSYS: the kernel is older than 4.14.
  */
 int weir_attach(const char *instance);
 
