@@ -5,20 +5,27 @@
 //! [`reply`]). Messages are postcard (a compact, documented serde format); the wire
 //! format is the order of the fields. They pass through a client's channel
 //! ([`crate::node::channel`]) or, for control, in frames of a Unix socket. What servers
-//! ask of each other is in [`peer`]. Names and targets are bytes, as in POSIX.
+//! ask of each other is in [`peer`], what messages are made of in `parts`, how a connection
+//! begins in `greeting`. Names and targets are bytes, as in POSIX.
 //!
 //! A reply is `Result<Reply, FsError>`: an operation either did all that it says, or
 //! changed nothing.
 
 pub mod audit;
+mod greeting;
+mod parts;
 pub mod peer;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::extent::Run;
-use crate::names::{Attr, FileType, Policy};
-use crate::types::{ClientId, Ino, SegmentId};
+use crate::names::{Attr, Policy};
+use crate::types::{ClientId, Ino};
+pub use greeting::{Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
+pub use parts::{
+    Attached, Cause, Child, Created, Entry, FsStat, HeldLock, Kept, Landing, Lent, Located,
+    ServerStatus, Tier, TierStatus,
+};
 
 /// The version of this protocol; both sides must have the same.
 pub const VERSION: u32 = 4;
@@ -554,256 +561,6 @@ operations! {
 pub const FETCH_BYTES: u64 = 1 << 20;
 /// The most pieces of all reads of a [`Fetch`]: as many as fit a request.
 pub const FETCH_PIECES: usize = 400;
-
-/// Where a read's bytes arrive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Landing {
-    /// The caller's slot that says how many are there.
-    pub slot: u16,
-    /// Where in the pool they begin.
-    pub at: u32,
-    /// Which lending of the slot this is.
-    pub serial: u32,
-}
-
-/// What asks for a lamination.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Cause {
-    /// Somebody.
-    Request,
-    /// The end of a description that was open for writing: counts if the file's policy says
-    /// so, or a lamination is due.
-    Close,
-}
-
-/// What a name names.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Child {
-    /// The inode.
-    pub ino: Ino,
-    /// Its type.
-    pub kind: FileType,
-}
-
-/// What may be kept by whoever is told it, until that is recalled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Kept<T> {
-    /// What is told.
-    pub what: T,
-    /// Whether it may be kept. Who is not told so asks again.
-    pub may_keep: bool,
-}
-
-/// What [`Create`] did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Created {
-    /// The file, new or found.
-    pub ino: Ino,
-    /// Whether it is new.
-    pub new: bool,
-    /// Whether it is held for the asker as [`Hold`] does: a file, new or found, which needs no
-    /// other look. Else the caller looks what it is.
-    pub held: bool,
-    /// Where to write, if it is new and `attach` was set.
-    pub attached: Option<Attached>,
-}
-
-/// Where an attached client writes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Attached {
-    /// The file's block.
-    pub block: u32,
-    /// The client's cell.
-    pub cell: u32,
-}
-
-/// Which kind of storage a slab is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Tier {
-    /// Memory (tmpfs): mapped.
-    Memory,
-    /// A file of a storage directory: read and written.
-    File,
-}
-
-/// A segment, lent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Lent {
-    /// Its number, for giving it back.
-    pub segment: SegmentId,
-    /// The slab it is a piece of.
-    pub slab: u32,
-    /// Where that slab is.
-    pub tier: Tier,
-    /// Where it begins in the slab.
-    pub pos: u64,
-    /// Its length, bytes.
-    pub len: u64,
-    /// Whether its memory is there already: a store into it does not fault.
-    pub warm: bool,
-}
-
-/// What a server says of a range of a file.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Located {
-    /// The inode's index generation that this belongs to.
-    pub generation: u64,
-    /// `runs` is all there is in `[known_from, known_to)`.
-    pub known_from: u64,
-    /// See `known_from`.
-    pub known_to: u64,
-    /// The runs.
-    pub runs: Vec<Run>,
-}
-
-/// A directory entry.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Entry {
-    /// The file.
-    pub ino: Ino,
-    /// Where a later [`Readdir`] goes on.
-    pub cookie: u64,
-    /// The kind and permission bits, as `st_mode`.
-    pub mode: u32,
-    /// Its size in bytes.
-    pub size: u64,
-    /// Its modification time, ns since 1970.
-    pub mtime_ns: i64,
-    /// Its name.
-    pub name: Vec<u8>,
-}
-
-/// A lock that is held.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct HeldLock {
-    /// F_RDLCK or F_WRLCK.
-    pub kind: u32,
-    /// First byte.
-    pub start: u64,
-    /// Byte behind the last.
-    pub end: u64,
-    /// The process that holds it; 0 for a lock of an open file description.
-    pub pid: u32,
-}
-
-/// Room, in bytes, and inodes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct FsStat {
-    /// Bytes of all tiers.
-    pub capacity_bytes: u64,
-    /// Bytes that can be lent still.
-    pub free_bytes: u64,
-    /// Inodes there can be.
-    pub inodes: u64,
-    /// Inodes that are free.
-    pub free_inodes: u64,
-}
-
-/// One tier's space.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct TierStatus {
-    /// "memory", or the storage directory.
-    pub name: String,
-    /// What it may take.
-    pub budget_bytes: u64,
-    /// Lent to clients or holding data.
-    pub lent_bytes: u64,
-    /// Holding data that a file refers to.
-    pub live_bytes: u64,
-    /// Ready to be lent without a fault.
-    pub warm_bytes: u64,
-}
-
-/// What `weir status` and the report show.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ServerStatus {
-    /// The server's process.
-    pub pid: u32,
-    /// Its rank and the number of servers.
-    pub rank: u16,
-    /// See `rank`.
-    pub servers: u16,
-    /// Since when it runs, ns since 1970.
-    pub started_ns: i64,
-    /// Client processes now.
-    pub clients: u32,
-    /// Client processes in all.
-    pub clients_ever: u64,
-    /// Files that are not directories.
-    pub files: u64,
-    /// Directories, without the root.
-    pub directories: u64,
-    /// Extent runs held.
-    pub runs: u64,
-    /// Space by tier.
-    pub tiers: Vec<TierStatus>,
-    /// What clients counted, by name.
-    pub counters: Vec<(String, u64)>,
-    /// Calls refused, by name; only those that were.
-    pub refused: Vec<(String, u64)>,
-    /// Requests done, by operation.
-    pub requests: Vec<(String, u64)>,
-    /// Input that was refused: name and count.
-    pub rejected: Vec<(String, u64)>,
-    /// What the audit found.
-    pub findings: Vec<audit::Finding>,
-    /// Whether a server that is killed now can be started again: its journal is whole.
-    pub recoverable: bool,
-}
-
-/// The first frame of a connection to the server's socket.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Hello {
-    /// [`VERSION`].
-    pub version: u32,
-    /// What the connection is for.
-    pub role: Role,
-}
-
-/// What a connection is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Role {
-    /// A process that will use the file system: gets a client region, and is taken
-    /// for dead when the connection ends and its process is gone.
-    Client,
-    /// Requests in frames, for tools.
-    Control,
-}
-
-/// The client's number of one that is not taken in: there are as many as there may be.
-pub const NO_CLIENT: ClientId = ClientId(u32::MAX);
-
-/// The same of one for which there is no memory: the file system of the shared regions is full.
-pub const NO_ROOM: ClientId = ClientId(u32::MAX - 1);
-
-/// The server's answer to [`Hello`].
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Welcome {
-    /// [`VERSION`].
-    pub version: u32,
-    /// The client's number; its region is the file `client-<id>`.
-    pub client: ClientId,
-    /// This server's rank, and how many there are.
-    pub rank: u16,
-    /// See `rank`.
-    pub servers: u16,
-    /// The directory of the shared regions and of memory slabs.
-    pub shm_dir: String,
-    /// The storage directories: a file-tier slab `n` is `slab-<n>` of directory
-    /// `(n & 0x7fff_ffff) >> 24`; its number has the highest bit set.
-    pub storage_dirs: Vec<String>,
-    /// The mount prefix, without a slash at its end.
-    pub prefix: String,
-    /// How long a client spins for a reply before it sleeps, in us.
-    pub spin_us: u32,
-}
-
-/// A symbolic link in the run directory, to the directory of the shared regions: a
-/// process that uses nothing of the instance learns by it, and by [`PREFIX_LINK`], what
-/// is not the instance's, without connecting.
-pub const SHM_LINK: &str = "shm";
-/// As [`SHM_LINK`], "to" the mount prefix.
-pub const PREFIX_LINK: &str = "prefix";
 
 /// Encodes a request.
 pub fn request<O: Operation>(op: O, out: &mut Vec<u8>) {

@@ -1,0 +1,205 @@
+//! What messages of clients and tools, and replies to them, are made of. In postcard the order of the fields is the
+//! format: see the head of [`super`].
+
+use serde::{Deserialize, Serialize};
+
+use super::audit;
+use crate::extent::Run;
+use crate::names::FileType;
+use crate::types::{Ino, SegmentId};
+
+/// Where a read's bytes arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Landing {
+    /// The caller's slot that says how many are there.
+    pub slot: u16,
+    /// Where in the pool they begin.
+    pub at: u32,
+    /// Which lending of the slot this is.
+    pub serial: u32,
+}
+
+/// What asks for a lamination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Cause {
+    /// Somebody.
+    Request,
+    /// The end of a description that was open for writing: counts if the file's policy says
+    /// so, or a lamination is due.
+    Close,
+}
+
+/// What a name names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Child {
+    /// The inode.
+    pub ino: Ino,
+    /// Its type.
+    pub kind: FileType,
+}
+
+/// What may be kept by whoever is told it, until that is recalled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Kept<T> {
+    /// What is told.
+    pub what: T,
+    /// Whether it may be kept. Who is not told so asks again.
+    pub may_keep: bool,
+}
+
+/// What [`Create`](super::Create) did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Created {
+    /// The file, new or found.
+    pub ino: Ino,
+    /// Whether it is new.
+    pub new: bool,
+    /// Whether it is held for the asker as [`Hold`](super::Hold) does: a file, new or found, which needs no
+    /// other look. Else the caller looks what it is.
+    pub held: bool,
+    /// Where to write, if it is new and `attach` was set.
+    pub attached: Option<Attached>,
+}
+
+/// Where an attached client writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attached {
+    /// The file's block.
+    pub block: u32,
+    /// The client's cell.
+    pub cell: u32,
+}
+
+/// Which kind of storage a slab is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Tier {
+    /// Memory (tmpfs): mapped.
+    Memory,
+    /// A file of a storage directory: read and written.
+    File,
+}
+
+/// A segment, lent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Lent {
+    /// Its number, for giving it back.
+    pub segment: SegmentId,
+    /// The slab it is a piece of.
+    pub slab: u32,
+    /// Where that slab is.
+    pub tier: Tier,
+    /// Where it begins in the slab.
+    pub pos: u64,
+    /// Its length, bytes.
+    pub len: u64,
+    /// Whether its memory is there already: a store into it does not fault.
+    pub warm: bool,
+}
+
+/// What a server says of a range of a file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Located {
+    /// The inode's index generation that this belongs to.
+    pub generation: u64,
+    /// `runs` is all there is in `[known_from, known_to)`.
+    pub known_from: u64,
+    /// See `known_from`.
+    pub known_to: u64,
+    /// The runs.
+    pub runs: Vec<Run>,
+}
+
+/// A directory entry.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// The file.
+    pub ino: Ino,
+    /// Where a later [`Readdir`](super::Readdir) goes on.
+    pub cookie: u64,
+    /// The kind and permission bits, as `st_mode`.
+    pub mode: u32,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its modification time, ns since 1970.
+    pub mtime_ns: i64,
+    /// Its name.
+    pub name: Vec<u8>,
+}
+
+/// A lock that is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HeldLock {
+    /// F_RDLCK or F_WRLCK.
+    pub kind: u32,
+    /// First byte.
+    pub start: u64,
+    /// Byte behind the last.
+    pub end: u64,
+    /// The process that holds it; 0 for a lock of an open file description.
+    pub pid: u32,
+}
+
+/// Room, in bytes, and inodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FsStat {
+    /// Bytes of all tiers.
+    pub capacity_bytes: u64,
+    /// Bytes that can be lent still.
+    pub free_bytes: u64,
+    /// Inodes there can be.
+    pub inodes: u64,
+    /// Inodes that are free.
+    pub free_inodes: u64,
+}
+
+/// One tier's space.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TierStatus {
+    /// "memory", or the storage directory.
+    pub name: String,
+    /// What it may take.
+    pub budget_bytes: u64,
+    /// Lent to clients or holding data.
+    pub lent_bytes: u64,
+    /// Holding data that a file refers to.
+    pub live_bytes: u64,
+    /// Ready to be lent without a fault.
+    pub warm_bytes: u64,
+}
+
+/// What `weir status` and the report show.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// The server's process.
+    pub pid: u32,
+    /// Its rank and the number of servers.
+    pub rank: u16,
+    /// See `rank`.
+    pub servers: u16,
+    /// Since when it runs, ns since 1970.
+    pub started_ns: i64,
+    /// Client processes now.
+    pub clients: u32,
+    /// Client processes in all.
+    pub clients_ever: u64,
+    /// Files that are not directories.
+    pub files: u64,
+    /// Directories, without the root.
+    pub directories: u64,
+    /// Extent runs held.
+    pub runs: u64,
+    /// Space by tier.
+    pub tiers: Vec<TierStatus>,
+    /// What clients counted, by name.
+    pub counters: Vec<(String, u64)>,
+    /// Calls refused, by name; only those that were.
+    pub refused: Vec<(String, u64)>,
+    /// Requests done, by operation.
+    pub requests: Vec<(String, u64)>,
+    /// Input that was refused: name and count.
+    pub rejected: Vec<(String, u64)>,
+    /// What the audit found.
+    pub findings: Vec<audit::Finding>,
+    /// Whether a server that is killed now can be started again: its journal is whole.
+    pub recoverable: bool,
+}
