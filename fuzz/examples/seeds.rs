@@ -369,6 +369,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
             size: 1 << 31,
             mtime_ns: 5,
             stored: 384,
+            publishes: vec![(7, 384)],
         }),
         peer::request(peer::Runs {
             ino,

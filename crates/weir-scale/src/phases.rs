@@ -341,7 +341,8 @@ impl<'a> Model<'a> {
                     ino: file.ino,
                     size,
                     mtime_ns: 1 << 60,
-                    stored: 1 << 30,
+                    stored: 0,
+                    publishes: vec![(1 << 60, 1 << 30)],
                 };
                 published.push(vec![small(file.ino.rank(), peer::request(op).len())]);
                 askers.push(Asker {

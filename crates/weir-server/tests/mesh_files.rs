@@ -30,6 +30,7 @@ fn published(ino: Ino, size: u64) -> peer::Published {
         size,
         mtime_ns: 200,
         stored: 0,
+        publishes: Vec::new(),
     }
 }
 
@@ -60,6 +61,30 @@ fn each_publish_recalls_all_leases_but_the_writers_own() {
         mesh.ask_peer(b, home, peer::GetAttr { ino }).unwrap().size,
         20
     );
+}
+
+/// Who does not know whether it was heard says it again: a server that was started anew, or one
+/// whose call was lost.
+#[test]
+fn what_is_stored_of_a_publish_counts_once() {
+    let mut mesh = Mesh::new(3, 9);
+    let ino = file(&mut mesh);
+    let home = ino.rank();
+    let other = (0..3).map(Rank).find(|rank| *rank != home).unwrap();
+    let mut say = |from, publishes: &[(u64, i64)]| {
+        let said = peer::Published {
+            publishes: publishes.to_vec(),
+            ..published(ino, 10)
+        };
+        ask(&mut mesh, from, home, said).unwrap();
+        let attr = ask(&mut mesh, other, home, peer::GetAttr { ino });
+        attr.unwrap().allocated
+    };
+    assert_eq!(say(other, &[(5, 100)]), 100);
+    assert_eq!(say(other, &[(5, 100)]), 100);
+    assert_eq!(say(other, &[(5, 100), (6, -30)]), 70);
+    assert_eq!(say(home, &[(5, 1000)]), 1070, "of another server");
+    assert_eq!(say(other, &[(6, -30)]), 1070);
 }
 
 #[test]

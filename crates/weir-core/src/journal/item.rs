@@ -160,6 +160,9 @@ pub enum Item<'a> {
     },
     /// Publishes of a server to a file are remembered no more.
     Forgotten(Ino, Rank),
+    /// The publishes of a server to a file of this one up to this number are in what is stored;
+    /// 0: none of its will be said again.
+    Counted(Ino, Rank, u64),
 }
 
 /// How far a cell's record was taken; see the server's `node/applied.rs`.

@@ -63,6 +63,8 @@ pub struct Cluster {
     pub kept_stamp: u64,
     /// Size and stored bytes of its own files, as published.
     pub published: HashMap<Ino, (u64, u64)>,
+    /// Up to which publish of each server what is stored of them is counted.
+    pub counted: BTreeMap<(Ino, Rank), u64>,
     /// Who may hold entries of its directories.
     pub enrolled: HashMap<Ino, BTreeSet<Rank>>,
     /// Names of its directories whose entries are elsewhere.
@@ -277,7 +279,18 @@ impl State {
             Item::Published(ino, size, stored) => {
                 cluster.published.insert(*ino, (*size, *stored));
             }
-            Item::PublishedGone(ino) => drop(cluster.published.remove(ino)),
+            Item::PublishedGone(ino) => {
+                cluster.published.remove(ino);
+                let its = (*ino, Rank(0))..=(*ino, Rank(u16::MAX));
+                while let Some((key, _)) = cluster.counted.range(its.clone()).next() {
+                    let key = *key;
+                    cluster.counted.remove(&key);
+                }
+            }
+            Item::Counted(ino, from, 0) => drop(cluster.counted.remove(&(*ino, *from))),
+            Item::Counted(ino, from, publish) => {
+                cluster.counted.insert((*ino, *from), *publish);
+            }
             Item::Enrolled(dir, rank) => {
                 cluster.enrolled.entry(*dir).or_default().insert(*rank);
             }

@@ -429,6 +429,8 @@ peer_operations! {
         mtime_ns: i64,
         /// So many bytes more of it are stored, or less.
         stored: i64,
+        /// The same of publishes, by their numbers: each counts once, however often it is said.
+        publishes: Vec<(u64, i64)>,
     } -> ();
 
     /// The runs of `[from, to)` in the asked server's slices.

@@ -37,6 +37,8 @@ pub struct Files {
     missed: BTreeMap<Rank, BTreeMap<Ino, Option<u64>>>,
     /// What was published of this server's files.
     pub(super) published: HashMap<Ino, Extent>,
+    /// Up to which publish of each server that counts, as long as it may be said again.
+    pub(super) counted: BTreeMap<(Ino, Rank), u64>,
 }
 
 /// Ends when all are told.
@@ -264,6 +266,29 @@ impl<P: Platform> Cluster<P> {
         drop(files);
         self.note(&Item::Published(ino, now.size, now.stored));
         self.node(|node| node.set_stored(ino, now.stored));
+    }
+
+    /// What is stored by those of a server's publishes that were not counted before. A server
+    /// says them again if it does not know whether it was heard, also after a restart of either.
+    fn count_anew(&self, from: Rank, ino: Ino, publishes: &[(u64, i64)]) -> i64 {
+        let mut files = self.inner.files.borrow_mut();
+        let known = files.counted.get(&(ino, from)).copied().unwrap_or(0);
+        let new = publishes.iter().filter(|(publish, _)| *publish > known);
+        let stored = new.clone().fold(0, |sum, (_, stored)| stored.saturating_add(sum));
+        if let Some(last) = new.map(|(publish, _)| *publish).max() {
+            files.counted.insert((ino, from), last);
+            drop(files);
+            self.note(&Item::Counted(ino, from, last));
+        }
+        stored
+    }
+
+    /// A server says none of its publishes to a file again.
+    pub(super) fn forget_counted(&self, from: Rank, ino: Ino) {
+        let counted = self.inner.files.borrow_mut().counted.remove(&(ino, from));
+        if counted.is_some() {
+            self.note(&Item::Counted(ino, from, 0));
+        }
     }
 
     /// Sets attributes of an inode of this server, or of its stand-in here.
@@ -589,7 +614,8 @@ impl<P: Platform> Cluster<P> {
             let file = files.published.entry(op.ino).or_default();
             file.size = op.size.max(file.size);
         }
-        self.add_stored(op.ino, op.stored);
+        let anew = self.count_anew(from, op.ino, &op.publishes);
+        self.add_stored(op.ino, op.stored.saturating_add(anew));
         self.recall_leases(op.ino, Some(from)).await;
         Ok(())
     }

@@ -175,6 +175,8 @@ impl<P: Platform> Cluster<P> {
 
     /// A node has a file of this server open no more.
     pub(super) async fn release(&self, from: Rank, ino: Ino) {
+        // Who lets go of a file has published all that it wrote.
+        self.forget_counted(from, ino);
         if self.end_hold(from, ino) {
             self.node(|node| node.unpin(ino));
             self.erase_gone().await;
@@ -260,7 +262,15 @@ impl<P: Platform> Cluster<P> {
         // the home says no more what the size of such a file is.
         let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
         let (sent, freed) = self.end_of_sending(ino);
-        let file = self.inner.files.borrow_mut().published.remove(&ino);
+        let file = {
+            let mut files = self.inner.files.borrow_mut();
+            let its = (ino, Rank(0))..=(ino, Rank(u16::MAX));
+            let counted: Vec<_> = files.counted.range(its).map(|(key, _)| *key).collect();
+            for key in counted {
+                files.counted.remove(&key);
+            }
+            files.published.remove(&ino)
+        };
         let size = file.map_or(0, |file| file.size).max(sent);
         self.note(&Item::PublishedGone(ino));
         if self.is_kept(ino) {

@@ -197,16 +197,21 @@ impl<P: Platform> Cluster<P> {
                 None => return Ok(()),
             }
         };
-        let (mut freed, mut laid) = (Vec::new(), 0);
+        let (mut freed, mut publishes) = (Vec::new(), Vec::new());
         for batch in batches {
-            laid += batch.runs.iter().map(Run::log_bytes).sum::<u64>();
-            freed.extend(self.put_batch(ino, batch).await?);
+            let laid = batch.runs.iter().map(Run::log_bytes).sum::<u64>();
+            let publish = batch.publish;
+            let by_it = self.put_batch(ino, batch).await?;
+            let laid = i64::try_from(laid).unwrap_or(i64::MAX);
+            publishes.push((publish, laid - bytes_of(&by_it)));
+            freed.extend(by_it);
         }
         let published = peer::Published {
             ino,
             size: pending.size,
             mtime_ns: pending.mtime_ns,
-            stored: i64::try_from(laid).unwrap_or(i64::MAX) - bytes_of(&freed),
+            stored: 0,
+            publishes,
         };
         let known = match self.call(ino.rank(), published).await {
             Err(FsError::Stale | FsError::NotFound) => false,
@@ -225,6 +230,9 @@ impl<P: Platform> Cluster<P> {
             // This server asks itself no more.
             shards.last.remove(&(ino, self.rank()));
             self.note(&Item::Flushed(ino));
+        }
+        if ino.rank() == self.rank() {
+            self.forget_counted(self.rank(), ino);
         }
         // Where the bytes are is now what the slices' homes say.
         self.forget_map(ino);
@@ -428,6 +436,7 @@ impl<P: Platform> Cluster<P> {
                 size: 0,
                 mtime_ns: 0,
                 stored: -bytes_of(&freed),
+                publishes: Vec::new(),
             };
             // A file that is no more has no readers.
             let _ = this.surely(ino.rank(), erased).await;
@@ -480,6 +489,7 @@ impl<P: Platform> Cluster<P> {
             size: if op.keep_size { 0 } else { end },
             mtime_ns: self.now_ns(),
             stored: -bytes_of(&freed),
+            publishes: Vec::new(),
         };
         self.call(ino.rank(), published).await?;
         self.recall_here(ino);

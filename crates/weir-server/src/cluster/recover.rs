@@ -52,6 +52,7 @@ impl<P: Platform> Cluster<P> {
             files.published.insert(ino, Extent { size, stored });
             self.node(|node| node.take_up_stored(ino, stored));
         }
+        files.counted = state.counted;
         drop(files);
         self.node(|node| node.keep_orphans(true));
         let others = self.ranks().filter(|rank| *rank != self.rank());
@@ -92,8 +93,12 @@ impl<P: Platform> Cluster<P> {
         for (dir, name) in &dirs.moved {
             visit(&Item::Moved(*dir, name));
         }
-        for (ino, file) in &self.inner.files.borrow().published {
+        let files = self.inner.files.borrow();
+        for (ino, file) in &files.published {
             visit(&Item::Published(*ino, file.size, file.stored));
+        }
+        for ((ino, from), publish) in &files.counted {
+            visit(&Item::Counted(*ino, *from, *publish));
         }
     }
 
