@@ -68,7 +68,7 @@ fn each_publish_recalls_all_leases_but_the_writers_own() {
 #[test]
 fn what_is_stored_of_a_publish_counts_once() {
     let mut mesh = Mesh::new(3, 9);
-    let ino = file(&mut mesh);
+    let ino = mesh.file("file");
     let home = ino.rank();
     let other = (0..3).map(Rank).find(|rank| *rank != home).unwrap();
     let mut say = |from, publishes: &[(u64, i64)]| {
@@ -76,8 +76,8 @@ fn what_is_stored_of_a_publish_counts_once() {
             publishes: publishes.to_vec(),
             ..published(ino, 10)
         };
-        ask(&mut mesh, from, home, said).unwrap();
-        let attr = ask(&mut mesh, other, home, peer::GetAttr { ino });
+        mesh.ask_peer(from, home, said).unwrap();
+        let attr = mesh.ask_peer(other, home, peer::GetAttr { ino });
         attr.unwrap().allocated
     };
     assert_eq!(say(other, &[(5, 100)]), 100);

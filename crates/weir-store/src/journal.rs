@@ -5,11 +5,21 @@
 //! stored last, so that whoever is killed meanwhile leaves a frame or none.
 //!
 //! When the journal has grown to several times the size of its snapshot, it is *renewed*: a
-//! new file gets a snapshot of the state as it is, and takes the old one's name.
+//! new file gets a snapshot of the state, and takes the old one's name. The snapshot comes in steps,
+//! so that nobody waits for all of it; what is appended meanwhile goes to both files:
 //!
-//! Invariant: once an append failed the journal is no longer whole, so its file is removed,
-//! and nothing is appended any more. A server that is then killed does not come back with
-//! half of what it knew.
+//! ```text
+//! journal      ... | change | change | change |            removed when the other has its name
+//! journal.new  head | step | change | step | change | step, Whole |  then: | change ...
+//! ```
+//!
+//! Invariants:
+//! - Until the new file has the old one's name the old one is the journal, whole as ever: who is
+//!   killed in between leaves a `journal.new` that is never read.
+//! - The new one has every change that was appended since its first step, in the same order.
+//! - Once an append failed the journal is no longer whole, so its file is removed, and nothing is
+//!   appended to it any more. A server that is then killed does not come back with half of what it
+//!   knew. One that is being made goes on, and is the journal when it is whole.
 //!
 //! Left out: what is in frames (`weir_core::journal`).
 
@@ -40,6 +50,8 @@ const LEAST_GROWTH_BYTES: usize = 8 << 20;
 const GROWTH: usize = 2;
 /// Items of a snapshot are put in frames of about so much.
 const SNAPSHOT_FRAME_BYTES: usize = 256 << 10;
+/// Of a journal that is done with so much is freed at a time.
+const FREE_BYTES: u64 = 4 << 20;
 
 /// Why a journal cannot be written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -78,6 +90,10 @@ pub struct JournalFile {
     head: Head,
     /// `None` once it was given up.
     file: Option<Open>,
+    /// The one that is being made, and will take its place.
+    next: Option<Open>,
+    /// The one before, which is freed by and by, and its length.
+    before: Option<(OwnedFd, u64)>,
 }
 
 /// A file that is written.
@@ -107,17 +123,37 @@ impl JournalFile {
             dir: dir.to_owned(),
             head,
             file: None,
+            next: None,
+            before: None,
         };
-        journal.write_anew(snapshot)?;
+        journal.begin_anew()?;
+        let next = journal.next.as_mut().ok_or(JournalFileError::GivenUp)?;
+        let mut out = Snapshot {
+            file: next,
+            items: Vec::new(),
+            done: Ok(()),
+        };
+        snapshot(&mut out);
+        out.finish()?;
+        journal.take_over()?;
         Ok(journal)
     }
 
     /// Appends a frame. An error is the last: see the head of this file.
     pub fn append(&mut self, payload: &[u8]) -> Result<(), JournalFileError> {
-        let file = self.file.as_mut().ok_or(JournalFileError::GivenUp)?;
-        let done = file.append(payload);
+        let done = match &mut self.file {
+            Some(file) => file.append(payload),
+            None => Err(JournalFileError::GivenUp),
+        };
         if done.is_err() {
             self.give_up();
+        }
+        let next = self
+            .next
+            .as_mut()
+            .map_or(Ok(()), |next| next.append(payload));
+        if next.is_err() {
+            self.drop_next();
         }
         done
     }
@@ -130,20 +166,74 @@ impl JournalFile {
         })
     }
 
-    /// Begins anew with the state as it is. If that fails, the journal goes on as it was.
-    pub fn renew(
-        &mut self,
-        snapshot: &mut dyn FnMut(&mut Snapshot<'_>),
-    ) -> Result<(), JournalFileError> {
-        if self.file.is_none() {
-            return Err(JournalFileError::GivenUp);
+    /// Begins a new file for a snapshot in steps. If that fails, the journal goes on as it was.
+    pub fn begin_anew(&mut self) -> Result<(), JournalFileError> {
+        self.drop_next();
+        let path = self.dir.join(JOURNAL_NEW);
+        let _ = rustix::fs::unlink(c_path(&path));
+        let begun = Open::create(path, &self.head);
+        self.next = Some(self.tried(begun)?);
+        Ok(())
+    }
+
+    /// Whether a new file is being made.
+    pub fn is_renewed(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// Adds items of the snapshot to the new file. After an error there is none any more.
+    pub fn add(&mut self, items: &[u8]) -> Result<(), JournalFileError> {
+        let next = self.next.as_mut().ok_or(JournalFileError::GivenUp)?;
+        let added = next.append(items);
+        self.tried(added)
+    }
+
+    /// The new file, whose snapshot is whole, takes the journal's name.
+    pub fn take_over(&mut self) -> Result<(), JournalFileError> {
+        let to = self.dir.join(JOURNAL);
+        let next = self.next.as_mut().ok_or(JournalFileError::GivenUp)?;
+        let named = rustix::fs::rename(c_path(&next.path), c_path(&to));
+        let named = named.map_err(|errno| JournalFileError::System {
+            path: to.clone(),
+            errno,
+        });
+        self.tried(named)?;
+        if let Some(mut next) = self.next.take() {
+            next.path = to;
+            next.snapshot_end = next.end;
+            let before = self.file.replace(next);
+            self.before = before.map(|open| (open.file, open.present as u64));
         }
-        let done = self.write_anew(snapshot);
-        if let (Err(_), Some(file)) = (&done, &mut self.file) {
-            // Tried again when it has grown by as much once more.
-            file.snapshot_end = file.end;
+        Ok(())
+    }
+
+    /// Frees some of the memory of the journal before; false if there is none.
+    pub fn free_some(&mut self) -> bool {
+        let Some((file, len)) = &mut self.before else {
+            return false;
+        };
+        *len = len.saturating_sub(FREE_BYTES);
+        if ftruncate(&*file, *len).is_err() || *len == 0 {
+            self.before = None;
+        }
+        true
+    }
+
+    /// If that failed there is no new file, and the next try is when there is as much more.
+    fn tried<T>(&mut self, done: Result<T, JournalFileError>) -> Result<T, JournalFileError> {
+        if done.is_err() {
+            self.drop_next();
+            if let Some(file) = &mut self.file {
+                file.snapshot_end = file.end;
+            }
         }
         done
+    }
+
+    fn drop_next(&mut self) {
+        if let Some(next) = self.next.take() {
+            let _ = rustix::fs::unlink(c_path(&next.path));
+        }
     }
 
     /// Whether it was not given up.
@@ -162,34 +252,10 @@ impl JournalFile {
             let _ = rustix::fs::unlink(file.path.as_os_str().as_bytes());
         }
     }
+}
 
-    fn write_anew(
-        &mut self,
-        snapshot: &mut dyn FnMut(&mut Snapshot<'_>),
-    ) -> Result<(), JournalFileError> {
-        let path = self.dir.join(JOURNAL_NEW);
-        let c_path = |path: &Path| CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
-        let _ = rustix::fs::unlink(c_path(&path));
-        let mut file = Open::create(path, &self.head)?;
-        let mut out = Snapshot {
-            file: &mut file,
-            items: Vec::new(),
-            done: Ok(()),
-        };
-        snapshot(&mut out);
-        out.finish()?;
-        file.snapshot_end = file.end;
-        let to = self.dir.join(JOURNAL);
-        rustix::fs::rename(c_path(&file.path), c_path(&to)).map_err(|errno| {
-            JournalFileError::System {
-                path: to.clone(),
-                errno,
-            }
-        })?;
-        file.path = to;
-        self.file = Some(file);
-        Ok(())
-    }
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
 /// Takes the items of a snapshot.
@@ -393,12 +459,25 @@ mod tests {
         while !journal.is_long() {
             journal.append(&big).unwrap();
         }
-        journal.renew(&mut |out| out.add(&client(9))).unwrap();
-        assert!(!journal.is_long());
+        journal.begin_anew().unwrap();
+        journal.add(&payload(9)).unwrap();
         journal.append(&payload(8)).unwrap();
+        assert!(
+            journal.is_long(),
+            "the old one is the journal until the new one is whole"
+        );
+        let replayed = replay(&read(dir.path()).unwrap().unwrap()).unwrap();
+        assert_eq!(replayed.state.clients.len(), 4);
+        let mut whole = Vec::new();
+        encode(&Item::Whole, &mut whole);
+        journal.add(&whole).unwrap();
+        journal.take_over().unwrap();
+        assert!(!journal.is_long());
+        while journal.free_some() {}
+        journal.append(&payload(7)).unwrap();
         let replayed = replay(&read(dir.path()).unwrap().unwrap()).unwrap();
         let clients: Vec<u32> = replayed.state.clients.keys().map(|c| c.0).collect();
-        assert_eq!(clients, [8, 9]);
+        assert_eq!(clients, [7, 8, 9]);
     }
 
     #[test]
@@ -421,6 +500,14 @@ mod tests {
         );
         assert_eq!(journal.append(&big), Err(JournalFileError::GivenUp));
         assert_eq!(read(dir.path()).unwrap(), None);
+        // Once there is room, a new one may be made.
+        journal.begin_anew().unwrap();
+        let mut whole = Vec::new();
+        encode(&Item::Whole, &mut whole);
+        journal.add(&whole).unwrap();
+        journal.take_over().unwrap();
+        assert!(journal.is_whole());
+        assert!(replay(&read(dir.path()).unwrap().unwrap()).is_ok());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::types::Rank;
 /// The first bytes.
 pub const MAGIC: [u8; 8] = *b"weirjrnl";
 /// The format's version; another one is refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of the head.
 pub const HEAD_BYTES: usize = 64;
 /// Bytes of a frame before its payload.

@@ -163,6 +163,9 @@ pub enum Item<'a> {
     /// The publishes of a server to a file of this one up to this number are in what is stored;
     /// 0: none of its will be said again.
     Counted(Ino, Rank, u64),
+    /// Within a snapshot: what was said so far of clients, segments and cells, of what is being
+    /// published and of how much is, is void, for all of that follows.
+    Anew,
 }
 
 /// How far a cell's record was taken; see the server's `node/applied.rs`.

@@ -7,8 +7,15 @@
 //! what was written and not yet taken in. docs/design/0003-recovery.md says why.
 //!
 //! A journal is a head and frames ([`frame`]); a frame holds the [`Item`]s of one change, all
-//! or nothing. It begins with a *snapshot*, the state at one moment as items, which ends with
-//! [`Item::Whole`]. [`replay`] puts the items together again into a [`State`].
+//! or nothing. It begins with a *snapshot*, the state as items, which ends with [`Item::Whole`].
+//! [`replay`] puts the items together again into a [`State`].
+//!
+//! A snapshot may be taken in steps, with the changes made meanwhile between them, in their order.
+//! Each step shows some things as they are at that time. Of a thing that was not shown yet a change
+//! may come first, which then has little to change; the step that shows it says it whole. So at
+//! the end each thing is as its last step said, with all changes since. What items change relative
+//! to what was there (lending, publishing) is shown in the last step, which begins with
+//! [`Item::Anew`].
 //!
 //! Invariants:
 //! - replaying a journal that was cut at any byte gives the state after some prefix of the
@@ -132,7 +139,7 @@ pub fn replay(bytes: &[u8]) -> Result<Replayed, JournalError> {
     let head = Head::decode(bytes)?;
     let mut state = State::new(head.rank);
     let mut reader = frames(bytes);
-    let (mut count, mut whole) = (0, false);
+    let mut count = 0;
     while let Some(frame) = reader.next()? {
         count += 1;
         let mut rest = frame.payload;
@@ -140,16 +147,12 @@ pub fn replay(bytes: &[u8]) -> Result<Replayed, JournalError> {
             let taken = postcard::take_from_bytes::<Item<'_>>(rest);
             let (item, left) = taken.map_err(|_| JournalError::Malformed { at: frame.at })?;
             rest = left;
-            if item == Item::Whole {
-                whole = true;
-                continue;
-            }
             state
                 .apply(&item)
                 .map_err(|why| JournalError::Inconsistent { at: frame.at, why })?;
         }
     }
-    if !whole {
+    if !state.whole {
         return Err(JournalError::NoSnapshot { at: reader.end() });
     }
     Ok(Replayed {

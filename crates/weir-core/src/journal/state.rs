@@ -96,6 +96,8 @@ pub struct State {
     pub given: Given,
     /// What it knew as one of several.
     pub cluster: Cluster,
+    /// The snapshot has come to its end. Before that changes may be of what it has not shown yet.
+    pub whole: bool,
 }
 
 impl State {
@@ -113,13 +115,15 @@ impl State {
             cells: BTreeMap::new(),
             given: Given::default(),
             cluster: Cluster::default(),
+            whole: false,
         }
     }
 
     /// Takes an item in.
     pub fn apply(&mut self, item: &Item<'_>) -> Result<(), Misfit> {
         match item {
-            Item::Whole => {}
+            Item::Whole => self.whole = true,
+            Item::Anew => self.forget_lending(),
             Item::Inode(image) => {
                 self.ended.remove(&image.ino.index());
                 self.inodes.insert(image.ino, *image);
@@ -148,7 +152,7 @@ impl State {
             }
             Item::EntryGone { dir, name } => {
                 let key = (*dir, name.to_vec());
-                if self.entries.remove(&key).is_none() {
+                if self.entries.remove(&key).is_none() && self.whole {
                     let (dir, name) = key;
                     return Err(Misfit::NoEntry { dir, name });
                 }
@@ -184,7 +188,9 @@ impl State {
                 pos,
                 len,
             } => {
-                self.known(client)?;
+                if !self.known(client)? {
+                    return Ok(());
+                }
                 let lent = Lent {
                     client,
                     slab,
@@ -202,7 +208,9 @@ impl State {
                 ino,
                 block,
             } => {
-                self.known(client)?;
+                if !self.known(client)? {
+                    return Ok(());
+                }
                 let attached = Attached {
                     client,
                     ino,
@@ -212,12 +220,15 @@ impl State {
                 self.cells.insert(cell, attached);
             }
             Item::Detached(cell) => {
-                self.cells.remove(&cell).ok_or(Misfit::NotAttached(cell))?;
+                if self.cells.remove(&cell).is_none() && self.whole {
+                    return Err(Misfit::NotAttached(cell));
+                }
             }
-            Item::Noted(cell, mark) => {
-                let attached = self.cells.get_mut(&cell);
-                attached.ok_or(Misfit::NotAttached(cell))?.noted = Some(mark);
-            }
+            Item::Noted(cell, mark) => match self.cells.get_mut(&cell) {
+                Some(attached) => attached.noted = Some(mark),
+                None if self.whole => return Err(Misfit::NotAttached(cell)),
+                None => {}
+            },
             _ => self.apply_cluster(item)?,
         }
         Ok(())
@@ -333,9 +344,23 @@ impl State {
         batches.push((0, flying));
     }
 
-    fn known(&self, client: ClientId) -> Result<(), Misfit> {
+    /// Whether a client is known, as it must be once the snapshot is whole.
+    fn known(&self, client: ClientId) -> Result<bool, Misfit> {
         let known = self.clients.contains_key(&client);
-        known.then_some(()).ok_or(Misfit::NoClient(client.0))
+        match known || !self.whole {
+            true => Ok(known),
+            false => Err(Misfit::NoClient(client.0)),
+        }
+    }
+
+    fn forget_lending(&mut self) {
+        self.clients.clear();
+        self.segments.clear();
+        self.cells.clear();
+        self.given = Given::default();
+        self.cluster.in_flight.clear();
+        self.cluster.last.clear();
+        self.cluster.counted.clear();
     }
 
     fn lay(&mut self, ino: Ino, runs: &[Run]) -> Result<(), Misfit> {

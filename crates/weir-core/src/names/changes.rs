@@ -10,7 +10,6 @@ use super::shard::Shard;
 use super::{FileType, NAME_MAX, ROOT_INDEX};
 use crate::journal::{encode, InodeImage, Item};
 use crate::types::Ino;
-use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Changes that nobody has taken yet.
@@ -18,6 +17,15 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) struct Changes {
     items: Vec<u8>,
     touched: Vec<Ino>,
+}
+
+/// How far a table was shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Place {
+    /// Slots that were.
+    slot: u32,
+    /// Of the directory in the next one, the place of the last entry that was; 0: not even itself.
+    entry: u64,
 }
 
 impl Shard<'_> {
@@ -49,26 +57,59 @@ impl Shard<'_> {
 
     /// The whole table, as items.
     pub fn for_each_item(&self, visit: &mut dyn FnMut(&Item<'_>)) {
-        let foreign: HashMap<u32, Ino> = self.foreign.iter().map(|(dir, at)| (*at, *dir)).collect();
-        for index in ROOT_INDEX..=self.inodes.high() {
+        let mut at = Some(Place::default());
+        while let Some(from) = at {
+            at = self.show_some(from, usize::MAX, visit);
+        }
+    }
+
+    /// Shows about `most` inodes and entries from a place on; where to go on, if there is more.
+    /// What changes between two such calls need not be shown, but must be told.
+    pub fn show_some(
+        &self,
+        from: Place,
+        most: usize,
+        visit: &mut dyn FnMut(&Item<'_>),
+    ) -> Option<Place> {
+        let (mut at, mut left) = (from, most);
+        while at.slot < self.inodes.high() {
+            if left == 0 {
+                return Some(at);
+            }
+            left -= 1;
+            let index = at.slot + ROOT_INDEX;
             let record = &self.tables.inodes[index as usize];
-            let ino = self.ino_at(index);
-            match record.file_type() {
-                Some(kind) => {
-                    let home = foreign.get(&index).copied().unwrap_or(ino);
-                    visit(&Item::Inode(self.image(home, record)));
-                    if kind == FileType::Symlink {
-                        if let Ok(target) = self.symlink_target(ino) {
-                            visit(&Item::Target(ino, &target));
-                        }
+            if at.entry == 0 {
+                self.show_inode(index, record, visit);
+            }
+            if record.file_type() == Some(FileType::Dir) {
+                for (sequence, entry) in self.order(record).after(at.entry) {
+                    if left == 0 {
+                        return Some(at);
                     }
-                    if kind == FileType::Dir {
-                        for (_, at) in self.order(record).after(0) {
-                            show_entry(self.dentry(at), visit);
-                        }
-                    }
+                    left -= 1;
+                    show_entry(self.dentry(entry), visit);
+                    at.entry = sequence;
                 }
-                None => visit(&Item::InodeGone(self.last_life(index))),
+            }
+            at = Place {
+                slot: at.slot + 1,
+                entry: 0,
+            };
+        }
+        None
+    }
+
+    fn show_inode(&self, index: u32, record: &InodeRecord, visit: &mut dyn FnMut(&Item<'_>)) {
+        let ino = self.ino_at(index);
+        let Some(kind) = record.file_type() else {
+            return visit(&Item::InodeGone(self.last_life(index)));
+        };
+        let home = self.foreign_at.get(&index).copied().unwrap_or(ino);
+        visit(&Item::Inode(self.image(home, record)));
+        if kind == FileType::Symlink {
+            if let Ok(target) = self.symlink_target(ino) {
+                visit(&Item::Target(ino, &target));
             }
         }
     }

@@ -67,8 +67,14 @@ impl<'a> Shard<'a> {
     /// the root of all.
     pub fn stand_in_for_root(&mut self, root: Ino) {
         if root != self.root() {
-            self.foreign.insert(root, ROOT_INDEX);
+            self.set_stand_in(root, ROOT_INDEX);
         }
+    }
+
+    /// The slot stands in for a directory of another server.
+    pub(super) fn set_stand_in(&mut self, dir: Ino, slot: u32) {
+        self.foreign.insert(dir, slot);
+        self.foreign_at.insert(slot, dir);
     }
 
     /// Makes the stand-in of a directory of another server. What is made in it takes
@@ -85,7 +91,7 @@ impl<'a> Shard<'a> {
         };
         match self.inodes.make(&self.tables, &new) {
             Ok(local) => {
-                self.foreign.insert(dir.ino, local.index());
+                self.set_stand_in(dir.ino, local.index());
                 self.touch(dir.ino);
                 Ok(())
             }
@@ -105,6 +111,7 @@ impl<'a> Shard<'a> {
             return Err(NamesError::NotEmpty);
         }
         if let Some(index) = self.foreign.remove(&dir).filter(|i| *i != ROOT_INDEX) {
+            self.foreign_at.remove(&index);
             self.note_gone(self.ino_at(index));
             let aux = record.aux.load(Relaxed);
             self.inodes.drop(&self.tables, record, index);

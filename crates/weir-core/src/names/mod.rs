@@ -66,6 +66,7 @@ mod property_tests;
 mod scale_tests;
 
 pub use attr::{Attr, FileType, SetAttr};
+pub use changes::Place;
 pub use error::NamesError;
 pub use foreign::DirPart;
 pub use layout::{

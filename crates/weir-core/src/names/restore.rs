@@ -145,7 +145,7 @@ impl<'a> Shard<'a> {
         };
         record.parent.store(parent.0, Relaxed);
         if stands_in && kind == FileType::Dir {
-            self.foreign.insert(image.home, ino.index());
+            self.set_stand_in(image.home, ino.index());
         }
         self.count_in(kind);
         Ok(())

@@ -101,6 +101,8 @@ pub struct Shard<'a> {
     pub(super) live: [u64; 3],
     /// The slots of directories of other servers that entries here are in.
     pub(super) foreign: HashMap<Ino, u32>,
+    /// The same, by slot.
+    pub(super) foreign_at: HashMap<u32, Ino>,
     /// Buckets from here on may not be touched.
     pub(super) buckets_present: u32,
     /// What the journal is to be told, if there is one.
@@ -135,6 +137,7 @@ impl<'a> Shard<'a> {
             entries: 0,
             live: [0; 3],
             foreign: HashMap::new(),
+            foreign_at: HashMap::new(),
             buckets_present: u32::MAX,
             changes: None,
         }

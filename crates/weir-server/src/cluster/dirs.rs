@@ -4,7 +4,7 @@
 //! before its first entry, and stays enrolled until the home asks it to retire: when the
 //! directory is to go. While the home asks that, it enrols nobody.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
 use weir_core::journal::Item;
@@ -23,21 +23,21 @@ const COOKIE_BITS: u32 = 48;
 #[derive(Debug)]
 pub struct Dirs {
     /// The servers that may hold entries of each, beside its home.
-    pub(super) enrolled: HashMap<Ino, BTreeSet<Rank>>,
+    pub(super) enrolled: BTreeMap<Ino, BTreeSet<Rank>>,
     /// Names of directories whose entry is at another server, for their paths.
-    pub(super) moved: HashMap<Ino, Vec<u8>>,
+    pub(super) moved: BTreeMap<Ino, Vec<u8>>,
 }
 
 impl Dirs {
     /// Only the root: everyone stands in for it from the beginning.
     pub fn new(rank: Rank, servers: u16) -> Dirs {
-        let mut enrolled = HashMap::new();
+        let mut enrolled = BTreeMap::new();
         if rank == ROOT.rank() {
             enrolled.insert(ROOT, (1..servers).map(Rank).collect());
         }
         Dirs {
             enrolled,
-            moved: HashMap::new(),
+            moved: BTreeMap::new(),
         }
     }
 

@@ -36,7 +36,7 @@ pub struct Files {
     /// What servers held that were given up, and to what size it was cut since, if it was.
     missed: BTreeMap<Rank, BTreeMap<Ino, Option<u64>>>,
     /// What was published of this server's files.
-    pub(super) published: HashMap<Ino, Extent>,
+    pub(super) published: BTreeMap<Ino, Extent>,
     /// Up to which publish of each server that counts, as long as it may be said again.
     pub(super) counted: BTreeMap<(Ino, Rank), u64>,
 }
@@ -274,7 +274,9 @@ impl<P: Platform> Cluster<P> {
         let mut files = self.inner.files.borrow_mut();
         let known = files.counted.get(&(ino, from)).copied().unwrap_or(0);
         let new = publishes.iter().filter(|(publish, _)| *publish > known);
-        let stored = new.clone().fold(0, |sum, (_, stored)| stored.saturating_add(sum));
+        let stored = new
+            .clone()
+            .fold(0, |sum, (_, stored)| stored.saturating_add(sum));
         if let Some(last) = new.map(|(publish, _)| *publish).max() {
             files.counted.insert((ino, from), last);
             drop(files);

@@ -28,7 +28,7 @@ const RANGES: usize = 16_384;
 /// What this server knows of slices, of any server's files.
 #[derive(Debug, Default)]
 pub struct Shards {
-    pub(super) indexes: HashMap<Ino, ExtentIndex>,
+    pub(super) indexes: BTreeMap<Ino, ExtentIndex>,
     pub(super) next_stamp: u64,
     /// What this node is publishing, by file: taken from the file's index and not yet
     /// known to be everywhere.

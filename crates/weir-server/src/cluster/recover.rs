@@ -5,16 +5,18 @@
 //! before it says of any write that all have been told of it. They answer once they hold again
 //! what they hold; until then files without a name stay.
 
+use std::collections::BTreeMap;
+
 use futures_util::future::join_all;
 use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::{self, Item};
 use weir_core::proto::{peer, FsError};
-use weir_core::types::Rank;
+use weir_core::types::{Ino, Rank};
 
 use super::files::Extent;
 use super::publish::{Batch, Last};
 use super::Cluster;
-use crate::node::{Node, Platform, Visit};
+use crate::node::{Node, Platform, SharedPlace, Visit, SNAPSHOT_RUNS};
 
 impl<P: Platform> Cluster<P> {
     /// Takes up what a server knew that was killed; its node has done so already.
@@ -22,7 +24,7 @@ impl<P: Platform> Cluster<P> {
         let now_ns = self.now_ns();
         {
             let mut shards = self.inner.shards.borrow_mut();
-            shards.indexes = state.kept;
+            shards.indexes = state.kept.into_iter().collect();
             shards.next_stamp = state.kept_stamp;
             for (ino, batches) in state.in_flight {
                 let batches = batches.into_iter().map(|(publish, runs)| Batch {
@@ -41,7 +43,7 @@ impl<P: Platform> Cluster<P> {
         {
             let mut dirs = self.inner.dirs.borrow_mut();
             dirs.enrolled.extend(state.enrolled);
-            dirs.moved = state.moved;
+            dirs.moved = state.moved.into_iter().collect();
         }
         let stand_ins = self.node(|node| node.file_stand_ins());
         let mut files = self.inner.files.borrow_mut();
@@ -62,12 +64,68 @@ impl<P: Platform> Cluster<P> {
 
     /// Shows all that is not the node's own, as items.
     pub fn for_each_item(&self, visit: Visit<'_>) {
-        let shards = self.inner.shards.borrow();
-        for (ino, index) in &shards.indexes {
-            let mut runs = Vec::new();
-            index.for_each_run(&mut |run| runs.push(run));
-            visit(&Item::Kept(*ino, runs));
+        let mut at = Some(SharedPlace::of(0));
+        while let Some(from) = at {
+            at = self.show_some(from, visit);
         }
+        self.show_publishing(visit);
+    }
+
+    /// Shows some of what grows with the files, from a place on; where to go on.
+    pub fn show_some(&self, from: SharedPlace, visit: Visit<'_>) -> Option<SharedPlace> {
+        let next = match from.table {
+            0 => self.show_kept(from, visit),
+            1 => {
+                let files = self.inner.files.borrow();
+                show_from(&files.published, from, |ino, file| {
+                    visit(&Item::Published(*ino, file.size, file.stored));
+                })
+            }
+            2 => {
+                let dirs = self.inner.dirs.borrow();
+                show_from(&dirs.enrolled, from, |dir, ranks| {
+                    for rank in ranks {
+                        visit(&Item::Enrolled(*dir, *rank));
+                    }
+                })
+            }
+            3 => {
+                let dirs = self.inner.dirs.borrow();
+                show_from(&dirs.moved, from, |dir, name| {
+                    visit(&Item::Moved(*dir, name));
+                })
+            }
+            _ => return None,
+        };
+        Some(next.unwrap_or(SharedPlace::of(from.table + 1)))
+    }
+
+    fn show_kept(&self, from: SharedPlace, visit: Visit<'_>) -> Option<SharedPlace> {
+        let shards = self.inner.shards.borrow();
+        let (mut left, mut offset) = (SNAPSHOT_RUNS, from.offset);
+        for (ino, index) in shards.indexes.range(from.ino..) {
+            let (ino, table) = (*ino, from.table);
+            if left == 0 {
+                return Some(SharedPlace { table, ino, offset });
+            }
+            let mut runs = Vec::new();
+            // The place is in the file that it names, unless that is gone.
+            let begin = if ino == from.ino { offset } else { 0 };
+            let known = index.runs_in(begin, MAX_OFFSET, left, &mut runs);
+            left = left.saturating_sub(runs.len().max(1));
+            visit(&Item::Kept(ino, runs));
+            offset = 0;
+            if known.hi < MAX_OFFSET {
+                let offset = known.hi;
+                return Some(SharedPlace { table, ino, offset });
+            }
+        }
+        None
+    }
+
+    /// What is being published, and what was answered to who does.
+    pub fn show_publishing(&self, visit: Visit<'_>) {
+        let shards = self.inner.shards.borrow();
         for (ino, batches) in &shards.in_flight {
             for batch in batches {
                 visit(&Item::InFlight(*ino, batch.publish, batch.runs.clone()));
@@ -84,20 +142,7 @@ impl<P: Platform> Cluster<P> {
                 });
             }
         }
-        let dirs = self.inner.dirs.borrow();
-        for (dir, ranks) in &dirs.enrolled {
-            for rank in ranks {
-                visit(&Item::Enrolled(*dir, *rank));
-            }
-        }
-        for (dir, name) in &dirs.moved {
-            visit(&Item::Moved(*dir, name));
-        }
-        let files = self.inner.files.borrow();
-        for (ino, file) in &files.published {
-            visit(&Item::Published(*ino, file.size, file.stored));
-        }
-        for ((ino, from), publish) in &files.counted {
+        for ((ino, from), publish) in &self.inner.files.borrow().counted {
             visit(&Item::Counted(*ino, *from, *publish));
         }
     }
@@ -138,4 +183,17 @@ impl<P: Platform> Cluster<P> {
     pub(super) fn note(&self, item: &Item<'_>) {
         self.node(|node| node.note(item));
     }
+}
+
+/// Shows as many entries of a table as a step takes; where the next one begins.
+fn show_from<T>(
+    table: &BTreeMap<Ino, T>,
+    from: SharedPlace,
+    mut show: impl FnMut(&Ino, &T),
+) -> Option<SharedPlace> {
+    let mut all = table.range(from.ino..);
+    for (ino, entry) in all.by_ref().take(SNAPSHOT_RUNS) {
+        show(ino, entry);
+    }
+    all.next().map(|(ino, _)| SharedPlace { ino: *ino, ..from })
 }

@@ -146,6 +146,12 @@ impl<P: Platform> Node<'_, P> {
         let Ok(hole) = Run::hole(from, to, stamp.unwrap_or(1)) else {
             return; // of no bytes
         };
+        // What the cells show is written down before the hole: the index forgets a hole behind
+        // which there is nothing, and a journal that is begun anew then does not know of it.
+        let block = self.block_of(ino).and_then(|block| self.blocks.get(block));
+        for cell in block.map_or_else(Vec::new, |file| file.cells.clone()) {
+            self.note_written(cell);
+        }
         self.change(ino, |index, freed, _| {
             let laid = index.insert(hole, freed);
             debug_assert!(laid.is_ok(), "the hole was checked");

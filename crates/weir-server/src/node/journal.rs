@@ -5,11 +5,16 @@
 //! the latest when the server has nothing else to do. So what was told is in the journal, and
 //! an operation is there whole or not at all.
 //!
+//! When the journal is long it is begun anew, with a snapshot in steps: between two requests one
+//! step of it, so that none waits for long ([`Node::renew_journal`]).
+//!
 //! What clients wrote stays where they wrote it until it was committed: their rings' records
 //! are given back then, and a cell is lent again after that. The record that a cell still
 //! shows is not written down each time it grows, only when the cell moves on.
 
+use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::{encode, Item};
+use weir_core::names::Place;
 use weir_core::types::{ClientId, Ino};
 
 use super::{ClientMemory, Node, Platform};
@@ -25,9 +30,61 @@ pub trait Journal {
     fn is_long(&self) -> bool;
     /// Whether all that was appended is there: if not, nothing comes after this server.
     fn is_whole(&self) -> bool;
-    /// Begins anew with what `snapshot` passes on.
-    fn renew(&mut self, snapshot: &dyn Fn(Visit<'_>));
+    /// Begins another one beside it, to which goes what is appended from now on; false: it cannot
+    /// be, or not now.
+    fn begin_anew(&mut self) -> bool;
+    /// Adds a part of a snapshot to the other one; false: there is no other one any more.
+    fn add(&mut self, items: &[u8]) -> bool;
+    /// The other one is whole, and is the journal from now on.
+    fn take_over(&mut self);
+    /// Does some of what is left to do after that; false if nothing was.
+    fn tidy(&mut self) -> bool;
 }
+
+/// How far what servers share was shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedPlace {
+    /// Which table.
+    pub table: u8,
+    /// Where in it.
+    pub ino: Ino,
+    /// And in that file, bytes.
+    pub offset: u64,
+}
+
+impl SharedPlace {
+    /// The beginning of a table.
+    pub const fn of(table: u8) -> SharedPlace {
+        SharedPlace {
+            table,
+            ino: Ino::NONE,
+            offset: 0,
+        }
+    }
+}
+
+/// Shows what is not the node's own: some of it from a place on, and where to go on; `None` for
+/// what is to be shown at the end, at once.
+pub type ShowShared<'v> = &'v dyn Fn(Option<SharedPlace>, Visit<'_>) -> Option<SharedPlace>;
+
+/// How far a snapshot has come.
+#[derive(Clone, Copy, Debug)]
+enum Progress {
+    Names(Place),
+    /// Of the file in this slot, up to here.
+    Extents(u32, u64),
+    Shared(SharedPlace),
+    Last,
+}
+
+/// Inodes and entries of one step.
+const NAMES: usize = 512;
+/// Slots of files that are looked at in one step, and runs that are shown.
+const SLOTS: u32 = 1024;
+/// See [`SLOTS`].
+pub(crate) const RUNS: usize = 2048;
+/// A part of a snapshot is about so long, bytes.
+const PART_BYTES: usize = 256 << 10;
 
 /// What is noted and not yet committed.
 #[derive(Default)]
@@ -36,6 +93,8 @@ pub(super) struct Notes {
     items: Vec<u8>,
     /// Clients of whose rings something was taken.
     drained: Vec<ClientId>,
+    /// The snapshot that is being taken.
+    progress: Option<Progress>,
 }
 
 impl<P: Platform> Node<'_, P> {
@@ -76,18 +135,96 @@ impl<P: Platform> Node<'_, P> {
         journal.is_some_and(|journal| journal.is_whole())
     }
 
-    /// Begins the journal anew if it is long; `others` shows what is not the node's own.
-    pub(crate) fn renew_journal(&mut self, others: &dyn Fn(Visit<'_>)) {
-        if !self.notes.journal.as_ref().is_some_and(|j| j.is_long()) {
-            return;
-        }
+    /// A step of beginning the journal anew, if it is long; whether there is more to do at once.
+    /// `shared` shows what is not the node's own.
+    pub fn renew_journal(&mut self, shared: ShowShared<'_>) -> bool {
+        let Some(journal) = &mut self.notes.journal else {
+            return false;
+        };
+        let Some(progress) = self.notes.progress else {
+            if journal.tidy() {
+                return true;
+            }
+            if !journal.is_long() || !journal.begin_anew() {
+                return false;
+            }
+            self.notes.progress = Some(Progress::Names(Place::default()));
+            return true;
+        };
+        // What is shown must not be ahead of the changes that were told.
         self.commit();
-        if let Some(mut journal) = self.notes.journal.take() {
-            journal.renew(&|visit| {
-                self.for_each_item(visit);
-                others(visit);
-            });
-            self.notes.journal = Some(journal);
+        let Some(mut journal) = self.notes.journal.take() else {
+            return false;
+        };
+        let (mut items, mut good) = (Vec::new(), true);
+        let next = self.show_some(progress, shared, &mut |item| {
+            encode(item, &mut items);
+            if items.len() >= PART_BYTES {
+                good &= journal.add(&items);
+                items.clear();
+            }
+        });
+        if next.is_none() {
+            encode(&Item::Whole, &mut items);
+        }
+        good = good && (items.is_empty() || journal.add(&items));
+        if good && next.is_none() {
+            journal.take_over();
+        }
+        self.notes.progress = next.filter(|_| good);
+        self.notes.journal = Some(journal);
+        good
+    }
+
+    /// Shows one step's part of all; where the next one begins.
+    fn show_some(
+        &self,
+        from: Progress,
+        shared: ShowShared<'_>,
+        visit: Visit<'_>,
+    ) -> Option<Progress> {
+        match from {
+            Progress::Names(place) => Some(match self.names.show_some(place, NAMES, visit) {
+                Some(place) => Progress::Names(place),
+                None => Progress::Extents(0, 0),
+            }),
+            Progress::Extents(slot, offset) => Some(self.show_extents(slot, offset, visit)),
+            Progress::Shared(place) => Some(match shared(Some(place), visit) {
+                Some(place) => Progress::Shared(place),
+                None => Progress::Last,
+            }),
+            Progress::Last => {
+                visit(&Item::Anew);
+                self.show_lending(visit);
+                shared(None, visit);
+                None
+            }
+        }
+    }
+
+    fn show_extents(&self, slot: u32, offset: u64, visit: Visit<'_>) -> Progress {
+        let (mut slot, mut offset) = (slot, offset);
+        let mut left = RUNS;
+        let end = slot.saturating_add(SLOTS).min(self.names.high().inodes);
+        while slot < end {
+            let ino = self.names.ino_at(slot);
+            if let Some(index) = self.files.get(ino).filter(|index| !index.is_empty()) {
+                let mut runs = Vec::new();
+                let known = index.runs_in(offset, MAX_OFFSET, left, &mut runs);
+                left = left.saturating_sub(runs.len());
+                visit(&Item::Laid(ino, runs));
+                if known.hi < MAX_OFFSET {
+                    return Progress::Extents(slot, known.hi);
+                }
+            }
+            (slot, offset) = (slot + 1, 0);
+            if left == 0 {
+                break;
+            }
+        }
+        match slot < self.names.high().inodes {
+            true => Progress::Extents(slot, offset),
+            false => Progress::Shared(SharedPlace::of(0)),
         }
     }
 
@@ -102,6 +239,11 @@ impl<P: Platform> Node<'_, P> {
             }
             visit(&Item::Laid(ino, runs));
         }
+        self.show_lending(visit);
+    }
+
+    /// Who uses the node, what was lent to whom, and how much of the log is published.
+    fn show_lending(&self, visit: Visit<'_>) {
         for (client, entry) in self.clients.iter() {
             let pid = entry.pid;
             visit(&Item::Client { client, pid });

@@ -71,7 +71,8 @@ use stats::Stats;
 use writers::{OpenFile, Slots, Writer};
 
 pub(crate) use data::MAX_RUNS;
-pub use journal::{Journal, Visit};
+pub(crate) use journal::RUNS as SNAPSHOT_RUNS;
+pub use journal::{Journal, SharedPlace, ShowShared, Visit};
 pub(crate) use locks::{Family, Owner, Wish, UNLOCK};
 pub use memory::{ClientMemory, OpenRegion};
 pub use recover::{Accounts, Found, RecoverError};

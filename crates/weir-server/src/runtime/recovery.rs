@@ -15,6 +15,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use weir_core::journal::{replay, Cluster as ClusterState, Head, Replayed, State};
 use weir_core::names::Shard;
@@ -28,12 +29,19 @@ use super::storage::Storage;
 use super::{regions, ServerError};
 use crate::node::{Identity, Journal, Node, OpenRegion, Visit};
 
+/// After the journal was given up another one is tried so often.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// The file of the node's journal.
-struct File(JournalFile);
+struct File {
+    file: JournalFile,
+    /// When it was last begun anew, and how long it was then.
+    begun: Option<(Instant, usize)>,
+}
 
 impl Journal for File {
     fn append(&mut self, items: &[u8]) {
-        if let Err(error) = self.0.append(items) {
+        if let Err(error) = self.file.append(items) {
             // Once: afterwards there is no journal.
             if error != weir_store::journal::JournalFileError::GivenUp {
                 tracing::error!(%error, "the journal is given up: a server that is killed now cannot be started again");
@@ -42,25 +50,46 @@ impl Journal for File {
     }
 
     fn is_long(&self) -> bool {
-        self.0.is_long()
+        let tried = self.begun.is_some_and(|(at, _)| at.elapsed() < RETRY);
+        self.file.is_long() || (!self.file.is_whole() && !tried)
     }
 
     fn is_whole(&self) -> bool {
-        self.0.is_whole()
+        self.file.is_whole()
     }
 
-    fn renew(&mut self, snapshot: &dyn Fn(Visit<'_>)) {
-        let begun = std::time::Instant::now();
-        let before = self.0.len_bytes();
-        match self.0.renew(&mut |out| snapshot(&mut |item| out.add(item))) {
-            Ok(()) => tracing::info!(
-                from_bytes = before,
-                to_bytes = self.0.len_bytes(),
-                took_us = begun.elapsed().as_micros(),
-                "the journal was begun anew"
-            ),
-            Err(error) => tracing::warn!(%error, "the journal cannot be begun anew"),
+    fn begin_anew(&mut self) -> bool {
+        self.begun = Some((Instant::now(), self.file.len_bytes()));
+        let begun = self.file.begin_anew();
+        if let Err(error) = &begun {
+            tracing::warn!(%error, "the journal cannot be begun anew");
         }
+        begun.is_ok()
+    }
+
+    fn add(&mut self, items: &[u8]) -> bool {
+        let added = self.file.add(items);
+        if let Err(error) = &added {
+            tracing::warn!(%error, "the journal cannot be begun anew");
+        }
+        added.is_ok()
+    }
+
+    fn take_over(&mut self) {
+        if let Err(error) = self.file.take_over() {
+            return tracing::warn!(%error, "the journal cannot be begun anew");
+        }
+        let (begun, before) = self.begun.take().unwrap_or((Instant::now(), 0));
+        tracing::info!(
+            from_bytes = before,
+            to_bytes = self.file.len_bytes(),
+            took_us = begun.elapsed().as_micros(),
+            "the journal was begun anew, in steps"
+        );
+    }
+
+    fn tidy(&mut self) -> bool {
+        self.file.free_some()
     }
 }
 
@@ -187,7 +216,7 @@ pub fn begin_journal(
         path: instance.shm_dir().join(JOURNAL),
         why: error.to_string(),
     })?;
-    node.keep_journal(Box::new(File(file)));
+    node.keep_journal(Box::new(File { file, begun: None }));
     let keep: Vec<ClientId> = node.client_ids();
     instance.clear_what_was_before(&keep);
     Ok(())

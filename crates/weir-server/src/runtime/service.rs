@@ -82,25 +82,31 @@ impl<'a> Service<'a> {
         while !self.stop {
             // `work` may find that it is to stop when nothing else is left: what asked for it
             // came in `sleep`.
-            if self.work() || self.stop {
-                let joined = self.joined.as_ref();
-                self.node.borrow_mut().renew_journal(&|visit| {
-                    if let Some(joined) = joined {
-                        joined.for_each_item(visit);
-                    }
-                });
+            let worked = self.work() || self.stop;
+            let more = self.renew_journal();
+            if worked {
                 self.watch();
             } else {
                 let now_ns = now_ns();
                 self.idle(now_ns);
                 let due = self.joined.as_mut().and_then(|j| j.catch_up(now_ns));
-                self.sleep(due);
+                if !more {
+                    self.sleep(due);
+                }
             }
         }
         match &self.joined {
             Some(joined) => joined.status(),
             None => self.node.borrow_mut().report(),
         }
+    }
+
+    /// A step of beginning the journal anew; whether the next one is due.
+    fn renew_journal(&mut self) -> bool {
+        let joined = self.joined.as_ref();
+        self.node
+            .borrow_mut()
+            .renew_journal(&|at, visit| joined.and_then(|joined| joined.show_shared(at, visit)))
     }
 
     fn idle(&mut self, now_ns: i64) {

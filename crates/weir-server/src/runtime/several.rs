@@ -32,7 +32,7 @@ use super::regions::Instance;
 use super::shelf::OwnSlabs;
 use super::ServerError;
 use crate::cluster::{Answer, Cluster, LogBytes, Lost, Net};
-use crate::node::{Node, Visit};
+use crate::node::{Node, SharedPlace, Visit};
 
 /// How often what was written and not published is published, in ns.
 const INTERVAL_NS: i64 = 1_000_000_000;
@@ -273,6 +273,15 @@ impl Joined {
     /// Shows what is not the node's own.
     pub fn for_each_item(&self, visit: Visit<'_>) {
         self.cluster.for_each_item(visit);
+    }
+
+    /// Shows some of that; see [`crate::node::ShowShared`].
+    pub fn show_shared(&self, at: Option<SharedPlace>, visit: Visit<'_>) -> Option<SharedPlace> {
+        let Some(at) = at else {
+            self.cluster.show_publishing(visit);
+            return None;
+        };
+        self.cluster.show_some(at, visit)
     }
 
     /// Takes what came from others and runs what can run; false if there was nothing. Who is

@@ -513,6 +513,11 @@ impl Client {
             .collect()
     }
 
+    /// The files that it writes.
+    pub fn files(&self) -> Vec<Ino> {
+        self.writers.keys().copied().collect()
+    }
+
     pub fn is_attached(&self, ino: Ino) -> bool {
         self.writers.contains_key(&ino)
     }

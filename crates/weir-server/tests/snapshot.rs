@@ -1,0 +1,308 @@
+//! A journal that is begun anew in steps, between operations that go on: whoever is killed after
+//! any step finds all in the old one, and after the last step in the new one.
+
+mod world;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use proptest::prelude::*;
+use weir_core::journal::frame::{frame_bytes, frame_words, FRAME_HEAD_BYTES};
+use weir_core::journal::{encode, replay, Head, Item, State};
+use weir_core::proto::{self, Caller, FsError};
+use weir_core::types::{Ino, Rank};
+use weir_server::node::Journal;
+use world::{Client, World};
+
+/// Bytes of a journal, as its file has them.
+#[derive(Clone, Default)]
+struct Bytes {
+    bytes: Vec<u8>,
+    frames: u64,
+}
+
+impl Bytes {
+    fn new() -> Bytes {
+        let head = Head {
+            rank: Rank(0),
+            servers: 1,
+            instance: [0; 16],
+            made_ns: 1,
+        };
+        Bytes {
+            bytes: head.encode().to_vec(),
+            frames: 0,
+        }
+    }
+
+    fn append(&mut self, payload: &[u8]) {
+        let [first, second] = frame_words(self.frames, payload).unwrap();
+        let at = self.bytes.len();
+        self.bytes.resize(at + frame_bytes(payload.len()), 0);
+        self.bytes[at..at + 8].copy_from_slice(&first.to_le_bytes());
+        self.bytes[at + 8..at + 16].copy_from_slice(&second.to_le_bytes());
+        let begin = at + FRAME_HEAD_BYTES;
+        self.bytes[begin..begin + payload.len()].copy_from_slice(payload);
+        self.frames += 1;
+    }
+}
+
+/// The old journal and the new one.
+#[derive(Clone, Default)]
+struct Twins {
+    now: Bytes,
+    next: Option<Bytes>,
+    renewals: u32,
+}
+
+/// As a node keeps it, and as the test sees it.
+#[derive(Clone, Default)]
+struct Shared(Rc<RefCell<Twins>>);
+
+impl Journal for Shared {
+    fn append(&mut self, items: &[u8]) {
+        let mut twins = self.0.borrow_mut();
+        twins.now.append(items);
+        if let Some(next) = &mut twins.next {
+            next.append(items);
+        }
+    }
+
+    fn is_long(&self) -> bool {
+        true
+    }
+
+    fn is_whole(&self) -> bool {
+        true
+    }
+
+    fn begin_anew(&mut self) -> bool {
+        self.0.borrow_mut().next = Some(Bytes::new());
+        true
+    }
+
+    fn add(&mut self, items: &[u8]) -> bool {
+        self.0.borrow_mut().next.as_mut().unwrap().append(items);
+        true
+    }
+
+    fn take_over(&mut self) {
+        let mut twins = self.0.borrow_mut();
+        let next = twins.next.take().unwrap();
+        twins.now = next;
+        twins.renewals += 1;
+    }
+
+    fn tidy(&mut self) -> bool {
+        false
+    }
+}
+
+/// What a journal says, in one order.
+fn said(journal: &Bytes, with_extents: bool) -> Vec<String> {
+    let replayed = replay(&journal.bytes).unwrap();
+    assert_eq!(replayed.torn, None);
+    lines(&replayed.state, with_extents)
+}
+
+/// What the node says of itself at once.
+fn snapshot(world: &World) -> Bytes {
+    let mut bytes = Bytes::new();
+    let mut items = Vec::new();
+    world
+        .node
+        .for_each_item(&mut |item| encode(item, &mut items));
+    encode(&Item::Whole, &mut items);
+    bytes.append(&items);
+    bytes
+}
+
+/// Without extents, what does not wait for writers to end.
+fn lines(state: &State, with_extents: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    lines.extend(state.inodes.iter().map(|image| format!("{image:?}")));
+    lines.extend(state.ended.iter().map(|life| format!("ended {life:?}")));
+    lines.extend(state.targets.iter().map(|target| format!("{target:?}")));
+    lines.extend(state.entries.iter().map(|entry| format!("{entry:?}")));
+    for (ino, index) in state.extents.iter().filter(|_| with_extents) {
+        index.for_each_run(&mut |run| lines.push(format!("{ino:?} {run:?}")));
+    }
+    lines.extend(state.clients.iter().map(|client| format!("{client:?}")));
+    lines.extend(state.segments.iter().map(|lent| format!("{lent:?}")));
+    lines.extend(state.cells.iter().map(|cell| format!("{cell:?}")));
+    lines.sort();
+    lines
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create(u8),
+    Unlink(u8),
+    Rename(u8, u8),
+    Link(u8, u8),
+    Mkdir(u8),
+    Rmdir(u8),
+    Symlink(u8),
+    Write(u8, u16, u16),
+    Detach(u8),
+    Truncate(u8, u16),
+    /// Steps of the snapshot.
+    Renew(u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let name = || 0..40_u8;
+    let step = prop_oneof![
+        6 => name().prop_map(Step::Create),
+        3 => name().prop_map(Step::Unlink),
+        2 => (name(), name()).prop_map(|(a, b)| Step::Rename(a, b)),
+        1 => (name(), name()).prop_map(|(a, b)| Step::Link(a, b)),
+        1 => name().prop_map(Step::Mkdir),
+        1 => name().prop_map(Step::Rmdir),
+        1 => name().prop_map(Step::Symlink),
+        6 => (name(), 0..4000_u16, 1..2000_u16).prop_map(|(n, at, len)| Step::Write(n, at, len)),
+        1 => name().prop_map(Step::Detach),
+        2 => (name(), 0..4000_u16).prop_map(|(n, size)| Step::Truncate(n, size)),
+        5 => (1..4_u8).prop_map(Step::Renew),
+    ];
+    proptest::collection::vec(step, 1..160)
+}
+
+fn named(name: u8) -> Vec<u8> {
+    format!("n{name}").into_bytes()
+}
+
+fn find(world: &mut World, name: u8) -> Option<Ino> {
+    let components = vec![named(name)];
+    let found = world.call(Caller::Control, proto::Lookup { components });
+    found.ok().map(|entry| entry.ino)
+}
+
+fn act(world: &mut World, client: &mut Client, step: &Step) {
+    let parent = world.root();
+    let control = Caller::Control;
+    // What cannot be done changes nothing, which is also to be seen.
+    let _: Result<(), FsError> = match *step {
+        Step::Create(n) => world.create(&named(n)).map(drop),
+        Step::Unlink(n) => world.call(
+            control,
+            proto::Unlink {
+                parent,
+                name: named(n),
+            },
+        ),
+        Step::Rename(from, to) => {
+            let op = proto::Rename {
+                parent,
+                name: named(from),
+                new_parent: parent,
+                new_name: named(to),
+                flags: 0,
+            };
+            world.call(control, op)
+        }
+        Step::Link(from, to) => match find(world, from) {
+            Some(ino) => world.call(
+                control,
+                proto::Link {
+                    ino,
+                    parent,
+                    name: named(to),
+                },
+            ),
+            None => Ok(()),
+        },
+        Step::Mkdir(n) => {
+            let op = proto::Mkdir {
+                parent,
+                name: named(n),
+                mode: 0o755,
+                uid: 0,
+                gid: 0,
+            };
+            world.call(control, op).map(drop)
+        }
+        Step::Rmdir(n) => world.call(
+            control,
+            proto::Rmdir {
+                parent,
+                name: named(n),
+            },
+        ),
+        Step::Symlink(n) => {
+            let op = proto::Symlink {
+                parent,
+                name: named(n),
+                target: vec![b'x'; 1 + usize::from(n)],
+                uid: 0,
+                gid: 0,
+            };
+            world.call(control, op).map(drop)
+        }
+        Step::Write(n, at, len) => match find(world, n) {
+            Some(ino) => {
+                let bytes = vec![n; usize::from(len)];
+                client.write(world, ino, u64::from(at), &bytes, None).1
+            }
+            None => Ok(()),
+        },
+        Step::Detach(n) => {
+            if let Some(ino) = find(world, n).filter(|ino| client.is_attached(*ino)) {
+                client.detach(ino);
+            }
+            Ok(())
+        }
+        Step::Truncate(n, size) => match find(world, n) {
+            Some(ino) => world.call(
+                control,
+                proto::Truncate {
+                    ino,
+                    size: u64::from(size),
+                },
+            ),
+            None => Ok(()),
+        },
+        Step::Renew(times) => {
+            for _ in 0..times {
+                world.node.renew_journal(&|_, _| None);
+            }
+            Ok(())
+        }
+    };
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn a_journal_that_is_renewed_in_steps_says_what_is(steps in steps()) {
+        let mut world = World::sized(8, 100, 32, 32);
+        let mut client = Client::new(&mut world);
+        let twins = Shared::default();
+        twins.0.borrow_mut().now = snapshot(&world);
+        world.node.keep_journal(Box::new(twins.clone()));
+        for step in &steps {
+            act(&mut world, &mut client, step);
+            // Who is killed now finds all that was told in the journal that has the name.
+            let now = twins.0.borrow().now.clone();
+            prop_assert_eq!(said(&now, false), lines_now(&world));
+        }
+        let open: Vec<Ino> = client.files();
+        for ino in open {
+            client.detach(ino);
+        }
+        if let Caller::Client(id) = client.caller() {
+            world.now_ns += 1;
+            world.node.poll_client(id, world.now_ns);
+        }
+        let before = twins.0.borrow().renewals;
+        while twins.0.borrow().renewals < before + 2 {
+            let now = twins.0.borrow().now.clone();
+            prop_assert_eq!(said(&now, true), said(&snapshot(&world), true));
+            world.node.renew_journal(&|_, _| None);
+        }
+    }
+}
+
+fn lines_now(world: &World) -> Vec<String> {
+    said(&snapshot(world), false)
+}
