@@ -6,6 +6,9 @@
 //! - was made on its node and had returned before the read began, or
 //! - was published (fsync or close had returned) before the reader opened the file.
 //!
+//! No two appends have the same blocks, unless the file was cut, or the node of one was lost
+//! that had not published it.
+//!
 //! The size is checked by the same reads: what lies inside it must be reached by something that
 //! no cut has certainly undone, and what lies behind it by no write that the reader must see,
 //! unless something may have cut it off.
@@ -13,6 +16,8 @@
 //! Which of two writes is newer is known only where one had ended, and had been published if
 //! they are of two nodes, before the other began. What is not known is not held against
 //! anybody, so whatever this check finds is a fault.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_core::types::{Ino, Rank};
 
@@ -75,6 +80,8 @@ struct Change {
     end: u64,
     /// `Empty`: a truncation, which all nodes know of when it returns.
     what: Block,
+    /// It was appended: no other append has these blocks.
+    appended: bool,
 }
 
 /// What happened to one file.
@@ -140,6 +147,34 @@ impl File {
         })
     }
 
+    /// Two appends that share blocks, unless the file may have been cut between them.
+    fn appended_twice(&self, lost: &BTreeSet<Rank>) -> Option<(&Change, &Change)> {
+        let is_there = |a: &&Change| !lost.contains(&a.rank) || self.known(a).is_some();
+        let appends = || {
+            let appended = self.changes.iter().filter(|change| change.appended);
+            appended.filter(is_there)
+        };
+        appends().enumerate().find_map(|(number, a)| {
+            let shares = |b: &&Change| {
+                let (end, both) = (
+                    a.end.min(b.end),
+                    Span {
+                        began: a.span.began.min(b.span.began),
+                        ended: a.span.ended.max(b.span.ended),
+                    },
+                );
+                let between = |cut: &Change| {
+                    cut.what == Block::Empty
+                        && cut.first < end
+                        && !cut.span.before(&both)
+                        && !both.before(&cut.span)
+                };
+                a.first.max(b.first) < end && !self.changes.iter().any(between)
+            };
+            Some((a, appends().take(number).find(shares)?))
+        })
+    }
+
     /// A change that a reader who saw `seen` should have seen instead.
     fn missed(&self, read: &Read, block: u64, seen: Block) -> Option<&Change> {
         let touches = |change: &&Change| (change.first..change.end).contains(&block);
@@ -177,8 +212,10 @@ pub struct Begun(Ino, usize);
 /// What happened to all files.
 #[derive(Clone, Debug, Default)]
 pub struct Bytes {
-    files: std::collections::BTreeMap<Ino, File>,
+    files: BTreeMap<Ino, File>,
     reads: Vec<(Ino, Read, u64, Vec<Block>)>,
+    /// Nodes that are no more, with what they had not published.
+    lost: BTreeSet<Rank>,
 }
 
 impl Bytes {
@@ -200,8 +237,16 @@ impl Bytes {
             first,
             end,
             what,
+            appended: false,
         });
         Begun(ino, changes.len() - 1)
+    }
+
+    /// That is over: these blocks were appended.
+    pub fn end_append(&mut self, begun: Begun, ended: u64, blocks: (u64, u64)) {
+        self.end(begun, ended, blocks);
+        let file = self.files.entry(begun.0).or_default();
+        file.changes[begun.1].appended = true;
     }
 
     /// That is over: these blocks were changed.
@@ -218,6 +263,11 @@ impl Bytes {
         file.published.push((rank, span));
     }
 
+    /// A node is no more.
+    pub fn lost(&mut self, rank: Rank) {
+        self.lost.insert(rank);
+    }
+
     /// Blocks were read, from `first` on.
     pub fn read(&mut self, ino: Ino, read: Read, first: u64, blocks: Vec<Block>) {
         self.reads.push((ino, read, first, blocks));
@@ -227,6 +277,11 @@ impl Bytes {
     pub fn faults(&self) -> Vec<String> {
         let none = File::default();
         let mut faults = Vec::new();
+        for (ino, file) in &self.files {
+            if let Some((a, b)) = file.appended_twice(&self.lost) {
+                faults.push(format!("{ino:?}: two appends share bytes: {a:?}, {b:?}"));
+            }
+        }
         for (ino, read, first, blocks) in &self.reads {
             let file = self.files.get(ino).unwrap_or(&none);
             for (block, seen) in (*first..).zip(blocks) {
@@ -369,6 +424,24 @@ mod tests {
         sparse.published(FILE, Rank(0), span(2, 3));
         assert_eq!(ends(&sparse, short(read(1, 4, 6), 0), 2), 2);
         assert_eq!(ends(&sparse, short(read(1, 1, 6), 0), 2), 0);
+    }
+
+    #[test]
+    fn no_two_appends_have_the_same_blocks() {
+        let append = |bytes: &mut Bytes, span: Span, blocks: (u64, u64)| {
+            let begun = bytes.begin(FILE, (Rank(0), span.began), (0, u64::MAX), Block::Tag(9));
+            bytes.end_append(begun, span.ended, blocks);
+        };
+        let mut bytes = story();
+        append(&mut bytes, span(10, 11), (4, 6));
+        append(&mut bytes, span(12, 13), (6, 8));
+        assert_eq!(bytes.faults(), [""; 0]);
+        let mut twice = bytes.clone();
+        append(&mut twice, span(20, 21), (7, 9));
+        assert_eq!(twice.faults().len(), 1);
+        cut(&mut bytes, span(14, 15), 7);
+        append(&mut bytes, span(20, 21), (7, 9));
+        assert_eq!(bytes.faults(), [""; 0]);
     }
 
     #[test]

@@ -100,6 +100,8 @@ pub struct Plan {
     pub warm: bool,
     /// Longest pause of a program between two operations.
     pub pause: Duration,
+    /// Whether programs append to a few files and do little else.
+    pub logs: bool,
     /// What happens to messages.
     pub weather: Weather,
     /// What goes wrong.
@@ -154,6 +156,8 @@ impl Plan {
                 Fault { at, lasts, what }
             })
             .collect();
+        // Drawn last, so that plans of before they were drawn are what they were, but for it.
+        let logs = dice.chance(200);
         Plan {
             seed,
             servers,
@@ -161,6 +165,7 @@ impl Plan {
             units,
             warm,
             pause,
+            logs,
             weather,
             faults,
         }

@@ -277,11 +277,16 @@ impl Actor<'_> {
         } else {
             (self.process.write(file, first * BLOCK, &bytes), first)
         };
-        let what = ("write", file.home, first, count, tag);
+        let how = if append { "append" } else { "write" };
+        let what = (how, file.home, first, count, tag);
         let ended = self.end(began, &what, &result, false);
         if let Ok(done) = result {
             let done = (first, first + done as u64 / BLOCK);
-            noted.borrow_mut().end(begun, ended, done);
+            let mut noted = noted.borrow_mut();
+            match append {
+                true => noted.end_append(begun, ended, done),
+                false => noted.end(begun, ended, done),
+            }
         }
     }
 
@@ -396,17 +401,24 @@ pub struct Program<'a, 'f> {
     pub dice: Dice,
     /// Directories that it has seen.
     pub dirs: Vec<Ino>,
+    /// Whether it does little else than append.
+    logs: bool,
     open: Vec<(File, u64)>,
     files: Vec<Ino>,
 }
 
 impl<'a, 'f> Program<'a, 'f> {
     /// One that knows these directories.
-    pub fn new(actor: &'a Actor<'f>, dice: Dice, dirs: Vec<Ino>) -> Program<'a, 'f> {
+    pub fn new(
+        actor: &'a Actor<'f>,
+        (dice, logs): (Dice, bool),
+        dirs: Vec<Ino>,
+    ) -> Program<'a, 'f> {
         Program {
             actor,
             dice,
             dirs,
+            logs,
             open: Vec::new(),
             files: Vec::new(),
         }
@@ -427,6 +439,9 @@ impl<'a, 'f> Program<'a, 'f> {
     /// Does one operation.
     pub fn step(&mut self) {
         let (actor, dice) = (self.actor, self.dice.clone());
+        if self.logs && !dice.chance(150) {
+            return self.log();
+        }
         let drawn = dice.roll(100);
         if drawn < 55 && !self.open.is_empty() {
             return self.use_file();
@@ -455,6 +470,33 @@ impl<'a, 'f> Program<'a, 'f> {
                 }
             }
             _ => self.list(),
+        }
+    }
+
+    /// Appends to one of two files that all append to, and syncs that now and then.
+    fn log(&mut self) {
+        let dice = self.dice.clone();
+        let Some((file, opened)) = self.open.get(dice.pick(self.open.len())).copied() else {
+            let dir = self.dirs[0];
+            let name = b'a' + u8::try_from(dice.roll(2)).expect("few");
+            let opened = self.actor.record.event();
+            return match self.actor.create(Seat { dir, name }, false) {
+                Ok((ino, Some(file))) => {
+                    self.know_file(ino);
+                    self.keep(file, opened);
+                }
+                Ok((ino, None)) => self.open_file(ino),
+                Err(_) => {}
+            };
+        };
+        match dice.roll(100) {
+            0..70 => self.actor.write(file, 0, 1 + dice.roll(4), true),
+            70..85 => self.actor.sync(file),
+            85..93 => drop(self.actor.read((file, opened), 0, 64)),
+            _ => {
+                self.open.retain(|(known, _)| *known != file);
+                self.actor.close(file);
+            }
         }
     }
 

@@ -206,11 +206,11 @@ impl World {
 
     /// Starts a program.
     fn start(self: &Rc<World>, client: Client) {
-        let pause = self.plan.pause;
+        let (pause, logs) = (self.plan.pause, self.plan.logs);
         self.process(client.rank, client.number, move |actor, world| {
             let dice = Dice::new(client.seed);
             let dirs = world.dirs.borrow().clone();
-            let mut program = Program::new(actor, dice.clone(), dirs);
+            let mut program = Program::new(actor, (dice.clone(), logs), dirs);
             for _ in 0..client.operations {
                 let pause = dice.time((Duration::ZERO, pause));
                 let sleep = world.executor.sleep(pause);
@@ -292,6 +292,7 @@ impl World {
         let Some(site) = self.sites.borrow_mut().remove(&rank) else {
             return;
         };
+        self.record.bytes.borrow_mut().lost(rank);
         let here: Vec<usize> = {
             let running = self.running.borrow();
             let here = running.iter().filter(|(_, client)| client.rank == rank);

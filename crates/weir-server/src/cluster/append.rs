@@ -4,8 +4,14 @@
 //! memory. When a second one opens it for writing, the home tells both: from then on each append
 //! asks the home, which hands out places one behind the other. Before it does, it learns how
 //! far each node has reserved, so that no two appends share bytes over the change either.
+//!
+//! A node may reserve by itself as long as it believes what the home told it (`session`): one
+//! that the home cannot ask does so no more when that is over. What such a node reserved before
+//! and did not publish the home cannot know; all else that was handed out it remembers until
+//! those who have it have said that they publish nothing more, so that a server that was cut
+//! off finds its places free when it is back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
 use weir_core::extent::MAX_OFFSET;
@@ -22,6 +28,10 @@ pub struct Appends {
     next: u64,
     /// What each node had reserved when it was told to ask.
     reserved: BTreeMap<Rank, u64>,
+    /// Nodes that were told to ask, or cannot reserve by themselves.
+    told: BTreeSet<Rank>,
+    /// Places were handed out to a server that was given up, and may come back.
+    lost: bool,
 }
 
 impl Appends {
@@ -44,25 +54,41 @@ impl<P: Platform> Cluster<P> {
     /// A node began to write a file of this server: if it is not the only one, places of
     /// appends are handed out here.
     pub(super) async fn share_appends(&self, ino: Ino, new: Rank) {
-        let writers = self.writers_of(ino);
-        if writers.len() < 2 {
+        if let Some(appends) = self.inner.appends.borrow_mut().get_mut(&ino) {
+            appends.told.remove(&new);
+        } else if self.writers_of(ino).len() < 2 {
             return;
         }
-        let known = self.inner.appends.borrow().contains_key(&ino);
-        let told: Vec<Rank> = match known {
-            true => vec![new],
-            false => writers,
-        };
-        self.inner.appends.borrow_mut().entry(ino).or_default();
-        let asked = told
-            .iter()
-            .map(|rank| self.call(*rank, peer::ShareAppends { ino }));
-        let ends = join_all(asked).await;
+        self.all_ask(ino).await;
+    }
+
+    /// Sees to it that no node that writes a file of this server reserves places by itself.
+    async fn all_ask(&self, ino: Ino) {
+        let _turn = self.inner.sharing.hold(ino, self.token()).await;
+        loop {
+            let untold: Vec<Rank> = {
+                let mut all = self.inner.appends.borrow_mut();
+                let told = &all.entry(ino).or_default().told;
+                let writers = self.writers_of(ino).into_iter();
+                writers.filter(|rank| !told.contains(rank)).collect()
+            };
+            if untold.is_empty() {
+                return;
+            }
+            join_all(untold.into_iter().map(|rank| self.have_ask(ino, rank))).await;
+        }
+    }
+
+    async fn have_ask(&self, ino: Ino, rank: Rank) {
+        let told = self.call(rank, peer::ShareAppends { ino }).await;
+        if told.is_err() {
+            self.outwait(rank).await;
+        }
         let mut all = self.inner.appends.borrow_mut();
         let appends = all.entry(ino).or_default();
-        for (rank, end) in told.into_iter().zip(ends) {
-            // A node that is lost appends nothing any more.
-            let end = end.unwrap_or(0).min(MAX_OFFSET);
+        appends.told.insert(rank);
+        if let Ok(end) = told {
+            let end = end.min(MAX_OFFSET);
             appends.next = appends.next.max(end);
             appends.reserved.insert(rank, end);
         }
@@ -73,6 +99,14 @@ impl<P: Platform> Cluster<P> {
         self.inner.shared_appends.borrow_mut().insert(ino);
         let local = self.local(ino);
         local.map_or(0, |local| self.node(|node| node.share_appends(local)))
+    }
+
+    /// What a server told is not believed any more: programs of this node that write its files
+    /// ask it where they append.
+    pub(super) fn reserve_no_more(&self, home: Rank) {
+        for ino in self.stand_ins_of(home) {
+            self.share_appends_here(ino);
+        }
     }
 
     /// A client of this node was attached to a file.
@@ -96,11 +130,20 @@ impl<P: Platform> Cluster<P> {
         self.call(ino.rank(), asked).await
     }
 
-    pub(super) fn append_at_home(&self, from: Rank, op: &peer::Append) -> Result<u64, FsError> {
+    pub(super) async fn append_at_home(
+        &self,
+        from: Rank,
+        op: &peer::Append,
+    ) -> Result<u64, FsError> {
+        // Others may have to say yet how far they are.
+        self.inner.returning.free((), self.token()).await;
+        self.all_ask(op.ino).await;
         self.node(|node| node.writable(op.ino))?;
-        let published = self.published_size(op.ino);
+        // This node may have written what it has not published.
+        let own = self.node(|node| node.attr_now(op.ino))?.size;
+        let known = self.published_size(op.ino).max(own);
         let mut all = self.inner.appends.borrow_mut();
-        all.entry(op.ino).or_default().place(from, op, published)
+        all.entry(op.ino).or_default().place(from, op, known)
     }
 
     /// A file was cut: appends go on at its end.
@@ -111,8 +154,26 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
+    /// A node writes a file of this server no more, or was given up.
+    pub(super) fn end_appends_of(&self, ino: Ino, writer: Rank, lost: bool) {
+        if let Some(appends) = self.inner.appends.borrow_mut().get_mut(&ino) {
+            appends.told.remove(&writer);
+            appends.lost |= lost;
+        }
+    }
+
     /// Nobody writes a file of this server any more.
     pub(super) fn end_appends(&self, ino: Ino) {
+        let mut all = self.inner.appends.borrow_mut();
+        if all.get(&ino).is_some_and(|appends| appends.lost) {
+            return;
+        }
+        all.remove(&ino);
+        self.inner.shared_appends.borrow_mut().remove(&ino);
+    }
+
+    /// A file of this server is gone.
+    pub(super) fn forget_appends(&self, ino: Ino) {
         self.inner.appends.borrow_mut().remove(&ino);
         self.inner.shared_appends.borrow_mut().remove(&ino);
     }
@@ -134,6 +195,7 @@ mod tests {
         let mut appends = Appends {
             next: 100,
             reserved: BTreeMap::from([(Rank(1), 100)]),
+            ..Appends::default()
         };
         let mut place = |rank, op| appends.place(Rank(rank), &op, 40);
         assert_eq!(place(2, op(10, 0, None)), Ok(100));

@@ -123,6 +123,7 @@ impl<P: Platform> Cluster<P> {
             write: op.attach,
             path,
         };
+        let asked_ns = self.now_ns();
         let times = self.inner.leaving.times();
         let recalled = self.inner.recalled.get();
         let (made, session) = self.call_in(home, make).await?;
@@ -144,7 +145,11 @@ impl<P: Platform> Cluster<P> {
                         || (self.inner.leaving.none_since(times)
                             && self.inner.recalled.get() == recalled)) =>
             {
-                self.stand_in_for(&attr)?.ino
+                let ino = self.stand_in_for(&attr)?.ino;
+                if op.attach {
+                    self.may_reserve(attr.home, asked_ns);
+                }
+                ino
             }
             // The home may have been told after that that this node lets go of the file, or have
             // forgotten who holds it; or a truncation overtook the answer.
@@ -159,7 +164,12 @@ impl<P: Platform> Cluster<P> {
                 match self.node(|node| node.attach_client(id, ino)) {
                     // The file is made: its first write finds no room.
                     Err(FsError::NoSpace) => None,
-                    attached => Some(attached?),
+                    attached => {
+                        let attached = attached?;
+                        // The home may have told this node before it told it of the file.
+                        self.attached_here(made.child.ino, ino);
+                        Some(attached)
+                    }
                 }
             }
             _ => None,

@@ -130,14 +130,26 @@ impl<P: Platform> Cluster<P> {
         }
         let _asking = self.begin_hold(ino).await;
         loop {
-            let recalls = self.recalls(ino);
+            let (recalls, asked_ns) = (self.recalls(ino), self.now_ns());
             let asked = self.call_in(ino.rank(), peer::Hold { ino, write });
             let (attr, session) = asked.await?;
             // If that began anew without it while the answer was on its way, it is not held; and
             // a truncation that overtook the answer is not in it.
             if self.is_session(ino.rank(), session) && self.recalls(ino) == recalls {
-                return self.stand_in_for(&attr);
+                let seen = self.stand_in_for(&attr);
+                if write {
+                    self.may_reserve(ino, asked_ns);
+                }
+                return seen;
             }
+        }
+    }
+
+    /// Programs of this node write a foreign file, as was asked for at `asked_ns`: they place
+    /// their appends themselves for as long as this node believes its home.
+    pub(super) fn may_reserve(&self, ino: Ino, asked_ns: i64) {
+        if !self.believe_lease(ino.rank(), asked_ns) {
+            self.share_appends_here(ino);
         }
     }
 
@@ -360,7 +372,8 @@ impl<P: Platform> Cluster<P> {
         holders.into_iter().flatten().copied().collect()
     }
 
-    pub(super) fn end_writer(&self, ino: Ino, writer: Rank) {
+    pub(super) fn end_writer(&self, ino: Ino, writer: Rank, lost: bool) {
+        self.end_appends_of(ino, writer, lost);
         let mut files = self.inner.files.borrow_mut();
         if let Some(writers) = files.writers.get_mut(&ino) {
             writers.remove(&writer);
@@ -394,7 +407,7 @@ impl<P: Platform> Cluster<P> {
     /// This node no longer writes those of these files of this server that nobody here has open.
     pub(super) fn end_own_writers(&self, written: &[Ino], open: &HashSet<Ino>) {
         for ino in written.iter().filter(|ino| !open.contains(ino)) {
-            self.end_writer(*ino, self.rank());
+            self.end_writer(*ino, self.rank(), false);
         }
     }
 
@@ -640,9 +653,15 @@ impl<P: Platform> Cluster<P> {
             old
         };
         self.cut_appends(ino, size);
+        let holders = self.holders_of(ino);
+        // Before a node gives up what it wrote and did not publish: or its programs, if an append
+        // makes the file longer meanwhile, see there what was published before.
+        let erased = match holders.is_empty() {
+            true => Ok(Vec::new()),
+            false => self.erase_everywhere(ino, size, old).await,
+        };
         let number = self.number_of_cut();
         let cut = peer::Cut { ino, size, number };
-        let holders = self.holders_of(ino);
         let told = self.tell(&holders, &News::Cut(cut)).await;
         self.note_missed(ino, size, &holders, &told.lost);
         // What other nodes were publishing has arrived, and raised the size; or not all of it has.
@@ -650,7 +669,14 @@ impl<P: Platform> Cluster<P> {
         self.set_published_size(ino, size)?;
         let freed = self.erase_everywhere(ino, size, old).await;
         self.recall_leases(ino, None).await;
-        let freed = freed?;
+        let freed = match (erased, freed) {
+            (Ok(erased), Ok(freed)) => [erased, freed].concat(),
+            (Ok(freed), Err(error)) | (Err(error), Ok(freed)) => {
+                self.give_back_late(ino, freed);
+                return Err(error);
+            }
+            (Err(error), Err(_)) => return Err(error),
+        };
         self.add_stored(ino, -bytes_of(&freed));
         self.give_back(freed).await;
         Ok(())

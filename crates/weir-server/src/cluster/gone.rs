@@ -177,18 +177,18 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn release(&self, from: Rank, ino: Ino) {
         // Who lets go of a file has published all that it wrote.
         self.forget_counted(from, ino);
-        if self.end_hold(from, ino) {
+        if self.end_hold(from, ino, false) {
             self.node(|node| node.unpin(ino));
             self.erase_gone().await;
         }
     }
 
     /// True if no other node has the file open now, and one had.
-    fn end_hold(&self, from: Rank, ino: Ino) -> bool {
+    fn end_hold(&self, from: Rank, ino: Ino, lost: bool) -> bool {
         if let Some(leases) = self.inner.files.borrow_mut().leases.get_mut(&ino) {
             leases.remove(&from);
         }
-        self.end_writer(ino, from);
+        self.end_writer(ino, from, lost);
         let mut files = self.inner.files.borrow_mut();
         let Some(holders) = files.holders.get_mut(&ino) else {
             return false;
@@ -218,7 +218,7 @@ impl<P: Platform> Cluster<P> {
     /// Some of what a server held it holds no more.
     pub(super) fn drop_holds(&self, rank: Rank, which: impl Fn(Ino) -> bool) {
         for ino in self.held_by(rank).into_iter().filter(|ino| which(*ino)) {
-            if self.end_hold(rank, ino) {
+            if self.end_hold(rank, ino, true) {
                 self.node(|node| node.unpin(ino));
             }
         }
@@ -273,6 +273,7 @@ impl<P: Platform> Cluster<P> {
         };
         let size = file.map_or(0, |file| file.size).max(sent);
         self.note(&Item::PublishedGone(ino));
+        self.forget_appends(ino);
         if self.is_kept(ino) {
             let this = self.clone();
             self.spawn(async move {

@@ -233,7 +233,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
 
     async fn append(&self, from: Rank, op: Append) -> Result<u64, FsError> {
         self.at_home(op.ino)?;
-        self.counted("append").append_at_home(from, &op)
+        self.counted("append").append_at_home(from, &op).await
     }
 
     async fn pull(&self, from: Rank, op: Pull) -> Result<(), FsError> {

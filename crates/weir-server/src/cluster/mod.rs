@@ -191,6 +191,8 @@ struct Inner<P: Platform + 'static> {
     appends: RefCell<BTreeMap<Ino, append::Appends>>,
     /// Files, of any server, whose home says where programs of this node append.
     shared_appends: RefCell<BTreeSet<Ino>>,
+    /// Files of this server whose writers are being told to ask where they append.
+    sharing: Keyed<Ino>,
     asked: RefCell<HashMap<&'static str, u64>>,
     moved: Cell<Moved>,
 }
@@ -257,6 +259,7 @@ impl<P: Platform> Cluster<P> {
                 findings: RefCell::default(),
                 appends: RefCell::default(),
                 shared_appends: RefCell::default(),
+                sharing: Keyed::default(),
                 asked: RefCell::default(),
                 moved: Cell::default(),
             }),
@@ -352,6 +355,7 @@ impl<P: Platform> Cluster<P> {
         self.forget_holder(rank);
         self.forget_known(rank);
         self.drop_locks_of(rank);
+        self.reserve_no_more(rank);
         // Its session has ended, and with it what it leased to this one.
         for ino in self.stand_ins_of(rank) {
             self.recall_here(ino);

@@ -425,7 +425,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Gives bytes back that were erased by something that failed as a whole: when nobody
     /// believes any more that they are of the file.
-    fn give_back_late(&self, ino: Ino, freed: Vec<LogRange>) {
+    pub(super) fn give_back_late(&self, ino: Ino, freed: Vec<LogRange>) {
         if freed.is_empty() {
             return;
         }

@@ -247,6 +247,7 @@ impl<P: Platform> Cluster<P> {
     /// Nothing that a server leased is believed any more.
     fn doubt(&self, of: Rank) {
         self.forget_known(of);
+        self.reserve_no_more(of);
         for ino in self.stand_ins_of(of) {
             self.recall_here(ino);
         }
