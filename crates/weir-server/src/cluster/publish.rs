@@ -34,6 +34,8 @@ pub struct Shards {
     /// known to be everywhere.
     pub(super) in_flight: BTreeMap<Ino, Vec<Batch>>,
     pub(super) next_publish: u64,
+    /// Files that are being published from here, with the size to which each was cut meanwhile.
+    cut_meanwhile: BTreeMap<Ino, u64>,
     /// The last publish of each server, by file, as long as it may come again: until the server
     /// says that it has come to its end.
     pub(super) last: BTreeMap<(Ino, Rank), Last>,
@@ -154,6 +156,9 @@ impl<P: Platform> Cluster<P> {
     /// What is on its way to the slices' homes and could not be sent is cut; how long it is.
     pub(super) fn cut_in_flight(&self, ino: Ino, size: u64) -> u64 {
         let mut shards = self.inner.shards.borrow_mut();
+        if let Some(cut) = shards.cut_meanwhile.get_mut(&ino) {
+            *cut = size.min(*cut);
+        }
         let mut end = 0;
         for batch in shards.in_flight.get_mut(&ino).into_iter().flatten() {
             batch.cut = batch.cut.min(size);
@@ -172,6 +177,14 @@ impl<P: Platform> Cluster<P> {
             return Ok(());
         }
         let _alone = self.hold_in_time(&self.inner.publishing_here, ino).await?;
+        let shards = &self.inner.shards;
+        shards.borrow_mut().cut_meanwhile.insert(ino, MAX_OFFSET);
+        let done = self.flush_alone(ino, local).await;
+        shards.borrow_mut().cut_meanwhile.remove(&ino);
+        done
+    }
+
+    async fn flush_alone(&self, ino: Ino, local: Ino) -> Result<(), FsError> {
         let pending = self.node(|node| node.take_pending(local))?;
         let batches = {
             let mut shards = self.inner.shards.borrow_mut();
@@ -206,9 +219,11 @@ impl<P: Platform> Cluster<P> {
             publishes.push((publish, laid - bytes_of(&by_it)));
             freed.extend(by_it);
         }
+        // One who was cut off from the file's home may hear only now that it was cut.
+        let cut = self.inner.shards.borrow().cut_meanwhile.get(&ino).copied();
         let published = peer::Published {
             ino,
-            size: pending.size,
+            size: pending.size.min(cut.unwrap_or(MAX_OFFSET)),
             mtime_ns: pending.mtime_ns,
             stored: 0,
             publishes,
