@@ -313,13 +313,26 @@ fn peer_requests() -> Vec<Vec<u8>> {
             dir,
             name: name.clone(),
             token: 1,
+            to: Some(peer::Destination {
+                dir,
+                name: name.clone(),
+                exchange: true,
+            }),
+        }),
+        peer::request(peer::EndMove {
+            leader: 2,
+            token: 1,
         }),
         peer::request(peer::Assign {
             dir,
             name: name.clone(),
             token: 1,
             was: None,
-            from: Some((dir, name.clone())),
+            from: Some(peer::Origin {
+                dir,
+                name: name.clone(),
+                then: Some(child),
+            }),
             child: Some(child),
         }),
         peer::request(peer::UnlockName {

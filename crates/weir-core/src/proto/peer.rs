@@ -205,6 +205,8 @@ peer_operations! {
         name: Vec<u8>,
         /// Who locks: unique at the asker.
         token: u64,
+        /// Of the name that a rename takes away: the one that it gives.
+        to: Option<Destination>,
     } -> Option<Child>;
 
     /// Drops the lock of a name, after it was given another inode, taken away, or left.
@@ -229,12 +231,23 @@ peer_operations! {
         token: u64,
         /// What it named under the lock.
         was: Option<Child>,
-        /// The name from which a directory moves here: the asked server takes that one, should
-        /// the asker be lost before it has.
-        from: Option<(Ino, Vec<u8>)>,
+        /// Of a rename with two steps, of which this is the first: the asked server does the
+        /// other one, should the asker be lost before it has. If the old name goes by it, a
+        /// directory that this one names is buried first.
+        from: Option<Origin>,
         /// What it is to name.
         child: Option<Child>,
     } -> ();
+
+    /// What a rename has done whose leader seems to be lost: what its new name was let name, and
+    /// what the old one is to name. `None`: nothing, and nothing comes of it any more. At the
+    /// new name's home.
+    end_move: EndMove {
+        /// The leader.
+        leader: u16,
+        /// See [`LockName`].
+        token: u64,
+    } -> Option<(Child, Option<Child>)>;
 
     /// Says where an inode's name is now. At its home.
     moved: Moved {
@@ -553,6 +566,28 @@ peer_operations! {
 
     /// Nothing but a sign of life, which renews leases.
     renew: Renew {} -> ();
+}
+
+/// The name that a rename gives.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Destination {
+    /// The directory.
+    pub dir: Ino,
+    /// The name.
+    pub name: Vec<u8>,
+    /// Whether the two names are exchanged.
+    pub exchange: bool,
+}
+
+/// The name that a rename takes away, or exchanges.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Origin {
+    /// The directory.
+    pub dir: Ino,
+    /// The name.
+    pub name: Vec<u8>,
+    /// What it names afterwards.
+    pub then: Option<Child>,
 }
 
 /// What many servers may be told at a time.

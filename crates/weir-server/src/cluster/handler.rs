@@ -7,12 +7,13 @@ use weir_core::extent::Run;
 use weir_core::names::{Attr, FileType};
 use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
-    Append, Assign, Audit, Back, Begin, Bury, Cut, DeadOwners, DropEntry, DropLocks, Enrol,
-    Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Handler, Hold,
-    Laminate, Laminated, Lease, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange, Made,
-    Make, Mark, Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall, Relay,
-    Release, Relink, Renew, Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends, Status,
-    Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
+    Append, Assign, Audit, Back, Begin, Bury, Cut, DeadOwners, DropEntry, DropLocks, EndMove,
+    Enrol, Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Handler, Hold,
+    Laminate, Laminated, Lease, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange,
+    Made, Make, Mark, Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall,
+    Relay, Release, Relink, Renew, Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends,
+    Status, Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere,
+    Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Kept, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
@@ -139,13 +140,20 @@ impl<P: Platform> Handler for Asked<'_, P> {
             number: op.token,
         };
         let cluster = self.counted("unlock_name");
-        cluster.inner.moving.borrow_mut().remove(&token);
-        cluster.inner.names.unlock(&(op.dir, op.name), token);
+        cluster.unlock_name_of(&(op.dir, op.name), token);
         Ok(())
     }
 
     async fn assign(&self, from: Rank, op: Assign) -> Result<(), FsError> {
         self.counted("assign").assign_name(from, op).await
+    }
+
+    async fn end_move(
+        &self,
+        _: Rank,
+        op: EndMove,
+    ) -> Result<Option<(Child, Option<Child>)>, FsError> {
+        Ok(self.counted("end_move").end_move(op).await)
     }
 
     async fn moved(&self, _: Rank, op: Moved) -> Result<(), FsError> {

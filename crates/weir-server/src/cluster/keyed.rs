@@ -9,7 +9,7 @@ use weir_core::proto::FsError;
 use weir_core::types::Rank;
 
 /// Who has a lock: the number is unique at its rank.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token {
     /// The server.
     pub rank: Rank,
@@ -26,6 +26,8 @@ pub struct Keyed<K> {
 #[derive(Debug)]
 struct Held {
     by: Token,
+    /// Who gets it back from `by`.
+    lent_by: Option<Token>,
     /// Nobody knows how long it is held: nobody waits.
     stuck: bool,
     waiting: VecDeque<(Token, oneshot::Sender<()>)>,
@@ -35,6 +37,7 @@ impl Held {
     fn by(token: Token) -> Held {
         Held {
             by: token,
+            lent_by: None,
             stuck: false,
             waiting: VecDeque::new(),
         }
@@ -145,12 +148,35 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         held.get(key).is_some_and(|held| held.by == token)
     }
 
+    /// Lets `to` have the lock that `from` has, until [`Keyed::give_back`], whatever becomes of
+    /// `from`. False: it does not have it.
+    pub fn lend(&self, key: &K, from: Token, to: Token) -> bool {
+        let mut held = self.held.borrow_mut();
+        let Some(lock) = held.get_mut(key).filter(|lock| lock.by == from) else {
+            return false;
+        };
+        (lock.by, lock.lent_by) = (to, Some(from));
+        true
+    }
+
+    /// Gives a lock that was lent back, or to the next who waits, if it was unlocked meanwhile.
+    pub fn give_back(&self, key: &K, to: Token) {
+        if let Some(lock) = self.held.borrow_mut().get_mut(key) {
+            if let Some(from) = lock.lent_by.take().filter(|_| lock.by == to) {
+                lock.by = from;
+                return;
+            }
+        }
+        self.unlock(key, to);
+    }
+
     /// Gives the lock to the next who waits. False: `token` did not have it; it does not wait for
     /// it any more either.
     pub fn unlock(&self, key: &K, token: Token) -> bool {
         if !self.has(key, token) {
             if let Some(lock) = self.held.borrow_mut().get_mut(key) {
                 lock.waiting.retain(|(waits, _)| *waits != token);
+                lock.lent_by.take_if(|lender| *lender == token);
             }
             return false;
         }
@@ -164,7 +190,7 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
             return;
         };
         while let Some((token, sender)) = lock.waiting.pop_front() {
-            (lock.by, lock.stuck) = (token, false);
+            (lock.by, lock.lent_by, lock.stuck) = (token, None, false);
             // One who no longer waits is passed over.
             if sender.send(()).is_ok() {
                 return;
@@ -179,6 +205,7 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
             let mut held = self.held.borrow_mut();
             for lock in held.values_mut() {
                 lock.waiting.retain(|(token, _)| token.rank != rank);
+                lock.lent_by.take_if(|lender| lender.rank == rank);
             }
             let its = held.iter().filter(|(_, lock)| lock.by.rank == rank);
             its.map(|(key, _)| key.clone()).collect()
@@ -229,5 +256,25 @@ mod tests {
         assert_eq!(*got.borrow(), [(0, 1), (2, 1)]);
         keyed.drop_rank(Rank(2));
         assert!(keyed.held.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_lent_lock_outlives_who_lent_it() {
+        let keyed = Keyed::<u8>::default();
+        let (leader, own) = (token(1, 1), token(0, 9));
+        let lock = || futures_executor::block_on(keyed.lock(7, leader));
+        assert!(lock() && keyed.lend(&7, leader, own));
+        keyed.give_back(&7, own);
+        assert!(keyed.has(&7, leader), "given back");
+        for end in [
+            (|keyed| drop(keyed.unlock(&7, token(1, 1)))) as fn(&Keyed<u8>),
+            |keyed| keyed.drop_rank(Rank(1)),
+        ] {
+            assert!(lock() && keyed.lend(&7, leader, own));
+            end(&keyed);
+            assert!(keyed.has(&7, own));
+            keyed.give_back(&7, own);
+            assert!(!keyed.is_held(&7));
+        }
     }
 }

@@ -167,8 +167,7 @@ struct Inner<P: Platform + 'static> {
     deadline: Cell<Option<i64>>,
     /// How often what is known of any file was recalled here.
     recalled: Cell<u64>,
-    /// Moves of directories that others lead and that have come half the way here.
-    moving: RefCell<BTreeMap<Token, rename::Moving>>,
+    moves_of_others: rename::Moves,
     /// Servers with which a session is being begun.
     beginning: Keyed<Rank>,
     /// Held until all others know that this server is back.
@@ -242,7 +241,7 @@ impl<P: Platform> Cluster<P> {
                 sessions: RefCell::default(),
                 deadline: Cell::default(),
                 recalled: Cell::new(0),
-                moving: RefCell::default(),
+                moves_of_others: rename::Moves::default(),
                 beginning: Keyed::default(),
                 returning: Keyed::default(),
                 publishing: Keyed::default(),
@@ -349,7 +348,7 @@ impl<P: Platform> Cluster<P> {
     /// it. What it was leased it may believe until the term is over.
     pub fn peer_gone(&self, rank: Rank) {
         self.end_sessions(rank);
-        self.inner.names.drop_rank(rank);
+        self.drop_names_of(rank);
         self.inner.moves.drop_rank(rank);
         self.end_moves_of(rank);
         self.forget_holder(rank);

@@ -171,6 +171,7 @@ impl<P: Platform> Cluster<P> {
     /// A server is back that was killed: this one says what of its files is open here.
     pub(super) async fn came_back(&self, rank: Rank) -> Result<(), FsError> {
         self.peer_gone(rank);
+        self.forget_ended_moves(rank);
         // The session says what is held. A file that is gone is found to be so by who has it open.
         self.begin_session(rank).await.map(drop)
     }

@@ -7,16 +7,20 @@
 //!
 //! Once the new name may be there the leader sees it through, whoever waits for it: a server
 //! that cannot be reached is asked when it can be. If its lock was dropped meanwhile, it changes
-//! the name only if that is still as it was. If the leader dies in between, the locks are dropped
-//! with it: the file then has both names, and is lost under none, for links are counted before
-//! there is a name and until there is none.
+//! the name only if that is still as it was. If the leader dies in between, a file has both names,
+//! and is lost under none, for links are counted before there is a name and until there is none.
+//! Of a directory, and of names that are exchanged, the second step is then done by the new
+//! name's home; the old one's keeps the name locked until it has asked that one.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_core::names::FileType;
 use weir_core::proto::peer;
 use weir_core::proto::{self, Child, FsError};
 use weir_core::types::{Ino, Rank};
 
-use super::keyed::Token;
+use super::keyed::{Keyed, Token};
 use super::session::Outcome;
 use super::Cluster;
 use crate::node::Platform;
@@ -24,11 +28,28 @@ use crate::node::Platform;
 const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 
-/// A directory that has its new name, and may have its old one too.
-#[derive(Debug)]
-pub struct Moving {
-    from: (Ino, Vec<u8>),
+/// What others rename here.
+#[derive(Debug, Default)]
+pub struct Moves {
+    /// New names that were given, by which an old one is to be changed.
+    moving: RefCell<BTreeMap<Token, Moving>>,
+    /// Old names that are locked, and the new ones.
+    leaving: RefCell<BTreeMap<Token, (Name, peer::Destination)>>,
+    /// Those of which nothing is to come any more.
+    ended: RefCell<BTreeSet<Token>>,
+    /// Those of which a name is being changed.
+    assigning: Keyed<Token>,
+}
+
+/// A directory and a name in it.
+type Name = (Ino, Vec<u8>);
+
+/// What was given its new name, while the old one may be as it was.
+#[derive(Clone, Debug)]
+struct Moving {
+    from: Name,
     child: Child,
+    then: Option<Child>,
 }
 
 fn moved(child: Child, at: &Seat) -> peer::Moved {
@@ -140,7 +161,14 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<(), FsError> {
         let mut order = [from, to];
         order.sort_by(|a, b| a.key().cmp(&b.key()));
-        let first = match self.lock_seat(order[0], token).await {
+        let going = |seat: &Seat| {
+            std::ptr::eq(seat, from).then(|| peer::Destination {
+                dir: to.dir,
+                name: to.name.clone(),
+                exchange: flags == EXCHANGE,
+            })
+        };
+        let first = match self.lock_seat(order[0], token, going(order[0])).await {
             Ok(found) => found,
             Err(error) => {
                 // It may be locked when it is not waited for any more.
@@ -148,7 +176,7 @@ impl<P: Platform> Cluster<P> {
                 return Err(error);
             }
         };
-        let second = match self.lock_seat(order[1], token).await {
+        let second = match self.lock_seat(order[1], token, going(order[1])).await {
             Ok(found) => found,
             Err(error) => {
                 self.unlock_seat(order[1], token).await;
@@ -216,27 +244,36 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
-    /// Ends the moves of directories that a lost server had begun here.
+    /// Does the second steps of renames that a lost server had begun here.
     pub(super) fn end_moves_of(&self, rank: Rank) {
-        let begun: Vec<Moving> = {
-            let mut moving = self.inner.moving.borrow_mut();
-            let its: Vec<Token> = moving.keys().filter(|t| t.rank == rank).copied().collect();
-            its.iter()
-                .filter_map(|token| moving.remove(token))
+        let begun: Vec<(Token, Moving)> = {
+            let moving = self.inner.moves_of_others.moving.borrow();
+            let its = moving.iter().filter(|(token, _)| token.rank == rank);
+            its.map(|(token, moving)| (*token, moving.clone()))
                 .collect()
         };
-        for Moving { from, child } in begun {
+        for (token, Moving { from, child, then }) in begun {
             let assign = peer::Assign {
                 dir: from.0,
                 name: from.1,
                 token: self.token().number,
                 was: Some(child),
                 from: None,
-                child: None,
+                child: then,
             };
             let home = self.home_of(assign.dir, &assign.name);
             let this = self.clone();
-            self.spawn(async move { this.owe(home, assign).await });
+            self.spawn(async move {
+                if let Err(error) = this.surely(home, assign).await {
+                    tracing::debug!(?child, %error, "the second step of a rename");
+                }
+                // Until now the old name's home may ask.
+                this.inner
+                    .moves_of_others
+                    .moving
+                    .borrow_mut()
+                    .remove(&token);
+            });
         }
     }
 
@@ -309,7 +346,7 @@ impl<P: Platform> Cluster<P> {
             }
             added => added?,
         };
-        let put = self.assign(what, what.to, (what.target, Some(what.source)));
+        let put = self.assign(what, what.to, (what.target, Some(what.source)), None);
         if let Err(error) = put.await {
             self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
             return Err(error);
@@ -318,8 +355,8 @@ impl<P: Platform> Cluster<P> {
             let ino = target.ino;
             self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
         }
-        // If that name is another's by now, the file keeps both that it has got.
-        self.assign(what, what.from, (Some(what.source), None))
+        // If that name was free meanwhile, the file keeps both that it has got.
+        self.assign(what, what.from, (Some(what.source), None), None)
             .await?;
         self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
         Ok(())
@@ -329,18 +366,14 @@ impl<P: Platform> Cluster<P> {
     /// the permit is given back before the end of a move is known. And again at the end, for
     /// an entry that its own home takes away says that it is nowhere.
     async fn replace_by_dir(&self, what: &Renaming<'_>) -> Result<(), FsError> {
-        let target = match what.target {
-            Some(target) if target.kind != FileType::Dir => return Err(FsError::NotADirectory),
-            target => target.map(|target| target.ino),
-        };
+        let is_file = |target: Child| target.kind != FileType::Dir;
+        if what.target.is_some_and(is_file) {
+            return Err(FsError::NotADirectory);
+        }
         let source = what.source;
         let mut done = self.tell_moved(source, what.to).await;
-        if let (Ok(()), Some(dir)) = (&done, target) {
-            let buried = peer::Bury { dir };
-            done = self.see_through(dir.rank(), buried, what.outcome).await;
-        }
         if done.is_ok() {
-            let put = self.assign(what, what.to, (what.target, Some(source)));
+            let put = self.assign(what, what.to, (what.target, Some(source)), Some(None));
             done = put.await;
         }
         let at = match done {
@@ -348,7 +381,8 @@ impl<P: Platform> Cluster<P> {
             Err(_) => what.from,
         };
         if done.is_ok() {
-            done = self.assign(what, what.from, (Some(source), None)).await;
+            let taken = self.assign(what, what.from, (Some(source), None), None);
+            done = taken.await;
         }
         self.owe(source.ino.rank(), moved(source, at)).await;
         done
@@ -364,13 +398,13 @@ impl<P: Platform> Cluster<P> {
             done = self.tell_moved(target, what.from).await;
         }
         if done.is_ok() {
-            done = self.assign(what, what.to, (is, source)).await;
+            done = self.assign(what, what.to, (is, source), Some(is)).await;
         }
         if done.is_ok() {
-            done = self.assign(what, what.from, (source, is)).await;
+            done = self.assign(what, what.from, (source, is), None).await;
             if done.is_err() {
                 // As it was, if nobody has the name by now.
-                self.assign(what, what.to, (source, is)).await?;
+                self.assign(what, what.to, (source, is), None).await?;
             }
         }
         let at = match done {
@@ -388,11 +422,17 @@ impl<P: Platform> Cluster<P> {
         self.call(child.ino.rank(), moved(child, at)).await
     }
 
-    async fn lock_seat(&self, seat: &Seat, token: Token) -> Result<Option<Child>, FsError> {
+    async fn lock_seat(
+        &self,
+        seat: &Seat,
+        token: Token,
+        to: Option<peer::Destination>,
+    ) -> Result<Option<Child>, FsError> {
         let lock = peer::LockName {
             dir: seat.dir,
             name: seat.name.clone(),
             token: token.number,
+            to,
         };
         self.call(seat.home, lock).await
     }
@@ -406,15 +446,20 @@ impl<P: Platform> Cluster<P> {
         self.owe(seat.home, unlock).await;
     }
 
-    /// Lets a locked name that named `was` name `child`.
+    /// Lets a locked name that named `was` name `child`. With `then`, the old name must name that
+    /// afterwards.
     async fn assign(
         &self,
         what: &Renaming<'_>,
         seat: &Seat,
         (was, child): (Option<Child>, Option<Child>),
+        then: Option<Option<Child>>,
     ) -> Result<(), FsError> {
-        let moves = what.source.kind == FileType::Dir && !what.exchange;
-        let from = (moves && child.is_some()).then(|| (what.from.dir, what.from.name.clone()));
+        let from = then.map(|then| peer::Origin {
+            dir: what.from.dir,
+            name: what.from.name.clone(),
+            then,
+        });
         let assign = peer::Assign {
             dir: seat.dir,
             name: seat.name.clone(),
@@ -440,10 +485,91 @@ impl<P: Platform> Cluster<P> {
         let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
         self.in_time(locked).await?;
         let found = self.node(|node| node.find_child(key.0, &key.1));
-        if found.is_err() {
-            self.inner.names.unlock(&key, token);
+        match &found {
+            Ok(Some(child)) => {
+                let two_steps = |to: &peer::Destination| to.exchange || child.kind == FileType::Dir;
+                if let Some(to) = op.to.filter(two_steps) {
+                    let mut leaving = self.inner.moves_of_others.leaving.borrow_mut();
+                    leaving.insert(token, (key, to));
+                }
+            }
+            Ok(None) => {}
+            Err(_) => drop(self.inner.names.unlock(&key, token)),
         }
         found
+    }
+
+    /// Drops the lock of a name that a rename had.
+    pub(super) fn unlock_name_of(&self, key: &Name, token: Token) {
+        let moves = &self.inner.moves_of_others;
+        moves.moving.borrow_mut().remove(&token);
+        moves.leaving.borrow_mut().remove(&token);
+        self.inner.names.unlock(key, token);
+    }
+
+    /// A server is lost, or has begun a session: what it had locked is free, once it is known what
+    /// came of the renames that it led.
+    pub(super) fn drop_names_of(&self, rank: Rank) {
+        let left: Vec<(Token, (Name, peer::Destination))> = {
+            let mut leaving = self.inner.moves_of_others.leaving.borrow_mut();
+            let its: Vec<Token> = leaving.keys().filter(|t| t.rank == rank).copied().collect();
+            its.iter()
+                .filter_map(|token| Some((*token, leaving.remove(token)?)))
+                .collect()
+        };
+        for (token, (key, to)) in left {
+            let own = self.token();
+            if self.inner.names.lend(&key, token, own) {
+                let this = self.clone();
+                self.spawn(async move {
+                    let ended = this.in_time(this.end_leaving(&key, &to, token)).await;
+                    if let Err(error) = ended {
+                        tracing::warn!(?key, %error, "it is not known what came of a rename");
+                    }
+                    this.inner.names.give_back(&key, own);
+                });
+            }
+        }
+        self.inner.names.drop_rank(rank);
+    }
+
+    /// Does the second step of a rename, if the first was done.
+    async fn end_leaving(
+        &self,
+        key: &Name,
+        to: &peer::Destination,
+        token: Token,
+    ) -> Result<(), FsError> {
+        let home = self.home_of(to.dir, &to.name);
+        let end = peer::EndMove {
+            leader: token.rank.0,
+            token: token.number,
+        };
+        match self.surely(home, end).await? {
+            Some((child, then)) => self.change_name(key, Some(child), then).await,
+            None => Ok(()),
+        }
+    }
+
+    /// See [`peer::EndMove`].
+    pub(super) async fn end_move(&self, op: peer::EndMove) -> Option<(Child, Option<Child>)> {
+        let token = Token {
+            rank: Rank(op.leader),
+            number: op.token,
+        };
+        let moves = &self.inner.moves_of_others;
+        let _assigned = moves.assigning.hold(token, self.token()).await;
+        let moving = moves.moving.borrow().get(&token).cloned();
+        if moving.is_none() {
+            moves.ended.borrow_mut().insert(token);
+        }
+        moving.map(|moving| (moving.child, moving.then))
+    }
+
+    /// A server was started anew, and numbers its renames from the beginning.
+    pub(super) fn forget_ended_moves(&self, rank: Rank) {
+        let mut ended = self.inner.moves_of_others.ended.borrow_mut();
+        ended.retain(|token| token.rank != rank);
     }
 
     pub(super) async fn assign_name(&self, leader: Rank, op: peer::Assign) -> Result<(), FsError> {
@@ -451,38 +577,96 @@ impl<P: Platform> Cluster<P> {
             rank: leader,
             number: op.token,
         };
-        let key = (op.dir, op.name);
-        let (dir, name) = (key.0, &key.1[..]);
-        // The leader seemed lost, and its lock was dropped.
-        let _name = match self.inner.names.has(&key, token) {
-            true => None,
-            false => Some(self.name_lock(&key).await?),
-        };
-        self.recall_entry(dir, name).await;
-        let found = self.node(|node| node.find_child(dir, name))?;
+        let key = (op.dir, op.name.clone());
+        let moves = &self.inner.moves_of_others;
+        let _assigning = moves.assigning.hold(token, self.token()).await;
+        if op.from.is_some() && moves.ended.borrow().contains(&token) {
+            return Err(FsError::Unreachable);
+        }
+        let own = self.token();
+        if self.inner.names.lend(&key, token, own) {
+            // Whatever becomes of the leader.
+            let done = self.assign_locked(&key, &op, token).await;
+            self.inner.names.give_back(&key, own);
+            done?;
+        } else if op.was.is_some_and(|was| was.kind != FileType::Dir) && op.child.is_none() {
+            // The name was free since the file has the new one, and may have been given to it
+            // again: it keeps both.
+            return Err(FsError::Unreachable);
+        } else {
+            // The leader seemed lost, and its lock was dropped.
+            let _name = self.name_lock(&key).await?;
+            self.assign_locked(&key, &op, token).await?;
+        }
+        if self.is_given_up(leader) {
+            self.end_moves_of(leader);
+        }
+        Ok(())
+    }
+
+    async fn assign_locked(
+        &self,
+        key: &Name,
+        op: &peer::Assign,
+        token: Token,
+    ) -> Result<(), FsError> {
+        if let (Some(from), Some(was)) = (&op.from, op.was) {
+            let is_there = self.node(|node| node.find_child(key.0, &key.1))? == op.was;
+            if is_there && from.then.is_none() && was.kind == FileType::Dir {
+                self.bury_replaced(was.ino).await?;
+            }
+        }
+        self.change_name(key, op.was, op.child).await?;
+        let mut moving = self.inner.moves_of_others.moving.borrow_mut();
+        match (&op.from, op.child) {
+            (Some(from), Some(child)) => {
+                let step = Moving {
+                    from: (from.dir, from.name.clone()),
+                    child,
+                    then: from.then,
+                };
+                moving.insert(token, step);
+            }
+            // The second step, or the first one undone.
+            _ => drop(moving.remove(&token)),
+        }
+        Ok(())
+    }
+
+    /// Here, so that whoever leads: if the directory is buried, its name goes.
+    async fn bury_replaced(&self, dir: Ino) -> Result<(), FsError> {
+        if dir.rank() != self.rank() {
+            self.begin_session(dir.rank()).await?;
+        }
+        match self.surely(dir.rank(), peer::Bury { dir }).await {
+            Ok(()) | Err(FsError::Stale) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets a name of this server that the caller has locked, and that names `was`, name `child`.
+    async fn change_name(
+        &self,
+        (dir, name): &Name,
+        was: Option<Child>,
+        child: Option<Child>,
+    ) -> Result<(), FsError> {
+        self.recall_entry(*dir, name).await;
+        let found = self.node(|node| node.find_child(*dir, name))?;
         let is_dir = |child: Child| child.kind == FileType::Dir;
-        if found.is_none() && op.child.is_none() && op.was.is_some_and(is_dir) {
+        if found == child && (found.is_some() || was.is_some_and(is_dir)) {
             return Ok(()); // another who saw it through
         }
-        if found != op.was {
+        if found != was {
             // It was changed when the lock had been dropped; nobody knows what that comes to.
             return Err(FsError::Unreachable);
         }
-        match (found, op.child) {
+        match (found, child) {
             (None, None) => Ok(()),
-            (None, Some(child)) => self.enter(dir, name, child).await,
-            (Some(_), None) => self.node(|node| node.withdraw(dir, name)).map(drop),
-            (Some(_), Some(child)) => self.node(|node| node.substitute(dir, name, child)),
-        }?;
-        if let (Some(from), Some(child)) = (op.from, op.child) {
-            let moving = Moving { from, child };
-            self.inner.moving.borrow_mut().insert(token, moving);
-            if !self.inner.names.has(&key, token) {
-                // Its leader was given up meanwhile.
-                self.end_moves_of(leader);
-            }
+            (None, Some(child)) => self.enter(*dir, name, child).await,
+            (Some(_), None) => self.node(|node| node.withdraw(*dir, name)).map(drop),
+            (Some(_), Some(child)) => self.node(|node| node.substitute(*dir, name, child)),
         }
-        Ok(())
     }
 }
 
