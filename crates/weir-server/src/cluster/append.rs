@@ -6,10 +6,10 @@
 //! far each node has reserved, so that no two appends share bytes over the change either.
 //!
 //! A node may reserve by itself as long as it believes what the home told it (`session`): one
-//! that the home cannot ask does so no more when that is over. What such a node reserved before
-//! and did not publish the home cannot know; all else that was handed out it remembers until
-//! those who have it have said that they publish nothing more, so that a server that was cut
-//! off finds its places free when it is back.
+//! that the home cannot ask does so no more when that is over. How far such a node had reserved
+//! the home does not know before it is back: so long, but at most [`AWAITED_NS`], appends wait.
+//! What the home handed out it remembers until those who have it have said that they publish
+//! nothing more: a server that was cut off finds its places free when it is back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +21,10 @@ use weir_core::types::{Ino, Rank};
 use super::Cluster;
 use crate::node::Platform;
 
+/// How long appends wait for a node that may have placed some and cannot be reached, ns: after
+/// that it is taken for lost with what it had not published.
+const AWAITED_NS: i64 = 30_000_000_000;
+
 /// Where appends to a file go.
 #[derive(Debug, Default)]
 pub struct Appends {
@@ -30,6 +34,9 @@ pub struct Appends {
     reserved: BTreeMap<Rank, u64>,
     /// Nodes that were told to ask, or cannot reserve by themselves.
     told: BTreeSet<Rank>,
+    /// Nodes that were given up, or not reached, and may have reserved by themselves; until when
+    /// they are waited for, ns since 1970.
+    awaited: BTreeMap<Rank, i64>,
     /// Places were handed out to a server that was given up, and may come back.
     lost: bool,
 }
@@ -52,45 +59,75 @@ impl Appends {
 
 impl<P: Platform> Cluster<P> {
     /// A node began to write a file of this server: if it is not the only one, places of
-    /// appends are handed out here.
+    /// appends are handed out here. It is told before it may append; who cannot be told now is
+    /// awaited by the next append.
     pub(super) async fn share_appends(&self, ino: Ino, new: Rank) {
         if let Some(appends) = self.inner.appends.borrow_mut().get_mut(&ino) {
             appends.told.remove(&new);
         } else if self.writers_of(ino).len() < 2 {
             return;
         }
-        self.all_ask(ino).await;
+        let untold = self.who_places(ino);
+        join_all(untold.into_iter().map(|rank| self.have_ask(ino, rank))).await;
     }
 
-    /// Sees to it that no node that writes a file of this server reserves places by itself.
+    /// Who may have placed appends to a file of this server that it does not know of.
+    fn who_places(&self, ino: Ino) -> BTreeSet<Rank> {
+        let now_ns = self.now_ns();
+        let mut all = self.inner.appends.borrow_mut();
+        let appends = all.entry(ino).or_default();
+        appends.awaited.retain(|_, until_ns| *until_ns > now_ns);
+        let awaited = appends.awaited.keys().copied();
+        let writers = self.writers_of(ino).into_iter();
+        let untold = writers.filter(|rank| !appends.told.contains(rank));
+        untold.chain(awaited).collect()
+    }
+
+    /// Sees to it that no node that writes a file of this server reserves places by itself, and
+    /// that it is known which places it has. One that cannot be reached is waited for.
     async fn all_ask(&self, ino: Ino) {
         let _turn = self.inner.sharing.hold(ino, self.token()).await;
         loop {
-            let untold: Vec<Rank> = {
-                let mut all = self.inner.appends.borrow_mut();
-                let told = &all.entry(ino).or_default().told;
-                let writers = self.writers_of(ino).into_iter();
-                writers.filter(|rank| !told.contains(rank)).collect()
-            };
+            let untold = self.who_places(ino);
             if untold.is_empty() {
                 return;
             }
-            join_all(untold.into_iter().map(|rank| self.have_ask(ino, rank))).await;
+            let told = untold.into_iter().map(|rank| async move {
+                if !self.have_ask(ino, rank).await {
+                    self.await_writer(ino, rank).await;
+                }
+            });
+            join_all(told).await;
         }
     }
 
-    async fn have_ask(&self, ino: Ino, rank: Rank) {
-        let told = self.call(rank, peer::ShareAppends { ino }).await;
-        if told.is_err() {
-            self.outwait(rank).await;
-        }
+    /// Lets a node ask; false: it was not reached.
+    async fn have_ask(&self, ino: Ino, rank: Rank) -> bool {
+        let Ok(end) = self.call(rank, peer::ShareAppends { ino }).await else {
+            return false;
+        };
+        let end = end.min(MAX_OFFSET);
         let mut all = self.inner.appends.borrow_mut();
         let appends = all.entry(ino).or_default();
         appends.told.insert(rank);
-        if let Ok(end) = told {
-            let end = end.min(MAX_OFFSET);
-            appends.next = appends.next.max(end);
-            appends.reserved.insert(rank, end);
+        appends.awaited.remove(&rank);
+        appends.next = appends.next.max(end);
+        appends.reserved.insert(rank, end);
+        true
+    }
+
+    /// Waits for a server that was not reached; not for ever.
+    async fn await_writer(&self, ino: Ino, rank: Rank) {
+        let over_ns = self.now_ns() + AWAITED_NS;
+        let until_ns = {
+            let mut all = self.inner.appends.borrow_mut();
+            let appends = all.entry(ino).or_default();
+            *appends.awaited.entry(rank).or_insert(over_ns)
+        };
+        self.served_or(rank, until_ns).await;
+        if self.now_ns() >= until_ns {
+            let mut all = self.inner.appends.borrow_mut();
+            all.entry(ino).or_default().told.insert(rank);
         }
     }
 
@@ -156,9 +193,26 @@ impl<P: Platform> Cluster<P> {
 
     /// A node writes a file of this server no more, or was given up.
     pub(super) fn end_appends_of(&self, ino: Ino, writer: Rank, lost: bool) {
-        if let Some(appends) = self.inner.appends.borrow_mut().get_mut(&ino) {
+        let until_ns = self.now_ns() + AWAITED_NS;
+        let writes = self.writers_of(ino).contains(&writer);
+        let mut all = self.inner.appends.borrow_mut();
+        if lost && writes {
+            let appends = all.entry(ino).or_default();
+            if !appends.told.remove(&writer) {
+                appends.awaited.entry(writer).or_insert(until_ns);
+            }
+            appends.lost = true;
+        } else if let Some(appends) = all.get_mut(&ino) {
             appends.told.remove(&writer);
-            appends.lost |= lost;
+            appends.awaited.remove(&writer);
+        }
+    }
+
+    /// A server begins a session: of what it does not hold it has published all.
+    pub(super) fn await_no_more(&self, rank: Rank, held: &BTreeSet<Ino>) {
+        let mut all = self.inner.appends.borrow_mut();
+        for (_, appends) in all.iter_mut().filter(|(ino, _)| !held.contains(ino)) {
+            appends.awaited.remove(&rank);
         }
     }
 

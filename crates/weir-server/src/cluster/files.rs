@@ -29,6 +29,9 @@ pub struct Files {
     pub(super) stand_ins: BTreeMap<Ino, StandIn>,
     pub(super) holders: BTreeMap<Ino, BTreeSet<Rank>>,
     pub(super) leases: HashMap<Ino, BTreeSet<Rank>>,
+    /// Truncations under way. Whoever was cut already must not be shown the size that another
+    /// publishes which was not.
+    cutting: HashMap<Ino, u64>,
     /// Recalls of leases that are under way.
     recalling: HashMap<Ino, Vec<Recalling>>,
     /// The nodes that may write each file of this server, itself too.
@@ -265,7 +268,8 @@ impl<P: Platform> Cluster<P> {
     fn show_published(&self, attr: &mut Attr) {
         let files = self.inner.files.borrow();
         let file = files.published.get(&attr.home).copied().unwrap_or_default();
-        (attr.size, attr.allocated) = (file.size, file.stored);
+        let cut = files.cutting.get(&attr.home).copied();
+        (attr.size, attr.allocated) = (file.size.min(cut.unwrap_or(MAX_OFFSET)), file.stored);
         attr.block = 0;
     }
 
@@ -644,6 +648,13 @@ impl<P: Platform> Cluster<P> {
     /// Sets the size of a file of this server, everywhere.
     pub(super) async fn truncate_at_home(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let _alone = self.hold_in_time(&self.inner.publishing, ino).await?;
+        self.inner.files.borrow_mut().cutting.insert(ino, size);
+        let cut = self.cut_everywhere(ino, size).await;
+        self.inner.files.borrow_mut().cutting.remove(&ino);
+        cut
+    }
+
+    async fn cut_everywhere(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let old = {
             // What is on its way to the slices gets there before it is erased, and may make
             // the file longer.

@@ -266,10 +266,10 @@ mod tests {
         assert!(lock() && keyed.lend(&7, leader, own));
         keyed.give_back(&7, own);
         assert!(keyed.has(&7, leader), "given back");
-        for end in [
-            (|keyed| drop(keyed.unlock(&7, token(1, 1)))) as fn(&Keyed<u8>),
-            |keyed| keyed.drop_rank(Rank(1)),
-        ] {
+        let unlock = |keyed: &Keyed<u8>| assert!(!keyed.unlock(&7, leader), "it is lent");
+        let lost = |keyed: &Keyed<u8>| keyed.drop_rank(Rank(1));
+        let ends: [&dyn Fn(&Keyed<u8>); 2] = [&unlock, &lost];
+        for end in ends {
             assert!(lock() && keyed.lend(&7, leader, own));
             end(&keyed);
             assert!(keyed.has(&7, own));

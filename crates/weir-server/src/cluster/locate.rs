@@ -182,7 +182,9 @@ impl<P: Platform> Cluster<P> {
         flying
             .map(|run| Run { stamp: 1, ..run })
             .try_for_each(&mut lay)?;
+        // A hole is where this node's bytes were cut off: what others published since is not.
         over.into_iter()
+            .filter(|run| run.source != Source::Hole)
             .map(|run| Run {
                 stamp: run.stamp.saturating_add(2),
                 ..run

@@ -494,7 +494,9 @@ impl<P: Platform> Cluster<P> {
                 }
             }
             Ok(None) => {}
-            Err(_) => drop(self.inner.names.unlock(&key, token)),
+            Err(_) => {
+                self.inner.names.unlock(&key, token);
+            }
         }
         found
     }

@@ -210,9 +210,13 @@ impl<P: Platform> Cluster<P> {
     /// Waits until a server that could not be told has stopped believing its leases.
     pub(super) async fn outwait(&self, rank: Rank) {
         self.refuse(rank);
+        self.served_or(rank, self.believed_until(rank)).await;
+    }
+
+    /// Waits until a server begins a session, or a time.
+    pub(super) async fn served_or(&self, rank: Rank, at_ns: i64) {
         let served = self.told(rank, |session| &mut session.on_served);
-        let over = self.until(self.believed_until(rank));
-        select(served, Box::pin(over)).await;
+        select(served, Box::pin(self.until(at_ns))).await;
     }
 
     /// Whether what was asked within a session still holds.
@@ -329,6 +333,7 @@ impl<P: Platform> Cluster<P> {
         self.inner.moves.drop_rank(from);
         let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();
         let cuts = self.keep_held(from, &held);
+        self.await_no_more(from, &held);
         self.forget_kept(from);
         for (ino, write) in op.held {
             if ino.rank() == self.rank() && self.node(|node| node.is_file(ino)) {
