@@ -67,6 +67,7 @@ fn what_failed_once_fails_no_more() {
         all(30_811),
         all(200_008),
         all(405_487),
+        all(505_845),
     ] {
         assert_eq!(run(&plan, false).faults, [""; 0], "seed {}", plan.seed);
     }

@@ -200,7 +200,7 @@ impl<P: Platform> Cluster<P> {
                     target,
                     exchange: flags == EXCHANGE,
                     token,
-                    outcome: &self.when_late(from, to, &source, token, outcome),
+                    outcome: &self.when_late([from, to], (&source, flags), token, outcome),
                 };
                 self.rename_found(what, flags == NOREPLACE, permit).await
             }
@@ -211,18 +211,18 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// When it cannot be known in time how a rename ends, names of a file are free for others,
-    /// for its links are counted; those of a directory nobody waits for.
+    /// for its links are counted; those of a directory, or two that are exchanged, nobody waits
+    /// for.
     fn when_late(
         &self,
-        from: &Seat,
-        to: &Seat,
-        source: &Child,
+        names: [&Seat; 2],
+        (source, flags): (&Child, u32),
         token: Token,
         outcome: &Outcome,
     ) -> Outcome {
-        let keys = [from, to].map(|seat| (seat.dir, seat.name.clone()));
+        let keys = names.map(|seat| (seat.dir, seat.name.clone()));
         let this = self.clone();
-        if source.kind == FileType::Dir {
+        if source.kind == FileType::Dir || flags == EXCHANGE {
             let number = token.number;
             return outcome.late(move || {
                 for key in &keys {
@@ -234,7 +234,7 @@ impl<P: Platform> Cluster<P> {
                 });
             });
         }
-        let seats = [from, to].map(Clone::clone);
+        let seats = names.map(Clone::clone);
         outcome.late(move || {
             for seat in seats.clone() {
                 let this = this.clone();
