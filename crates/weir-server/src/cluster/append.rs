@@ -174,7 +174,11 @@ impl<P: Platform> Cluster<P> {
     ) -> Result<u64, FsError> {
         // Others may have to say yet how far they are.
         self.inner.returning.free((), self.token()).await;
-        self.all_ask(op.ino).await;
+        let all_ask = async {
+            self.all_ask(op.ino).await;
+            Ok(())
+        };
+        self.in_time(all_ask).await?;
         self.node(|node| node.writable(op.ino))?;
         // This node may have written what it has not published.
         let own = self.node(|node| node.attr_now(op.ino))?.size;

@@ -9,11 +9,10 @@ use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Begin, Bury, Cut, DeadOwners, DropEntry, DropLocks, EndMove,
     Enrol, Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Handler, Hold,
-    Laminate, Laminated, Lease, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange,
-    Made, Make, Mark, Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall,
-    Relay, Release, Relink, Renew, Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends,
-    Status, Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere,
-    Whereabouts,
+    Laminate, Laminated, Lease, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange, Made,
+    Make, Mark, Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall, Relay,
+    Release, Relink, Renew, Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends, Status,
+    Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Kept, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
