@@ -35,7 +35,8 @@ test-rust:
 
 # Always from the first seed on, so that what fails is what was changed.
 simulate:
-	$(CARGO) xtask simulate --minutes 3 --mild
+	$(CARGO) xtask simulate --minutes 2
+	$(CARGO) xtask simulate --minutes 1 --mild
 
 # What one node does, four servers do.
 test-real:

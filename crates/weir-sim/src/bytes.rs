@@ -6,8 +6,8 @@
 //! - was made on its node and had returned before the read began, or
 //! - was published (fsync or close had returned) before the reader opened the file.
 //!
-//! No two appends have the same blocks, unless the file was cut, or the node of one was lost
-//! that had not published it.
+//! No two appends that were published (fsync or close returned 0) have the same blocks, unless
+//! the file was cut.
 //!
 //! The size is checked by the same reads: what lies inside it must be reached by something that
 //! no cut has certainly undone, and what lies behind it by no write that the reader must see,
@@ -17,7 +17,7 @@
 //! they are of two nodes, before the other began. What is not known is not held against
 //! anybody, so whatever this check finds is a fault.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use weir_core::types::{Ino, Rank};
 
@@ -148,8 +148,9 @@ impl File {
     }
 
     /// Two appends that share blocks, unless the file may have been cut between them.
-    fn appended_twice(&self, lost: &BTreeSet<Rank>) -> Option<(&Change, &Change)> {
-        let is_there = |a: &&Change| !lost.contains(&a.rank) || self.known(a).is_some();
+    fn appended_twice(&self) -> Option<(&Change, &Change)> {
+        // What was not published, for a server or a node is lost, is nobody's.
+        let is_there = |a: &&Change| self.known(a).is_some();
         let appends = || {
             let appended = self.changes.iter().filter(|change| change.appended);
             appended.filter(is_there)
@@ -214,8 +215,6 @@ pub struct Begun(Ino, usize);
 pub struct Bytes {
     files: BTreeMap<Ino, File>,
     reads: Vec<(Ino, Read, u64, Vec<Block>)>,
-    /// Nodes that are no more, with what they had not published.
-    lost: BTreeSet<Rank>,
 }
 
 impl Bytes {
@@ -263,11 +262,6 @@ impl Bytes {
         file.published.push((rank, span));
     }
 
-    /// A node is no more.
-    pub fn lost(&mut self, rank: Rank) {
-        self.lost.insert(rank);
-    }
-
     /// Blocks were read, from `first` on.
     pub fn read(&mut self, ino: Ino, read: Read, first: u64, blocks: Vec<Block>) {
         self.reads.push((ino, read, first, blocks));
@@ -278,7 +272,7 @@ impl Bytes {
         let none = File::default();
         let mut faults = Vec::new();
         for (ino, file) in &self.files {
-            if let Some((a, b)) = file.appended_twice(&self.lost) {
+            if let Some((a, b)) = file.appended_twice() {
                 faults.push(format!("{ino:?}: two appends share bytes: {a:?}, {b:?}"));
             }
         }
@@ -435,6 +429,7 @@ mod tests {
         let mut bytes = story();
         append(&mut bytes, span(10, 11), (4, 6));
         append(&mut bytes, span(12, 13), (6, 8));
+        bytes.published(FILE, Rank(0), span(30, 31));
         assert_eq!(bytes.faults(), [""; 0]);
         let mut twice = bytes.clone();
         append(&mut twice, span(20, 21), (7, 9));

@@ -292,7 +292,6 @@ impl World {
         let Some(site) = self.sites.borrow_mut().remove(&rank) else {
             return;
         };
-        self.record.bytes.borrow_mut().lost(rank);
         let here: Vec<usize> = {
             let running = self.running.borrow();
             let here = running.iter().filter(|(_, client)| client.rank == rank);

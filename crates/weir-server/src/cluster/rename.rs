@@ -346,7 +346,7 @@ impl<P: Platform> Cluster<P> {
             }
             added => added?,
         };
-        let put = self.assign(what, what.to, (what.target, Some(what.source)), None);
+        let put = self.assign(what, what.to, (what.target, Some(what.source)), Step::Only);
         if let Err(error) = put.await {
             self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
             return Err(error);
@@ -356,7 +356,7 @@ impl<P: Platform> Cluster<P> {
             self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
         }
         // If that name was free meanwhile, the file keeps both that it has got.
-        self.assign(what, what.from, (Some(what.source), None), None)
+        self.assign(what, what.from, (Some(what.source), None), Step::Only)
             .await?;
         self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
         Ok(())
@@ -373,7 +373,12 @@ impl<P: Platform> Cluster<P> {
         let source = what.source;
         let mut done = self.tell_moved(source, what.to).await;
         if done.is_ok() {
-            let put = self.assign(what, what.to, (what.target, Some(source)), Some(None));
+            let put = self.assign(
+                what,
+                what.to,
+                (what.target, Some(source)),
+                Step::First(None),
+            );
             done = put.await;
         }
         let at = match done {
@@ -381,7 +386,7 @@ impl<P: Platform> Cluster<P> {
             Err(_) => what.from,
         };
         if done.is_ok() {
-            let taken = self.assign(what, what.from, (Some(source), None), None);
+            let taken = self.assign(what, what.from, (Some(source), None), Step::Only);
             done = taken.await;
         }
         self.owe(source.ino.rank(), moved(source, at)).await;
@@ -398,13 +403,15 @@ impl<P: Platform> Cluster<P> {
             done = self.tell_moved(target, what.from).await;
         }
         if done.is_ok() {
-            done = self.assign(what, what.to, (is, source), Some(is)).await;
+            done = self
+                .assign(what, what.to, (is, source), Step::First(is))
+                .await;
         }
         if done.is_ok() {
-            done = self.assign(what, what.from, (source, is), None).await;
+            done = self.assign(what, what.from, (source, is), Step::Only).await;
             if done.is_err() {
                 // As it was, if nobody has the name by now.
-                self.assign(what, what.to, (source, is), None).await?;
+                self.assign(what, what.to, (source, is), Step::Only).await?;
             }
         }
         let at = match done {
@@ -446,20 +453,22 @@ impl<P: Platform> Cluster<P> {
         self.owe(seat.home, unlock).await;
     }
 
-    /// Lets a locked name that named `was` name `child`. With `then`, the old name must name that
-    /// afterwards.
+    /// Lets a locked name that named `was` name `child`.
     async fn assign(
         &self,
         what: &Renaming<'_>,
         seat: &Seat,
         (was, child): (Option<Child>, Option<Child>),
-        then: Option<Option<Child>>,
+        step: Step,
     ) -> Result<(), FsError> {
-        let from = then.map(|then| peer::Origin {
-            dir: what.from.dir,
-            name: what.from.name.clone(),
-            then,
-        });
+        let from = match step {
+            Step::Only => None,
+            Step::First(then) => Some(peer::Origin {
+                dir: what.from.dir,
+                name: what.from.name.clone(),
+                then,
+            }),
+        };
         let assign = peer::Assign {
             dir: seat.dir,
             name: seat.name.clone(),
@@ -670,6 +679,15 @@ impl<P: Platform> Cluster<P> {
             (Some(_), Some(child)) => self.node(|node| node.substitute(*dir, name, child)),
         }
     }
+}
+
+/// Whether a change of a name has to be followed by another one.
+#[derive(Clone, Copy)]
+enum Step {
+    /// No; or it is that one.
+    Only,
+    /// The old name must name this afterwards.
+    First(Option<Child>),
 }
 
 /// A rename whose names are locked.
