@@ -355,7 +355,7 @@ impl<P: Platform> Cluster<P> {
             let ino = target.ino;
             self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
         }
-        // If that name was free meanwhile, the file keeps both that it has got.
+        // If that name is another's by now, the file keeps both that it has got.
         self.assign(what, what.from, (Some(what.source), None), Step::Only)
             .await?;
         self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
@@ -600,12 +600,9 @@ impl<P: Platform> Cluster<P> {
             let done = self.assign_locked(&key, &op, token).await;
             self.inner.names.give_back(&key, own);
             done?;
-        } else if op.was.is_some_and(|was| was.kind != FileType::Dir) && op.child.is_none() {
-            // The name was free since the file has the new one, and may have been given to it
-            // again: it keeps both.
-            return Err(FsError::Unreachable);
         } else {
-            // The leader seemed lost, and its lock was dropped.
+            // The leader seemed lost, and its lock was dropped. That the file was given the same
+            // old name again meanwhile cannot be told from its having kept it: then that goes.
             let _name = self.name_lock(&key).await?;
             self.assign_locked(&key, &op, token).await?;
         }
