@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The server's socket is not there, or closed.
-    #[error("the server does not answer: {0}")]
+    #[error("the server does not answer")]
     Unreachable(#[from] std::io::Error),
     /// It speaks another version of the protocol.
     #[error("the server speaks version {0} of the protocol, this program version {ours}", ours = proto::VERSION)]
@@ -25,7 +25,7 @@ pub enum ControlError {
     #[error("the server's answer cannot be understood")]
     Garbled,
     /// It refused.
-    #[error("the server refused: {0}")]
+    #[error("the server refused")]
     Refused(#[from] FsError),
 }
 

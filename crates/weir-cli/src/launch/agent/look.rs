@@ -89,11 +89,12 @@ impl Agent {
 
     /// Asks the servers here and the agents below.
     pub(super) fn look(&mut self, id: u64) {
-        let lost = |seat: &Seat| Seen {
+        let silent = |seat: &Seat, why: &str| Seen {
             seat: seat.clone(),
-            report: Err("it was lost".into()),
+            report: Err(why.into()),
             restarts: 0,
         };
+        let lost = |seat: &Seat| silent(seat, "it was lost");
         let mut gone = Vec::new();
         for link in &self.links {
             match link.closed {
@@ -106,6 +107,13 @@ impl Agent {
                 gone.push(lost(&local.seat));
                 continue;
             };
+            if local.ready.is_none() {
+                gone.push(silent(
+                    &local.seat,
+                    "it was lost, and is being started again",
+                ));
+                continue;
+            }
             let (seat, tell) = (local.seat.clone(), self.tell.clone());
             let restarts = local.restarts;
             let ask = move || {
