@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use weir_core::roster::Secret;
 
 use super::hands::{Hand, Outcome};
-use super::plan::{self, Plan};
+use super::plan::{self, Part, Plan};
 use super::rows::Rows;
 use super::stage::{is_request, since, Stage};
 use super::wire::{Data, Step};
@@ -70,19 +70,32 @@ impl<'a> Run<'a> {
 
     /// All measurements, once.
     pub fn all(&mut self) -> Result<()> {
-        self.writes().context("writes")?;
-        self.messages().context("messages a write")?;
-        self.remote_reads(false).context("remote reads")?;
-        self.crossed_reads().context("reads of all by all")?;
-        self.look_ups().context("look-ups")?;
-        self.calls(false).context("requests")?;
-        self.creates().context("creates")
+        for part in self.plan.parts.iter().copied() {
+            self.part_of(part, false)?;
+        }
+        Ok(())
     }
 
     /// Those that are told of libfabric too.
     pub fn over_libfabric(&mut self) -> Result<()> {
-        self.remote_reads(true).context("remote reads")?;
-        self.calls(true).context("requests")
+        for part in self.plan.over_libfabric() {
+            self.part_of(part, true)?;
+        }
+        Ok(())
+    }
+
+    fn part_of(&mut self, part: Part, libfabric: bool) -> Result<()> {
+        match part {
+            Part::Writes => {
+                self.writes().context("writes")?;
+                self.messages().context("messages a write")
+            }
+            Part::Reads => self.remote_reads(libfabric).context("remote reads"),
+            Part::Exchange => self.exchange().context("reads of all by all"),
+            Part::LookUps => self.look_ups().context("look-ups"),
+            Part::Calls => self.calls(libfabric).context("requests"),
+            Part::Creates => self.creates().context("creates"),
+        }
     }
 
     fn say(&self, what: &str) {
@@ -304,20 +317,20 @@ impl<'a> Run<'a> {
     }
 
     /// Written segmented by all nodes, read strided by all.
-    fn crossed_reads(&mut self) -> Result<()> {
+    fn exchange(&mut self) -> Result<()> {
         let (servers, bytes) = (self.servers(), self.plan.bytes);
         // So that every process has a whole number of pieces in every other's part.
         let bytes = bytes / (servers * MIB) * (servers * MIB);
         let hands = self.one_each();
         let group = (0..)
             .zip(&hands)
-            .map(|(i, hand)| (*hand, self.part("crossed", i * bytes, bytes, MIB)));
+            .map(|(i, hand)| (*hand, self.part("exchange", i * bytes, bytes, MIB)));
         let group: Vec<(Hand, Data)> = group.collect();
         self.write(&group)?;
         let nodes: Vec<usize> = (0..hands.len()).collect();
         let over_links = bytes * (servers - 1);
         for list in [bytes / MIB, 1] {
-            let row = plan::crossed(list > 1);
+            let row = plan::exchange(list > 1);
             self.say(&row.what);
             let link = self.plain(&nodes, &nodes, 1, bytes / servers)?;
             let group = (0..).zip(&hands).map(|(i, hand)| {
@@ -325,7 +338,7 @@ impl<'a> Run<'a> {
                     first: i * MIB,
                     stride: servers * MIB,
                     list,
-                    ..self.part("crossed", 0, bytes, MIB)
+                    ..self.part("exchange", 0, bytes, MIB)
                 };
                 (*hand, data)
             });
@@ -335,7 +348,7 @@ impl<'a> Run<'a> {
             self.rows
                 .add(&row, per_second(over_links, seconds), Some(link));
         }
-        self.remove(hands[0], "crossed")
+        self.remove(hands[0], "exchange")
     }
 
     /// Where a strided file of very many pieces is, asked by many processes. Each reads pieces all

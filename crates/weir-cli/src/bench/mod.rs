@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_bench::parts::{Machine, WrongData};
 use weir_bench::{EXIT_NOT_MET, EXIT_WRONG_DATA};
@@ -37,7 +37,7 @@ use weir_config::{Environment, Loaded};
 use crate::exit::Failure;
 use crate::launch::nodes::{self, Found, Wanted};
 use measure::Run;
-use plan::Plan;
+use plan::{Part, Plan};
 use rows::{Rows, Verdict};
 use stage::Stage;
 
@@ -78,6 +78,15 @@ pub struct BenchCommand {
     /// The same, of this many servers on this machine.
     #[arg(long, value_name = "N", group = "judged", conflicts_with_all = OF_DIRECTORIES)]
     servers: Option<u16>,
+    /// Of an instance of several nodes, measure only these rows.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        requires = "judged"
+    )]
+    only: Vec<Part>,
     #[command(flatten)]
     bench: weir_bench::BenchArgs,
 }
@@ -90,7 +99,12 @@ impl BenchCommand {
     fn plan(&self) -> Plan {
         let (bench, quick) = (&self.bench, self.bench.quick);
         let most = if quick { 16 << 20 } else { 256 << 20 };
+        let parts = match self.only.is_empty() {
+            true => Part::value_variants().to_vec(),
+            false => self.only.clone(),
+        };
         Plan {
+            parts,
             rounds: bench.rounds.unwrap_or(if quick { 1 } else { 5 }),
             // Of whole large reads, by four.
             bytes: bench.block.unwrap_or(most).next_multiple_of(16 << 20),
@@ -221,8 +235,15 @@ fn libfabric(
 ) -> Result<u64, Failure> {
     let reads = [(1, 1), (1, 16), (4, 1), (4, 16)];
     let reads = reads.map(|(streams, mib)| plan::read(streams, mib << 20, true));
-    let all = reads.into_iter().chain([plan::calls(true)]);
-    let not = |rows: &mut Rows, why: &str| all.for_each(|row| rows.why_not(&row, why));
+    let told = plan.over_libfabric().flat_map(|part| match part {
+        Part::Reads => reads.to_vec(),
+        _ => vec![plan::calls(true)],
+    });
+    let told: Vec<_> = told.collect();
+    if told.is_empty() {
+        return Ok(0);
+    }
+    let not = |rows: &mut Rows, why: &str| told.iter().for_each(|row| rows.why_not(row, why));
     if let Err(why) = weir_fabric::ofi::find() {
         not(rows, &format!("libfabric: {why}"));
         return Ok(0);

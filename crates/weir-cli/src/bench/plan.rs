@@ -8,9 +8,29 @@ pub const LOOKERS: usize = 32;
 /// How many processes of each node create files.
 pub const CREATORS: usize = 4;
 
+/// Rows that are measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// N-1 and N-N, and the messages that a write costs.
+    Writes,
+    /// One node reads what another has, in streams and in lists of small pieces; over libfabric
+    /// too.
+    Reads,
+    /// All read strided what all wrote segmented.
+    Exchange,
+    /// Where the pieces of a strided file are.
+    LookUps,
+    /// Request and reply, 64 B; over libfabric too.
+    Calls,
+    /// Create in one directory.
+    Creates,
+}
+
 /// How much is measured.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// Which rows.
+    pub parts: Vec<Part>,
     /// Rounds; each measures everything.
     pub rounds: u32,
     /// Bytes that a process writes, and that are read.
@@ -23,6 +43,14 @@ pub struct Plan {
     pub trips: u32,
     /// No progress.
     pub quiet: bool,
+}
+
+impl Plan {
+    /// What is measured over libfabric, too.
+    pub fn over_libfabric(&self) -> impl Iterator<Item = Part> + '_ {
+        let told = |part: &Part| matches!(part, Part::Reads | Part::Calls);
+        self.parts.iter().copied().filter(told)
+    }
 }
 
 fn row(what: impl Into<String>, beside: &str, unit: Unit, bar: Bar) -> Row {
@@ -91,7 +119,7 @@ pub fn pieces(beside_one_by_one: bool) -> Row {
 }
 
 /// Written segmented, read strided, by all nodes; bytes over links.
-pub fn crossed(lists: bool) -> Row {
+pub fn exchange(lists: bool) -> Row {
     let (how, bar) = match lists {
         true => ("one list a process", Bar::AtLeast(0.8)),
         false => ("one by one", Bar::Reported),

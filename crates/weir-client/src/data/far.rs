@@ -2,7 +2,8 @@
 //!
 //! What a call needs of one server goes into few reads of up to 1 MiB, whatever the order in
 //! which the pieces lie in the file; all servers are asked at once ([`super::coming`]). As bytes
-//! arrive they are copied to where they belong, while the rest is still on its way.
+//! arrive they are copied to where they belong, while the rest is still on its way; what the node
+//! has itself is copied meanwhile.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{FETCH_BYTES, FETCH_PIECES};
 use weir_core::types::Ino;
+use weir_store::slab::SlabId;
 
 use super::ahead::{release, InUse, Reading};
 use super::coming::{show, Coming};
@@ -70,11 +72,23 @@ impl Place {
     }
 }
 
-/// Pieces to be brought.
+/// A piece that this node has.
+#[derive(Debug)]
+pub struct Own {
+    pub slab: SlabId,
+    pub pos: u64,
+    /// Which target.
+    pub target: usize,
+    /// Of the target's bytes.
+    pub bytes: Range<usize>,
+}
+
+/// Pieces to be brought, and those to be copied while they come.
 #[derive(Debug, Default)]
 pub struct Far {
     pieces: Vec<Wanted>,
     bytes: u64,
+    own: Vec<Own>,
 }
 
 /// One read of a server.
@@ -133,14 +147,19 @@ impl Far {
         self.pieces.push(Wanted { range, target, at });
     }
 
-    /// Whether there is something to be brought.
+    /// Adds a piece of this node.
+    pub fn copy_meanwhile(&mut self, own: Own) {
+        self.own.push(own);
+    }
+
+    /// Whether there is nothing to be brought.
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.pieces.is_empty() && self.own.is_empty()
     }
 
     /// Whether it is time to bring it.
     pub fn is_full(&self) -> bool {
-        self.bytes >= MOST_BYTES || self.pieces.len() >= MOST_PIECES
+        self.bytes >= MOST_BYTES || self.pieces.len() + self.own.len() >= MOST_PIECES
     }
 
     /// The reads that bring all of it.
@@ -158,7 +177,7 @@ impl Far {
         reading: Option<&mut Reading>,
         then: impl FnOnce(),
     ) -> Result<(), Errno> {
-        let pieces = std::mem::take(self).pieces;
+        let Far { pieces, own, .. } = std::mem::take(self);
         let (ahead, missing) = match reading {
             Some(reading) => reading.cover(host, pieces),
             None => (Vec::new(), pieces),
@@ -166,6 +185,10 @@ impl Far {
         let mut coming = Coming::new(host, ino, batches(&missing));
         let begun = coming.begin();
         then();
+        let copied = own.into_iter().try_for_each(|piece| {
+            let to = &mut targets[piece.target].bytes[piece.bytes];
+            host.slabs().read_at(piece.slab, piece.pos, to)
+        });
         // What did not come ahead is asked for once more.
         let mut failed = Vec::new();
         for read in ahead {
@@ -181,6 +204,7 @@ impl Far {
                 slot.put_back(landing.serial);
             }
         }
+        copied?;
         begun?;
         coming.add(batches(&failed));
         coming.finish(targets)

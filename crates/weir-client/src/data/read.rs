@@ -16,7 +16,7 @@ use weir_core::proto::peer::LogRange;
 use weir_store::slab::SlabId;
 
 use super::ahead::{Kept, Plan, Reading};
-use super::far::Far;
+use super::far::{Far, Own};
 use super::host::{at_once, FileState, Host};
 use super::vnode::Vnode;
 
@@ -160,6 +160,7 @@ impl Vnode {
         now: &mut Moment,
         targets: &mut [Target<'_>],
     ) -> Result<bool, Errno> {
+        let alone = targets.len() == 1;
         let mut far = Far::default();
         // What the pieces in `far` were looked up in.
         let mut looked = None;
@@ -200,8 +201,19 @@ impl Vnode {
                         }
                         PieceSource::Log { slab, pos, .. } => {
                             let slab = SlabId::from_raw(slab).ok_or(Errno::IO)?;
-                            host.slabs().read_at(slab, pos, &mut bytes[target])?;
-                            near = true;
+                            if alone && far.is_empty() {
+                                host.slabs().read_at(slab, pos, &mut bytes[target])?;
+                                near = true;
+                            } else {
+                                let own = Own {
+                                    slab,
+                                    pos,
+                                    target: number,
+                                    bytes: target,
+                                };
+                                far.copy_meanwhile(own);
+                                looked = Some(generation);
+                            }
                         }
                         PieceSource::Hole => bytes[target].fill(0),
                     }
