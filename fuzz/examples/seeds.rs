@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use weir_cli::launch::message::{Down, Failed, Own, Seat, Up};
+use weir_cli::launch::message::{send_up, Down, Failed, Own, Seat, Up};
 use weir_core::extent::{Run, Source};
 use weir_core::journal::{InodeImage, Item};
 use weir_core::names::{FileType, Lamination, Policy};
@@ -707,10 +707,11 @@ fn texts() {
         Up::Ask(3),
     ];
     let mut all = vec![0];
-    for up in &ups {
-        all.extend(b"noise\nweir-agent ");
-        all.extend(line(up));
+    for (number, up) in (1..).zip(&ups) {
+        all.extend(b"noise\n");
+        send_up(&mut all, number, up).expect("into memory");
     }
+    all.extend(b"weir-agent 7+\"st\nweir-agent 8.\"stop\"\nweir-agent 7.op\"\n");
     write("launch_message", "up", &all);
     let downs = [
         Down::Roster(roster),

@@ -2,7 +2,7 @@
 //! the cluster's directory. They end with their nodes.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,11 @@ impl<'c> Slurm<'c> {
         }
         slurm.wait_until_idle()?;
         Ok(slurm)
+    }
+
+    /// What SLURM_CONF is to say.
+    pub fn config(&self) -> &Path {
+        &self.config
     }
 
     fn text(&self) -> String {

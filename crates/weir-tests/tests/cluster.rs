@@ -183,6 +183,22 @@ fn slurm_jobs_have_an_instance_over_their_nodes() {
     assert!(text.lines().any(|line| line == "0 1 2"), "{text}");
     assert!(text.contains("3 files"), "{text}");
 
+    // What servers say of themselves is longer than the lines that srun keeps whole.
+    let text = job(
+        &slurm,
+        &cluster,
+        4,
+        "weir start\nexport WEIR_INSTANCE=/tmp/weir-0/job-$SLURM_JOB_ID\n\
+         srun -n 4 weir run -- sh -c 'for i in 1 2 3; do echo $i > /weir/$SLURM_PROCID.$i; done'\n\
+         srun -n 4 sh -c 'for i in $(seq 10); do weir status; done'\nweir stop",
+    );
+    let server = |line: &&str| line.trim_start().starts_with("server ");
+    let (told, silent): (Vec<&str>, Vec<&str>) = text
+        .lines()
+        .filter(server)
+        .partition(|line| line.contains(": process "));
+    assert_eq!((told.len(), silent), (4 * 10 * 4, vec![]), "{text}");
+
     // Without weir start: the job's nodes are found by weir run.
     let text = job(
         &slurm,

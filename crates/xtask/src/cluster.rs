@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand};
+use weir_cluster::slurm::{self, Slurm};
 use weir_cluster::{Cluster, Spec};
 
 /// What `cargo xtask cluster` understands.
@@ -21,6 +22,9 @@ pub enum Chore {
         /// With an sshd on each node.
         #[arg(long)]
         ssh: bool,
+        /// With a Slurm of all nodes: its commands want the SLURM_CONF that is printed.
+        #[arg(long)]
+        slurm: bool,
         /// Which cluster.
         #[command(flatten)]
         which: Which,
@@ -75,6 +79,7 @@ pub fn run(chore: Chore) -> Result<ExitCode> {
             nodes,
             rate,
             ssh,
+            slurm,
             which,
         } => {
             let name = which.name;
@@ -85,6 +90,12 @@ pub fn run(chore: Chore) -> Result<ExitCode> {
                 ssh,
             })?;
             show(&cluster);
+            if slurm {
+                let missing = slurm::missing();
+                ensure!(missing.is_empty(), "missing: {}", missing.join(", "));
+                let slurm = Slurm::up(&cluster)?;
+                println!("  SLURM_CONF={}", slurm.config().display());
+            }
             cluster.leave()?;
         }
         Chore::Exec {

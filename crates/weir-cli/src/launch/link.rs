@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use nix::sys::wait::{waitid, Id, WaitPidFlag};
 use nix::unistd::Pid;
 
-use super::message::{hear, Down, Heard, Seat, Up};
+use super::message::{Down, Ear, Heard, Seat, Up};
 use super::reach::Branch;
 use super::server::to_line;
 
@@ -228,9 +228,10 @@ fn pass_on(lines: &Receiver<Arc<str>>, sinks: &Receiver<Sink>) {
     }
 }
 
-fn listen(mut from: impl BufRead, noise: &Mutex<Noise>, tell: &(dyn Fn(Option<Up>) + Send + Sync)) {
+fn listen(from: impl BufRead, noise: &Mutex<Noise>, tell: &(dyn Fn(Option<Up>) + Send + Sync)) {
+    let mut ear = Ear::new(from);
     loop {
-        match hear(&mut from) {
+        match ear.hear() {
             Ok(Some(Heard::Message(up))) => tell(Some(*up)),
             Ok(Some(Heard::Noise(line))) => keep(noise, &line),
             Ok(None) => return,
@@ -285,7 +286,7 @@ mod tests {
     #[test]
     fn messages_come_through_and_noise_is_kept() {
         let mut line = Vec::new();
-        send_up(&mut line, &Up::Stop).unwrap();
+        send_up(&mut line, 1, &Up::Stop).unwrap();
         let line = String::from_utf8(line).unwrap();
         let script = format!("echo hello; echo oops >&2; echo '{}'; exit 3", line.trim());
         let (mut link, heard) = shell(&script);

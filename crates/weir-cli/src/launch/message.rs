@@ -1,4 +1,4 @@
-//! What agents say to each other: one line of JSON a message, upwards with a mark before it.
+//! What agents say to each other: one line of JSON a message; upwards in short lines, with a mark.
 //!
 //! ```text
 //!  above                                below
@@ -19,7 +19,23 @@
 //! `Failed` may come instead of `Bound` or `Ready`; the end of file from above means Stop at any
 //! time. What comes up without the mark is noise of shells and launchers, kept for an error
 //! message.
+//!
+//! ```text
+//!  weir-agent 1f+{"saw":[12,{"seat":{"rank":3,"host":"n3"},"report":{"Ok":{"instance":[7,...
+//!  weir-agent a7.{"lost":{"seat":{"rank":5,"host":"n5"},"why":"..."}}
+//!  weir-agent 1f.66,0],"servers":8, ...}}}]}
+//!             | ||
+//!             | |the message, or a part of it
+//!             | +: more of it follows, .: this is the end of it
+//!             number of the agent that speaks, hexadecimal
+//! ```
+//!
+//! srun, which merges what all tasks print, keeps lines of up to 1024 bytes whole and may put
+//! another task's between the parts of longer ones (`MAX_MSG_LEN` and `_task_build_message` of
+//! Slurm's slurmstepd).
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::{BufRead, Read, Write};
 use std::path::PathBuf;
 
@@ -37,6 +53,10 @@ const LINE_MOST: u64 = 16 << 20;
 
 /// Before each line upwards.
 const MARK: &str = "weir-agent ";
+
+/// The longest part of a message in a line upwards, bytes; with what is before and behind it, it
+/// is less than launchers keep whole.
+const PART_MOST: usize = 960;
 
 /// A server of an instance and its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,14 +189,26 @@ pub struct Failed {
     pub lives: Option<PathBuf>,
 }
 
-/// A line upwards.
-pub fn send_up(out: &mut impl Write, up: &Up) -> std::io::Result<()> {
-    // One write, so that launchers that merge the output of many keep it whole.
-    out.write_all(format!("{MARK}{}\n", to_line(up)).as_bytes())?;
+/// A message upwards, of the agent with this number.
+pub fn send_up(out: &mut impl Write, number: u64, up: &Up) -> std::io::Result<()> {
+    let text = to_line(up);
+    let mut rest = &text[..];
+    let mut lines = String::with_capacity(text.len() + 64);
+    while !rest.is_empty() {
+        let mut cut = rest.len().min(PART_MOST);
+        while !rest.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let (part, after) = rest.split_at(cut);
+        let end = if after.is_empty() { '.' } else { '+' };
+        let _ = writeln!(lines, "{MARK}{number:x}{end}{part}");
+        rest = after;
+    }
+    out.write_all(lines.as_bytes())?;
     out.flush()
 }
 
-/// A line from below.
+/// What comes from below.
 #[derive(Debug)]
 pub enum Heard {
     /// A message.
@@ -185,18 +217,63 @@ pub enum Heard {
     Noise(String),
 }
 
-/// Reads a line from below; `None` at the end.
-pub fn hear(from: &mut impl BufRead) -> Result<Option<Heard>> {
-    let Some(line) = read_text(from)? else {
-        return Ok(None);
-    };
+/// Who hears the lines of agents below, which may take turns.
+#[derive(Debug)]
+pub struct Ear<R> {
+    from: R,
+    /// The beginnings of messages, by who speaks.
+    begun: BTreeMap<u64, String>,
+}
+
+impl<R: BufRead> Ear<R> {
+    /// Nothing was heard yet.
+    pub fn new(from: R) -> Self {
+        let begun = BTreeMap::new();
+        Self { from, begun }
+    }
+
+    /// Where it comes from, for what follows the last message.
+    pub fn source(&mut self) -> &mut R {
+        &mut self.from
+    }
+
+    /// Waits for a message, or a line that is none; `None` at the end. A message that cannot be
+    /// understood is noise: those after it can be.
+    ///
+    /// # Errors
+    ///
+    /// Of reading; and if too much was said of messages without an end.
+    pub fn hear(&mut self) -> Result<Option<Heard>> {
+        loop {
+            let Some(line) = read_text(&mut self.from)? else {
+                return Ok(None);
+            };
+            let Some((number, whole, part)) = part_of(&line) else {
+                return Ok(Some(Heard::Noise(line)));
+            };
+            let message = self.begun.entry(number).or_default();
+            message.push_str(part);
+            if !whole {
+                let all: usize = self.begun.values().map(String::len).sum();
+                ensure!(all as u64 <= LINE_MOST, "a message without an end");
+                continue;
+            }
+            let message = self.begun.remove(&number).unwrap_or_default();
+            return Ok(Some(match serde_json::from_str(&message) {
+                Ok(message) => Heard::Message(message),
+                Err(e) => Heard::Noise(format!("not understood ({e}): {message}")),
+            }));
+        }
+    }
+}
+
+/// Whose a line is, whether its message ends with it, and its part of that.
+fn part_of(line: &str) -> Option<(u64, bool, &str)> {
     // Shells print before the first line, sometimes without ending their own.
-    let Some(at) = line.find(MARK) else {
-        return Ok(Some(Heard::Noise(line)));
-    };
-    let message = serde_json::from_str(&line[at + MARK.len()..]);
-    let message = message.with_context(|| format!("it said {line:?}"))?;
-    Ok(Some(Heard::Message(message)))
+    let line = &line[line.find(MARK)? + MARK.len()..];
+    let (number, part) = line.split_at(line.find(['+', '.'])?);
+    let whole = part.starts_with('.');
+    Some((u64::from_str_radix(number, 16).ok()?, whole, &part[1..]))
 }
 
 /// Reads a message from above; `None` at the end.
@@ -224,27 +301,90 @@ fn read_text(from: &mut impl BufRead) -> Result<Option<String>> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn messages_are_told_from_noise() {
-        let mut bytes = b"Welcome to node 7\nprompt> ".to_vec();
-        send_up(&mut bytes, &Up::Stop).unwrap();
-        let mut from = &bytes[..];
-        let Some(Heard::Noise(noise)) = hear(&mut from).unwrap() else {
-            panic!();
-        };
-        assert_eq!(noise, "Welcome to node 7");
-        let Some(Heard::Message(up)) = hear(&mut from).unwrap() else {
-            panic!();
-        };
-        assert!(matches!(*up, Up::Stop));
-        assert!(hear(&mut from).unwrap().is_none());
+    fn lines(number: u64, up: &Up) -> Vec<String> {
+        let mut bytes = Vec::new();
+        send_up(&mut bytes, number, up).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        text.lines().map(|line| format!("{line}\n")).collect()
+    }
+
+    fn lost(rank: u16, why: &str) -> Up {
+        let host = format!("n{rank}");
+        Up::Lost {
+            seat: Seat { rank, host },
+            why: why.into(),
+        }
     }
 
     #[test]
-    fn what_cannot_be_understood_is_an_error() {
-        assert!(hear(&mut &b"weir-agent {}\n"[..]).is_err());
-        assert!(hear(&mut &b"cut"[..]).is_err());
+    fn messages_are_told_from_noise() {
+        let text = format!(
+            "Welcome to node 7\nprompt> {}",
+            lines(3, &Up::Stop).concat()
+        );
+        let mut ear = Ear::new(text.as_bytes());
+        let Some(Heard::Noise(noise)) = ear.hear().unwrap() else {
+            panic!();
+        };
+        assert_eq!(noise, "Welcome to node 7");
+        let Some(Heard::Message(up)) = ear.hear().unwrap() else {
+            panic!();
+        };
+        assert!(matches!(*up, Up::Stop));
+        assert!(ear.hear().unwrap().is_none());
+    }
+
+    #[test]
+    fn long_messages_of_several_come_whole_though_their_lines_take_turns() {
+        let why = ["\u{e4}".repeat(3000), "x".repeat(5000)];
+        let [one, other] =
+            [1, 2].map(|rank| lines(rank.into(), &lost(rank, &why[usize::from(rank) - 1])));
+        assert!(one.iter().chain(&other).all(|line| line.len() <= 1000));
+        let mut merged = vec!["motd\n".to_owned()];
+        let count = one.len().max(other.len());
+        for i in 0..count {
+            merged.extend(one.get(i).into_iter().chain(other.get(i)).cloned());
+        }
+        let merged = merged.concat();
+        let mut ear = Ear::new(merged.as_bytes());
+        let (mut heard, mut noise) = (Vec::new(), 0);
+        while let Some(what) = ear.hear().unwrap() {
+            match what {
+                Heard::Message(up) => heard.push(*up),
+                Heard::Noise(_) => noise += 1,
+            }
+        }
+        assert_eq!((heard.len(), noise), (2, 1));
+        for up in heard {
+            let Up::Lost { seat, why: said } = up else {
+                panic!("{up:?}");
+            };
+            assert_eq!(said, why[usize::from(seat.rank) - 1]);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_understood_holds_up_nothing_that_follows() {
+        for garbage in [
+            "weir-agent 1.{}\n",
+            "weir-agent \n",
+            "weir-agent x.1\n",
+            "weir-agent 10000000000000000.1\n",
+        ] {
+            let text = [garbage.to_owned(), lines(1, &Up::Stop).concat()].concat();
+            let mut ear = Ear::new(text.as_bytes());
+            assert!(matches!(ear.hear().unwrap(), Some(Heard::Noise(_))));
+            assert!(matches!(ear.hear().unwrap(), Some(Heard::Message(_))));
+        }
+        assert!(Ear::new(&b"cut"[..]).hear().is_err());
         assert!(read_down(&mut &b"\"frobnicate\"\n"[..]).is_err());
         assert!(read_down(&mut &b""[..]).unwrap().is_none());
+    }
+
+    #[test]
+    fn messages_without_an_end_are_not_kept_for_ever() {
+        let part = format!("weir-agent 1+{}\n", "x".repeat(1 << 20));
+        let text = part.repeat(17);
+        assert!(Ear::new(text.as_bytes()).hear().is_err());
     }
 }

@@ -12,7 +12,7 @@ use weir_core::roster::{InstanceId, Secret};
 
 use super::agent::Summary;
 use super::errand::Errand;
-use super::message::{hear, Charge, Down, Heard, Seated, Up};
+use super::message::{Charge, Down, Ear, Heard, Seated, Up};
 use super::nodes::Found;
 use super::server::{read_line, to_line, Ready};
 use crate::exit::Failure;
@@ -22,7 +22,7 @@ use crate::exit::Failure;
 pub struct Root {
     child: Child,
     lifeline: ChildStdin,
-    words: BufReader<ChildStdout>,
+    words: Ear<BufReader<ChildStdout>>,
     /// All servers, by rank.
     pub seated: Vec<Seated>,
     /// The rank of this node's server, or of the first of this machine's.
@@ -93,7 +93,7 @@ fn spawn(charge: &Charge) -> Result<Root> {
         .context("starting the agent")?;
     Ok(Root {
         lifeline: child.stdin.take().expect("piped"),
-        words: BufReader::new(child.stdout.take().expect("piped")),
+        words: Ear::new(BufReader::new(child.stdout.take().expect("piped"))),
         child,
         seated: Vec::new(),
         own: charge.seats[0].rank,
@@ -104,7 +104,7 @@ impl Root {
     /// The first message that counts.
     fn answer(&mut self) -> Result<Up> {
         loop {
-            match hear(&mut self.words)? {
+            match self.words.hear()? {
                 Some(Heard::Message(up)) if !matches!(*up, Up::Lost { .. }) => return Ok(*up),
                 Some(_) => {}
                 None => {
@@ -145,7 +145,7 @@ impl Root {
     /// Ends the instance and hears what it did.
     pub fn stop(mut self) -> Result<Summary> {
         drop(self.lifeline);
-        let summary = read_summary(&mut self.words);
+        let summary = read_summary(self.words.source());
         let status = self.child.wait().context("waiting for the agent")?;
         summary.with_context(|| format!("the agent was lost ({status})"))
     }

@@ -2,8 +2,8 @@
 //!
 //! The root asks all agents (`Look`), each answers for its servers and passes on what those below
 //! it say (`Saw`). Who asks on another node asks through its agents (`Ask`), and the answer goes
-//! the same way back. Numbers of questions are unique: the rank of the agent that was asked, and
-//! a count.
+//! the same way back. Numbers of questions are unique: that of the agent that was asked, which
+//! is random, and a count.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Questions that wait for answers.
 #[derive(Default)]
 pub(super) struct Looks {
-    count: u32,
+    count: u64,
     /// At the root: those under way.
     open: HashMap<u64, Look>,
     /// Asked here, of the root.
@@ -48,8 +48,7 @@ impl Agent {
     /// Somebody asked at the socket.
     pub(super) fn asked_for_status(&mut self, stream: UnixStream) {
         self.looks.count += 1;
-        let rank = self.charge.seats.first().map_or(0, |seat| seat.rank);
-        let id = u64::from(rank) << 32 | u64::from(self.looks.count);
+        let id = self.number.wrapping_add(self.looks.count);
         if self.charge.root {
             self.open_look(id, Asker::Here(stream));
         } else {

@@ -40,6 +40,7 @@ use super::errand::{Errand, Task};
 use super::join;
 use super::link::Link;
 use super::message::{read_down, send_up, Charge, Down, Failed, Seat, Seated, Seen, Up};
+use super::root::random;
 use super::server::{to_line, Ended, Ready, Word};
 use crate::instance::Report;
 use crate::lock::Lock;
@@ -89,6 +90,8 @@ struct Local {
 }
 
 struct Agent {
+    /// Its own among all agents, before it knows its rank; drawn at random.
+    number: u64,
     charge: Charge,
     locals: Vec<Local>,
     links: Vec<Link>,
@@ -154,7 +157,8 @@ fn act(
             return;
         }
     })?;
-    let mut agent = Agent::new(charge, up, events, tell);
+    let number = u64::from_ne_bytes(random()?);
+    let mut agent = Agent::new(number, charge, up, events, tell);
     match agent.begin() {
         Ok(()) => agent.live(),
         Err(failed) => {
@@ -192,12 +196,14 @@ fn watch_signals(tell: Sender<Event>) -> Result<()> {
 
 impl Agent {
     fn new(
+        number: u64,
         charge: Charge,
         up: Box<dyn Write + Send>,
         events: Receiver<Event>,
         tell: Sender<Event>,
     ) -> Self {
         Self {
+            number,
             charge,
             locals: Vec::new(),
             links: Vec::new(),
@@ -221,7 +227,7 @@ impl Agent {
 
     /// Tells what is above. That it is gone shows by the end of what it sends.
     fn say(&mut self, up: &Up) {
-        let _ = send_up(&mut self.up, up);
+        let _ = send_up(&mut self.up, self.number, up);
     }
 
     /// Takes note of one event.
