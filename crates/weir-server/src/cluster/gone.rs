@@ -17,6 +17,7 @@ use weir_core::journal::Item;
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::types::{Ino, Rank};
 
+use super::debts::Debt;
 use super::keyed::Keyed;
 use super::Cluster;
 use crate::node::{Node, Platform};
@@ -282,15 +283,8 @@ impl<P: Platform> Cluster<P> {
         }
         self.give_back(freed).await;
         let to = size.min(MAX_OFFSET);
-        let erased = self.homes_of(ino, 0, to).into_iter().map(|rank| {
-            let give_back = move |this: Self, freed| async move {
-                match freed {
-                    Ok(freed) => this.give_back(freed).await,
-                    Err(error) => tracing::warn!(?ino, %error, "space of a removed file"),
-                }
-            };
-            self.owe_then(rank, peer::Erase { ino, from: 0, to }, give_back)
-        });
+        let erased = self.homes_of(ino, 0, to).into_iter();
+        let erased = erased.map(|rank| self.owe(rank, Debt::Erased(ino, to)));
         join_all(erased).await;
     }
 }

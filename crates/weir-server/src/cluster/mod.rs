@@ -26,6 +26,7 @@
 //! | `tell` | telling many servers the same, down a tree |
 //! | `locks` | locks of files, at their homes |
 //! | `deadline` | one deadline for one operation |
+//! | `debts` | what is owed to servers that cannot be reached |
 //! | `session` | what one server may believe of another, and for how long |
 //! | `recover` | what is written down of this, and coming back |
 //! | `handler`, `client` | what peers and what clients ask |
@@ -34,6 +35,7 @@ mod append;
 mod audit;
 mod client;
 mod deadline;
+mod debts;
 mod dirs;
 mod entries;
 mod fetch;
@@ -373,12 +375,15 @@ impl<P: Platform> Cluster<P> {
         all
     }
 
-    /// What this server has asked of others, by name.
-    pub fn moved(&self) -> [(String, u64); 2] {
+    /// What this server has asked of others, and owes to those that it cannot reach, by name.
+    pub fn moved(&self) -> [(String, u64); 4] {
         let moved = self.inner.moved.get();
+        let (owed, dropped) = self.debts();
         [
             ("fabric_calls".to_owned(), moved.calls),
             ("fabric_bytes".to_owned(), moved.bytes),
+            ("owed".to_owned(), owed),
+            ("owed_dropped".to_owned(), dropped),
         ]
     }
 

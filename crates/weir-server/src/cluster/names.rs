@@ -9,6 +9,7 @@ use weir_core::proto::peer::{self, Made, What};
 use weir_core::proto::{Child, FsError};
 use weir_core::types::{Ino, Rank};
 
+use super::debts::Debt;
 use super::keyed::Guard;
 use super::session::Outcome;
 use super::{owner, Cluster};
@@ -104,7 +105,7 @@ impl<P: Platform> Cluster<P> {
         // name is there. So the name goes first, and the link some time.
         self.node(|node| node.withdraw(op.dir, &op.name))?;
         let ino = child.ino;
-        self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
+        self.owe(ino.rank(), Debt::Link(ino)).await;
         Ok(())
     }
 
@@ -153,7 +154,7 @@ impl<P: Platform> Cluster<P> {
         let child = Child { ino, kind };
         let entered = self.enter(op.dir, &op.name, child).await;
         if entered.is_err() {
-            self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
+            self.owe(ino.rank(), Debt::Link(ino)).await;
         }
         entered
     }
@@ -167,9 +168,8 @@ impl<P: Platform> Cluster<P> {
         let late = move |this: &Self, added: Result<FileType, FsError>| {
             if added.is_ok() {
                 let this = this.clone();
-                let taken = peer::Relink { ino, add: false };
                 this.clone()
-                    .spawn(async move { this.owe(ino.rank(), taken).await });
+                    .spawn(async move { this.owe(ino.rank(), Debt::Link(ino)).await });
             }
         };
         self.surely_or(ino.rank(), added, late).await

@@ -17,13 +17,12 @@ use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 use weir_store::slab::SLAB_BYTES;
 
+use super::debts::{Debt, RANGES};
 use super::Cluster;
 use crate::node::{Node, Platform};
 
 /// Runs in one message.
 const RUNS: usize = 8192;
-/// Ranges of bytes in one message.
-const RANGES: usize = 16_384;
 
 /// What this server knows of slices, of any server's files.
 #[derive(Debug, Default)]
@@ -468,8 +467,7 @@ impl<P: Platform> Cluster<P> {
         let mut messages = Vec::new();
         for (rank, ranges) in by_rank {
             for part in ranges.chunks(RANGES) {
-                let ranges = part.to_vec();
-                messages.push(self.owe(Rank(rank), peer::Freed { ranges }));
+                messages.push(self.owe(Rank(rank), Debt::Freed(part.to_vec())));
             }
         }
         join_all(messages).await;

@@ -20,6 +20,7 @@ use weir_core::proto::peer;
 use weir_core::proto::{self, Child, FsError};
 use weir_core::types::{Ino, Rank};
 
+use super::debts::Debt;
 use super::keyed::{Keyed, Token};
 use super::session::Outcome;
 use super::Cluster;
@@ -50,6 +51,12 @@ struct Moving {
     from: Name,
     child: Child,
     then: Option<Child>,
+    /// The second step is being done here.
+    ending: bool,
+}
+
+fn unlock_moves(token: u64) -> Debt {
+    Debt::UnlockMoves(peer::UnlockMoves { token })
 }
 
 fn moved(child: Child, at: &Seat) -> peer::Moved {
@@ -119,7 +126,7 @@ impl<P: Platform> Cluster<P> {
                 }
             }
             if permit {
-                self.owe(Rank(0), peer::UnlockMoves { token: number }).await;
+                self.owe(Rank(0), unlock_moves(number)).await;
             }
             return done;
         }
@@ -230,7 +237,7 @@ impl<P: Platform> Cluster<P> {
                 }
                 let this = this.clone();
                 this.clone().spawn(async move {
-                    this.owe(Rank(0), peer::UnlockMoves { token: number }).await;
+                    this.owe(Rank(0), unlock_moves(number)).await;
                 });
             });
         }
@@ -247,12 +254,19 @@ impl<P: Platform> Cluster<P> {
     /// Does the second steps of renames that a lost server had begun here.
     pub(super) fn end_moves_of(&self, rank: Rank) {
         let begun: Vec<(Token, Moving)> = {
-            let moving = self.inner.moves_of_others.moving.borrow();
-            let its = moving.iter().filter(|(token, _)| token.rank == rank);
-            its.map(|(token, moving)| (*token, moving.clone()))
-                .collect()
+            let mut moving = self.inner.moves_of_others.moving.borrow_mut();
+            let its = moving.iter_mut();
+            let its = its.filter(|(token, moving)| token.rank == rank && !moving.ending);
+            its.map(|(token, moving)| {
+                moving.ending = true;
+                (*token, moving.clone())
+            })
+            .collect()
         };
-        for (token, Moving { from, child, then }) in begun {
+        for (token, moving) in begun {
+            let Moving {
+                from, child, then, ..
+            } = moving;
             let assign = peer::Assign {
                 dir: from.0,
                 name: from.1,
@@ -348,17 +362,17 @@ impl<P: Platform> Cluster<P> {
         };
         let put = self.assign(what, what.to, (what.target, Some(what.source)), Step::Only);
         if let Err(error) = put.await {
-            self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
+            self.owe(ino.rank(), Debt::Link(ino)).await;
             return Err(error);
         }
         if let Some(target) = what.target {
             let ino = target.ino;
-            self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
+            self.owe(ino.rank(), Debt::Link(ino)).await;
         }
         // If that name is another's by now, the file keeps both that it has got.
         self.assign(what, what.from, (Some(what.source), None), Step::Only)
             .await?;
-        self.owe(ino.rank(), peer::Relink { ino, add: false }).await;
+        self.owe(ino.rank(), Debt::Link(ino)).await;
         Ok(())
     }
 
@@ -389,7 +403,8 @@ impl<P: Platform> Cluster<P> {
             let taken = self.assign(what, what.from, (Some(source), None), Step::Only);
             done = taken.await;
         }
-        self.owe(source.ino.rank(), moved(source, at)).await;
+        self.owe(source.ino.rank(), Debt::Moved(moved(source, at)))
+            .await;
         done
     }
 
@@ -419,13 +434,15 @@ impl<P: Platform> Cluster<P> {
             Err(_) => [what.from, what.to],
         };
         for (child, seat) in [what.source, target].into_iter().zip(at) {
-            self.owe(child.ino.rank(), moved(child, seat)).await;
+            self.owe(child.ino.rank(), Debt::Moved(moved(child, seat)))
+                .await;
         }
         done
     }
 
     /// The inode's home dates the change, and remembers where a directory is.
     async fn tell_moved(&self, child: Child, at: &Seat) -> Result<(), FsError> {
+        self.forget_moved(child.ino);
         self.call(child.ino.rank(), moved(child, at)).await
     }
 
@@ -450,7 +467,7 @@ impl<P: Platform> Cluster<P> {
             name: seat.name.clone(),
             token: token.number,
         };
-        self.owe(seat.home, unlock).await;
+        self.owe(seat.home, Debt::Unlock(unlock)).await;
     }
 
     /// Lets a locked name that named `was` name `child`.
@@ -632,6 +649,7 @@ impl<P: Platform> Cluster<P> {
                     from: (from.dir, from.name.clone()),
                     child,
                     then: from.then,
+                    ending: false,
                 };
                 moving.insert(token, step);
             }

@@ -29,7 +29,7 @@ use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
-use super::{Answer, Cluster};
+use super::{debts, Answer, Cluster};
 use crate::node::Platform;
 
 /// How long a lease is believed after the last sign of its home, ns.
@@ -75,6 +75,8 @@ struct Session {
     on_begin: Vec<oneshot::Sender<()>>,
     /// To be told when a session of its is served.
     on_served: Vec<oneshot::Sender<()>>,
+    /// What it is owed.
+    account: debts::Account,
 }
 
 impl Session {
@@ -84,6 +86,11 @@ impl Session {
         for waiting in self.on_end.drain(..) {
             let _ = waiting.send(());
         }
+    }
+
+    /// Whether somebody waits for a session to begin.
+    fn is_awaited(&self) -> bool {
+        self.ended && !self.on_begin.is_empty()
     }
 }
 
@@ -257,15 +264,20 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
+    /// What a server is owed.
+    pub(super) fn account<T>(&self, of: Rank, act: impl FnOnce(&mut debts::Account) -> T) -> T {
+        act(&mut self.inner.sessions.borrow_mut().of(of).account)
+    }
+
     /// The number of a session that goes on.
-    fn session_now(&self, with: Rank) -> Option<u64> {
+    pub(super) fn session_now(&self, with: Rank) -> Option<u64> {
         let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.of(with);
         (!session.ended).then_some(session.number)
     }
 
     /// The same, of one that is begun for it if there is time.
-    async fn session_in_time(&self, with: Rank) -> Result<u64, FsError> {
+    pub(super) async fn session_in_time(&self, with: Rank) -> Result<u64, FsError> {
         match self.session_now(with) {
             Some(number) => Ok(number),
             None => self.in_time(self.begin_session(with)).await,
@@ -324,6 +336,12 @@ impl<P: Platform> Cluster<P> {
         for waiting in session.on_begin.drain(..) {
             let _ = waiting.send(());
         }
+        let owed = session.account.is_open();
+        drop(sessions);
+        if owed {
+            let this = self.clone();
+            self.spawn(async move { this.pay_debts(with).await });
+        }
         Ok(number)
     }
 
@@ -360,7 +378,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Asks within one session; `None`: it has ended, and nothing was done.
-    async fn ask_within(
+    pub(super) async fn ask_within(
         &self,
         (to, number): (Rank, u64),
         request: &[u8],
@@ -411,6 +429,7 @@ impl<P: Platform> Cluster<P> {
             return self.call(to, op).await;
         }
         let request = peer::request(op);
+        let _asking = self.asking(to);
         loop {
             let Ok(number) = self.begin_session(to).await else {
                 self.next_session(to).await;
@@ -422,44 +441,9 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Has it done surely, and waits for that as for any call.
-    pub(super) async fn owe<O: PeerOperation + 'static>(&self, to: Rank, op: O) {
-        let then = move |_, done: Result<O::Reply, FsError>| async move {
-            if let Err(error) = done {
-                tracing::debug!(to = to.0, op = O::NAME, %error, "what was owed");
-            }
-        };
-        self.owe_then(to, op, then).await;
-    }
-
-    /// As [`Cluster::owe`], and what comes of it.
-    pub(super) async fn owe_then<O, F>(
-        &self,
-        to: Rank,
-        op: O,
-        then: impl FnOnce(Self, Result<O::Reply, FsError>) -> F + 'static,
-    ) where
-        O: PeerOperation + 'static,
-        F: std::future::Future<Output = ()> + 'static,
-    {
-        if to == self.rank() {
-            let done = self.call(to, op).await;
-            return then(self.clone(), done).await;
-        }
-        let (sender, done) = oneshot::channel();
-        let this = self.clone();
-        self.spawn(async move {
-            let answer = this.surely(to, op).await;
-            then(this, answer).await;
-            let _ = sender.send(());
-        });
-        if self.session_in_time(to).await.is_ok() {
-            select(done, Box::pin(self.lost(to))).await;
-        }
-    }
-
     /// Asks surely, and waits as for any call; if it is lost meanwhile, `late` is given what comes
-    /// of it. `Unreachable`: it was not done, or `late` will tell.
+    /// of it. `Unreachable`: it was not done, or `late` will tell. Not asked at all where too many
+    /// such calls wait.
     pub(super) async fn surely_or<O>(
         &self,
         to: Rank,
@@ -473,6 +457,9 @@ impl<P: Platform> Cluster<P> {
             return self.call(to, op).await;
         }
         self.session_in_time(to).await?;
+        if self.is_asked_enough(to) {
+            return Err(FsError::Unreachable);
+        }
         let (sender, done) = oneshot::channel();
         let this = self.clone();
         self.spawn(async move {
@@ -529,7 +516,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Waits until a server is given up, or there is no time left to wait for it.
-    async fn lost(&self, with: Rank) {
+    pub(super) async fn lost(&self, with: Rank) {
         let ended = self.told(with, |session| &mut session.on_end);
         let late = self.until(self.deadline());
         select(ended, Box::pin(late)).await;
@@ -618,7 +605,7 @@ impl<P: Platform> Cluster<P> {
         let due = |sessions: &Sessions| {
             let timer = sessions.timers.keys().next().map(|(at, _)| *at);
             let mut with = sessions.with.values();
-            let looks = with.any(|s| s.believes || (s.ended && !s.on_begin.is_empty()));
+            let looks = with.any(|s| s.believes || s.account.is_open() || s.is_awaited());
             let look = looks.then_some(sessions.looked_ns + LOOK_NS);
             [timer, look].into_iter().flatten().min()
         };
@@ -634,13 +621,18 @@ impl<P: Platform> Cluster<P> {
                 session.on_served.retain(|waiting| !waiting.is_canceled());
                 let used = std::mem::take(&mut session.used);
                 let renews = session.believes && now_ns - session.heard_ns >= LOOK_NS / 2;
-                let awaited = !session.on_begin.is_empty();
-                wanted.push((*rank, session.ended, (renews, used), awaited));
+                let owed = session.account.is_open();
+                let awaited = owed || !session.on_begin.is_empty();
+                wanted.push((*rank, (session.ended, owed), (renews, used), awaited));
             }
             sessions.timers.retain(|_, waiting| !waiting.is_canceled());
         }
-        for (rank, ended, (renews, used), awaited) in wanted {
+        for (rank, (ended, owed), (renews, used), awaited) in wanted {
             let this = self.clone();
+            if owed && !ended {
+                let this = self.clone();
+                self.spawn(async move { this.pay_debts(rank).await });
+            }
             if ended && (awaited || !self.stand_ins_of(rank).is_empty()) {
                 if !self.inner.beginning.is_held(&rank) {
                     self.spawn(async move {

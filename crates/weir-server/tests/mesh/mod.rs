@@ -149,6 +149,11 @@ pub fn create(parent: Ino, name: &str) -> proto::Create {
 
 impl Mesh {
     pub fn new(count: u16, seed: u64) -> Mesh {
+        Mesh::with_files(count, seed, 2000)
+    }
+
+    /// With room for so many inodes at each.
+    pub fn with_files(count: u16, seed: u64, files: u32) -> Mesh {
         let pool = LocalPool::new();
         let dice = Dice::new(seed);
         let servers: Servers = Rc::default();
@@ -157,7 +162,7 @@ impl Mesh {
         let deaf: Rc<RefCell<Deaf>> = Rc::default();
         let (mut nodes, mut stores, mut opens) = (Vec::new(), Vec::new(), Vec::new());
         for rank in (0..count).map(Rank) {
-            let world = World::ranked((rank, count), 64, 2000, (32, 32));
+            let world = World::ranked((rank, count), 64, files, (32, 32));
             let node = Rc::new(RefCell::new(world.node));
             let net = MeshNet {
                 from: rank,
@@ -313,6 +318,15 @@ impl Mesh {
         let ofd = &self.opens[rank].ofds[first as usize];
         ofd.open(ino.0, u32::from(write));
         ofd
+    }
+
+    /// Time passes, everywhere.
+    pub fn pass(&mut self, ns: i64) {
+        self.now_ns.set(self.now_ns.get() + ns);
+        for server in self.servers.borrow().iter() {
+            server.tick(self.now_ns.get());
+        }
+        self.settle();
     }
 
     /// Runs what is left to run.
