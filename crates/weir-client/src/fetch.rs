@@ -9,7 +9,8 @@ use weir_core::proto::{Fetch, Landing, FETCH_PIECES};
 use weir_core::types::Ino;
 use weir_store::slabmap::Window;
 
-use crate::session::{sleep_on, Session};
+use crate::operation;
+use crate::session::{now_ns, sleep_on, Session};
 
 impl Session {
     /// Asks for bytes of other servers' logs; see [`crate::data::Host`].
@@ -36,6 +37,7 @@ impl Session {
     ) -> Result<usize, Errno> {
         let slot = self.landings().get(usize::from(landing.slot));
         let slot = slot.ok_or(Errno::IO)?;
+        let begin_ns = now_ns();
         loop {
             let arrived = slot.arrived().map_err(|_| Errno::IO)?;
             let upto = part.end.min(arrived as usize);
@@ -53,11 +55,25 @@ impl Session {
             // It may have come since; who says so looks whether somebody sleeps.
             if slot.arrived() == Ok(arrived)
                 && sleep_on(slot.word(), arrived) == Err(Errno::TIMEDOUT)
-                && self.server_gone()
             {
-                return Err(Errno::SHUTDOWN);
+                if self.server_gone() {
+                    return Err(Errno::SHUTDOWN);
+                }
+                // Its server would find that out too, but counts from when it was asked.
+                let waited_ns = now_ns().saturating_sub(begin_ns);
+                if self.is_over(operation::spent_ns().saturating_add(waited_ns)) {
+                    return Err(Errno::IO);
+                }
             }
         }
+    }
+}
+
+impl Session {
+    /// Whether a call that has waited so long for servers is to end.
+    fn is_over(&self, waited_ns: u64) -> bool {
+        let most_ms = self.hub().deadline_ms.load(Ordering::Relaxed);
+        most_ms != 0 && waited_ns / 1_000_000 > u64::from(most_ms)
     }
 }
 

@@ -22,6 +22,7 @@ pub mod kernel;
 pub mod library;
 pub mod lock;
 pub mod node;
+mod operation;
 pub mod path;
 pub mod process;
 pub mod session;

@@ -40,6 +40,7 @@ use crate::internal::Internal;
 use crate::kernel::{self, Fd};
 use crate::lock::SlowLock;
 use crate::node::{map_file, Node};
+use crate::operation;
 use crate::socket;
 
 /// How often a sleeping caller looks whether the server lives, in ms.
@@ -305,6 +306,8 @@ impl Session {
         self.channel
             .put_request(bytes)
             .map_err(|_| Errno::NAMETOOLONG)?;
+        let spent_ms = operation::spent_ms();
+        self.channel.spent_ms.store(spent_ms, Ordering::Relaxed);
         self.channel.state.store(REQUEST, Ordering::Release);
         self.count(Counter::Requests, 1);
         self.ring();
@@ -359,6 +362,7 @@ impl Session {
         if self.spin() {
             return Ok(());
         }
+        let begin_ns = now_ns();
         self.channel.client_sleeps.store(1, Ordering::SeqCst);
         let mut outcome = Ok(());
         while !self.replied() {
@@ -373,6 +377,7 @@ impl Session {
             }
         }
         self.channel.client_sleeps.store(0, Ordering::Relaxed);
+        operation::waited(now_ns().saturating_sub(begin_ns));
         outcome
     }
 

@@ -50,6 +50,10 @@ pub trait Host {
     fn locate(&self, ino: Ino, offset: u64, length: u64) -> Result<Located, Errno>;
     /// This node's server.
     fn rank(&self) -> u16;
+    /// Whether there are others, for which a call may wait.
+    fn is_one_of_several(&self) -> bool {
+        false
+    }
     /// Asks for bytes of other servers' logs by reads, each of one server and of at most
     /// [`weir_core::proto::FETCH_BYTES`] in [`weir_core::proto::FETCH_PIECES`]: as many of them
     /// as there is room for, from the first one on. Nobody waits yet for those `ahead`, of

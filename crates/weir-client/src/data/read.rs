@@ -19,6 +19,7 @@ use super::ahead::{Kept, Plan, Reading};
 use super::far::{Far, Own};
 use super::host::{at_once, FileState, Host};
 use super::vnode::Vnode;
+use crate::operation;
 
 /// Pieces that are looked up at a time.
 const PIECES: usize = 32;
@@ -76,6 +77,7 @@ impl Vnode {
         bytes: &mut [u8],
     ) -> Result<usize, Errno> {
         let mut target = [Target { offset, bytes }];
+        let _call = host.is_one_of_several().then(operation::begin);
         self.audit(host, &target)?;
         let now = self.moment(host)?;
         self.read_targets(host, now, &mut target)?;
@@ -85,6 +87,7 @@ impl Vnode {
     /// Reads several ranges: one look-up of the file's state for all, and what lies on other
     /// nodes is asked of each of them at once. Each target's bytes are cut to what was read.
     pub fn read_all<H: Host>(&self, host: &H, targets: &mut [Target<'_>]) -> Result<(), Errno> {
+        let _call = host.is_one_of_several().then(operation::begin);
         self.audit(host, targets)?;
         let now = self.moment(host)?;
         self.read_targets(host, now, targets)

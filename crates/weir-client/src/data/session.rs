@@ -92,6 +92,11 @@ impl Host for Session {
         self.welcome().rank
     }
 
+    #[inline]
+    fn is_one_of_several(&self) -> bool {
+        self.welcome().servers > 1
+    }
+
     fn ask(&self, ino: Ino, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
         Session::ask(self, ino, reads, ahead)
     }

@@ -10,6 +10,7 @@ use super::stat::{EMPTY_PATH, NOFOLLOW};
 use super::table::PATH;
 use super::{Outcome, Process};
 use crate::kernel::Fd;
+use crate::operation;
 use crate::types::{Time, UTIME_NOW, UTIME_OMIT};
 
 /// A change of nothing.
@@ -38,6 +39,7 @@ impl Process {
 
     /// fchmod(2).
     pub fn fchmod(&'static self, fd: Fd, mode: u32) -> Outcome<()> {
+        let _call = operation::begin();
         Some(
             self.changeable(fd)?
                 .and_then(|ino| self.change_mode(ino, mode)),
@@ -46,6 +48,7 @@ impl Process {
 
     /// fchmodat2(2).
     pub fn fchmodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, flags: i32) -> Outcome<()> {
+        let _call = operation::begin();
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         Some(match ours!(self.existing(dirfd, path, follow, empty)) {
             Found::Outside(path) => {
@@ -77,6 +80,7 @@ impl Process {
 
     /// fchown(2); `u32::MAX` leaves as it is.
     pub fn fchown(&'static self, fd: Fd, uid: u32, gid: u32) -> Outcome<()> {
+        let _call = operation::begin();
         let ino = self.changeable(fd)?;
         Some(ino.and_then(|ino| self.change_owner(ino, uid, gid)))
     }
@@ -90,6 +94,7 @@ impl Process {
         gid: u32,
         flags: i32,
     ) -> Outcome<()> {
+        let _call = operation::begin();
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         Some(match ours!(self.existing(dirfd, path, follow, empty)) {
             Found::Outside(path) => {
@@ -127,6 +132,7 @@ impl Process {
 
     /// futimens(2): access and modification time; `None`: now.
     pub fn futimens(&'static self, fd: Fd, times: Option<[Time; 2]>) -> Outcome<()> {
+        let _call = operation::begin();
         let ino = self.changeable(fd)?;
         Some(ino.and_then(|ino| self.change_times(ino, times)))
     }
@@ -139,6 +145,7 @@ impl Process {
         times: Option<[Time; 2]>,
         flags: i32,
     ) -> Outcome<()> {
+        let _call = operation::begin();
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         Some(match ours!(self.existing(dirfd, path, follow, empty)) {
             Found::Outside(path) => set_outside(&path, times, follow),

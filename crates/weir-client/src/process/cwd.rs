@@ -15,11 +15,13 @@ use super::start::Instance;
 use super::table::DIR;
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
+use crate::operation;
 use crate::path::access;
 
 impl Process {
     /// chdir(2). To be called for every chdir, whatever the path.
     pub fn chdir(&'static self, path: &[u8]) -> Outcome<()> {
+        let _call = operation::begin();
         self.instance()?;
         match self.existing(AT_FDCWD, path, true, false) {
             None => Some(self.leave_for(|| rustix::process::chdir(path))),

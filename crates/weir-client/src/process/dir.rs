@@ -13,6 +13,7 @@ use weir_core::types::Ino;
 use super::table::DIR;
 use super::{Outcome, Process};
 use crate::kernel::Fd;
+use crate::operation;
 use crate::path::walk::Names;
 
 /// Bytes of `struct linux_dirent64` before the name.
@@ -26,6 +27,7 @@ const DT_DIR: u8 = 4;
 impl Process {
     /// getdents64(2): fills `out` with `struct linux_dirent64`.
     pub fn getdents64(&'static self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
+        let _call = operation::begin();
         let handle = self.handle(fd)?;
         if !handle.has(DIR) {
             return Some(Err(Errno::NOTDIR));

@@ -12,6 +12,7 @@ use super::place::{done, ours, Found, Spot};
 use super::stat::EMPTY_PATH;
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
+use crate::operation;
 use crate::path::walk::Names;
 use crate::path::Name;
 
@@ -24,6 +25,7 @@ const S_ISVTX: u32 = 0o1000;
 impl Process {
     /// mkdirat(2).
     pub fn mkdirat(&'static self, dirfd: Fd, path: &[u8], mode: u32) -> Outcome<()> {
+        let _call = operation::begin();
         let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
             Spot::Outside(path) => {
                 let mode = Mode::from_bits_truncate(mode);
@@ -45,6 +47,7 @@ impl Process {
 
     /// mknodat(2): regular files only.
     pub fn mknodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, _device: u64) -> Outcome<()> {
+        let _call = operation::begin();
         let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
             Spot::Outside(_) => return Some(self.refuse("mknod")),
             Spot::Dir | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
@@ -70,6 +73,7 @@ impl Process {
 
     /// unlinkat(2); rmdir(2) is AT_REMOVEDIR.
     pub fn unlinkat(&'static self, dirfd: Fd, path: &[u8], flags: i32) -> Outcome<()> {
+        let _call = operation::begin();
         if flags & !AT_REMOVEDIR != 0 {
             let _ = ours!(self.spot(dirfd, path, false));
             return Some(Err(Errno::INVAL));
@@ -139,7 +143,11 @@ impl Process {
         new: &[u8],
         flags: u32,
     ) -> Outcome<()> {
+        let _call = operation::begin();
         let from = self.spot(old_dirfd, old, false);
+        if let Some(Err(error)) = from {
+            return Some(Err(error));
+        }
         let to = self.spot(new_dirfd, new, false);
         let (from, to) = match (from, to) {
             (None, None) => return None,
@@ -203,6 +211,7 @@ impl Process {
         new: &[u8],
         flags: i32,
     ) -> Outcome<()> {
+        let _call = operation::begin();
         let (follow, empty) = (flags & AT_SYMLINK_FOLLOW != 0, flags & EMPTY_PATH != 0);
         let from = self.existing(old_dirfd, old, follow, empty);
         let to = self.spot(new_dirfd, new, false);
@@ -229,6 +238,7 @@ impl Process {
 
     /// symlinkat(2).
     pub fn symlinkat(&'static self, target: &[u8], dirfd: Fd, path: &[u8]) -> Outcome<()> {
+        let _call = operation::begin();
         let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
             Spot::Outside(path) => return Some(rustix::fs::symlink(target, path)),
             Spot::Dir | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
@@ -254,6 +264,7 @@ impl Process {
 
     /// readlinkat(2): how many bytes were put.
     pub fn readlinkat(&'static self, dirfd: Fd, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
+        let _call = operation::begin();
         if out.is_empty() {
             let _ = ours!(self.place(dirfd, path, false));
             return Some(Err(Errno::INVAL));
@@ -290,6 +301,7 @@ impl Process {
 
     /// realpath(3): the canonical path of something that exists, how many bytes.
     pub fn realpath(&'static self, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
+        let _call = operation::begin();
         let full = match ours!(self.place(AT_FDCWD, path, true)) {
             crate::path::Place::Dir(dir) => done!(self.path_of(dir)),
             crate::path::Place::Outside(path) => done!(canonical_outside(&path)),

@@ -21,6 +21,7 @@ use super::share::Whose;
 use super::table::{self, Handle};
 use super::{outside, Outcome, Process};
 use crate::kernel::{self, Fd};
+use crate::operation;
 use crate::path::walk::Names;
 use crate::path::{access, Name, Place};
 
@@ -67,6 +68,7 @@ enum Way {
 impl Process {
     /// openat(2); `mode` counts where a file is created.
     pub fn openat(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
+        let _call = operation::begin();
         if flags & O_TMPFILE == O_TMPFILE {
             let _ = ours!(self.existing(dirfd, path, true, false));
             return Some(self.refuse("o_tmpfile"));

@@ -9,6 +9,7 @@ use super::place::{done, ours, Found};
 use super::table::{Handle, PATH, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
+use crate::operation;
 use crate::path::access;
 use crate::session::Session;
 
@@ -19,6 +20,7 @@ const FALLOC_ZERO_RANGE: i32 = 16;
 impl Process {
     /// ftruncate(2).
     pub fn ftruncate(&'static self, fd: Fd, length: i64) -> Outcome<()> {
+        let _call = operation::begin();
         let handle = self.handle(fd)?;
         if handle.file.get().is_none() || !handle.has(WRITE) {
             return Some(Err(if handle.has(PATH) {
@@ -33,6 +35,7 @@ impl Process {
     /// truncate(2).
     pub fn truncate(&'static self, path: &[u8], length: i64) -> Outcome<()> {
         use weir_core::names::FileType;
+        let _call = operation::begin();
         let ino = match ours!(self.existing(AT_FDCWD, path, true, false)) {
             Found::Outside(path) => {
                 let file = done!(rustix::fs::open(
@@ -61,12 +64,14 @@ impl Process {
 
     /// fsync(2).
     pub fn fsync(&'static self, fd: Fd) -> Outcome<()> {
+        let _call = operation::begin();
         let handle = self.handle(fd)?;
         Some(self.sync(handle))
     }
 
     /// fdatasync(2).
     pub fn fdatasync(&'static self, fd: Fd) -> Outcome<()> {
+        let _call = operation::begin();
         self.fsync(fd)
     }
 
@@ -114,6 +119,7 @@ impl Process {
     /// fallocate(2); posix_fallocate(3) is mode 0. Space is not set aside: a later write
     /// may still meet ENOSPC.
     pub fn fallocate(&'static self, fd: Fd, mode: i32, offset: i64, length: i64) -> Outcome<()> {
+        let _call = operation::begin();
         let handle = self.handle(fd)?;
         Some(self.allocate(handle, mode, offset, length))
     }

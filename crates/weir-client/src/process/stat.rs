@@ -17,6 +17,7 @@ use super::place::{done, ours, Found};
 use super::{outside, Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::node::Node;
+use crate::operation;
 use crate::path::Credentials;
 use crate::types::{Stat, StatFs, Time};
 
@@ -48,6 +49,7 @@ impl Process {
 
     /// fstatat(2): stat, lstat and statx, by flags (AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW).
     pub fn fstatat(&'static self, dirfd: Fd, path: &[u8], flags: i32) -> Outcome<Stat> {
+        let _call = operation::begin();
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         Some(match ours!(self.existing(dirfd, path, follow, empty)) {
             Found::Outside(path) => outside::stat(&path, follow),
@@ -73,6 +75,7 @@ impl Process {
 
     /// faccessat2(2); `mode` is R_OK and its like.
     pub fn faccessat(&'static self, dirfd: Fd, path: &[u8], mode: i32, flags: i32) -> Outcome<()> {
+        let _call = operation::begin();
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         let ino = match ours!(self.existing(dirfd, path, follow, empty)) {
             Found::Outside(path) => return Some(outside::access(&path, mode, flags)),

@@ -15,6 +15,7 @@ use weir_core::types::{Ino, Rank};
 use super::place::{Found, View};
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd, AT_FDCWD};
+use crate::operation;
 use crate::path::{access, Place};
 use crate::types::Stat;
 
@@ -81,6 +82,7 @@ impl Process {
     /// Makes a file read-only for good; EBUSY: it is due, and comes when the last who has it open
     /// for writing closes it.
     pub fn laminate_at(&'static self, path: &[u8]) -> Result<(), Errno> {
+        let _call = operation::begin();
         let ino = self.file_named(path)?;
         self.check_owner(ino)?;
         self.laminate(ino)
@@ -89,6 +91,7 @@ impl Process {
     /// Makes what programs of this node wrote to a file visible to other nodes, and as durable
     /// as its tier is.
     pub fn sync_at(&'static self, path: &[u8]) -> Result<(), Errno> {
+        let _call = operation::begin();
         let ino = self.file_named(path)?;
         let (_, attr) = self.whole(ino)?;
         if !self.who().may(&attr, access::READ) && !self.who().may(&attr, access::WRITE) {
@@ -103,6 +106,7 @@ impl Process {
         path: &[u8],
         visibility: Visibility,
     ) -> Result<(), Errno> {
+        let _call = operation::begin();
         let (ino, _) = self.named(path)?;
         let value = visibility.name().as_bytes();
         self.set_xattr_of(ino, b"user.weir.visibility", value)
@@ -110,6 +114,7 @@ impl Process {
 
     /// What is known of a file or directory.
     pub fn about(&'static self, path: &[u8]) -> Result<About, Errno> {
+        let _call = operation::begin();
         let (ino, _) = self.named(path)?;
         let stat = self.stat_of(ino)?;
         let (_, attr) = self.whole(ino)?;
@@ -126,6 +131,7 @@ impl Process {
     /// How many of a file's bytes each server has: of all that is published, and of what programs
     /// of this node wrote.
     pub fn layout_at(&'static self, path: &[u8]) -> Result<Layout, Errno> {
+        let _call = operation::begin();
         let (ino, write) = (self.file_named(path)?, false);
         let session = self.session()?;
         let Attr { ino, size, .. } = session.call(Hold { ino, write })?;

@@ -18,6 +18,7 @@ use weir_core::types::Ino;
 use super::place::{done, ours, Found};
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
+use crate::operation;
 
 /// What begins the names of ours.
 const OURS: &[u8] = b"user.weir.";
@@ -65,6 +66,7 @@ impl Process {
         name: &[u8],
         out: &mut [u8],
     ) -> Outcome<usize> {
+        let _call = operation::begin();
         Some(match ours!(self.existing(AT_FDCWD, path, follow, false)) {
             Found::Outside(path) if follow => rustix::fs::getxattr(&path, name, out),
             Found::Outside(path) => rustix::fs::lgetxattr(&path, name, out),
@@ -100,6 +102,7 @@ impl Process {
         value: &[u8],
         flags: u32,
     ) -> Outcome<()> {
+        let _call = operation::begin();
         let kernels = rustix::fs::XattrFlags::from_bits_retain(flags);
         Some(match ours!(self.existing(AT_FDCWD, path, follow, false)) {
             Found::Outside(path) if follow => rustix::fs::setxattr(&path, name, value, kernels),
@@ -110,6 +113,7 @@ impl Process {
 
     /// fsetxattr(2).
     pub fn fsetxattr(&'static self, fd: Fd, name: &[u8], value: &[u8]) -> Outcome<()> {
+        let _call = operation::begin();
         let ino = self.handle(fd)?.ino();
         Some(self.set_xattr_of(ino, name, value))
     }
@@ -158,6 +162,7 @@ impl Process {
 
     /// removexattr(2) and lremovexattr(2): ours cannot be removed.
     pub fn removexattr(&'static self, path: &[u8], follow: bool, name: &[u8]) -> Outcome<()> {
+        let _call = operation::begin();
         Some(match ours!(self.existing(AT_FDCWD, path, follow, false)) {
             Found::Outside(path) if follow => rustix::fs::removexattr(&path, name),
             Found::Outside(path) => rustix::fs::lremovexattr(&path, name),
@@ -181,6 +186,7 @@ impl Process {
 
     /// listxattr and llistxattr: none are shown.
     pub fn listxattr(&'static self, path: &[u8], follow: bool, out: &mut [u8]) -> Outcome<usize> {
+        let _call = operation::begin();
         match done!(self.existing(AT_FDCWD, path, follow, false)?) {
             Found::Outside(path) if follow => Some(rustix::fs::listxattr(&path, out)),
             Found::Outside(path) => Some(rustix::fs::llistxattr(&path, out)),

@@ -35,7 +35,9 @@ pub struct Channel {
     /// Bumped by the server when a lock that this client waits for may be free; a
     /// futex.
     pub event: AtomicU32,
-    spare: [AtomicU32; 11],
+    /// How long the call of a program that asks has waited for servers before, ms (client).
+    pub spent_ms: AtomicU32,
+    spare: [AtomicU32; 10],
     request: [AtomicU64; REQUEST_BYTES / 8],
     reply: [AtomicU64; REPLY_BYTES / 8],
 }
@@ -116,6 +118,6 @@ mod tests {
     #[test]
     fn format_of_a_channel() {
         use crate::node::format::check_format;
-        check_format!(Channel: state client_sleeps request_len reply_len event request reply);
+        check_format!(Channel: state client_sleeps request_len reply_len event spent_ms request reply);
     }
 }

@@ -50,7 +50,9 @@ pub struct Hub {
     pub servers: AtomicU32,
     /// 1: reads are audited.
     pub audit: AtomicU32,
-    reserved: AtomicU32,
+    /// What one call of a program asks of servers ends within so many ms; 0: there is no other
+    /// server.
+    pub deadline_ms: AtomicU32,
     /// Changes whenever what clients were told of directories of other servers, to be kept, may no
     /// longer hold: what they kept before is void.
     pub recalls: AtomicU64,
@@ -231,7 +233,7 @@ mod tests {
             rank: AtomicU32::default(),
             servers: AtomicU32::default(),
             audit: AtomicU32::default(),
-            reserved: AtomicU32::default(),
+            deadline_ms: AtomicU32::default(),
             recalls: AtomicU64::default(),
             spare: AtomicU64::default(),
             server_sleeps: AtomicU32::new(1),
@@ -247,7 +249,7 @@ mod tests {
     #[test]
     fn format_of_the_heads() {
         use crate::node::format::check_format;
-        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit recalls server_sleeps server_cpu doorbells);
+        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls server_sleeps server_cpu doorbells);
         check_format!(ClientHeader: magic id pid tail records notes counters refused);
     }
 }

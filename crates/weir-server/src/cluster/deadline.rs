@@ -12,6 +12,9 @@
 //! The deadline is the task's: [`Cluster::by`] sets it for as long as what it runs is being
 //! polled, and all of a server runs on one thread, so who makes a call need not be handed it.
 //!
+//! A call of a program may be several requests of its client (a path of which each name is asked
+//! for, then what is done there): each says how long the ones before have waited.
+//!
 //! Invariants:
 //! - A task that [`Cluster::spawn`] starts has no deadline: its calls have the fabric's each.
 //! - What is owed, and what is seen through, is done to its end; only who waits for it goes.
@@ -55,6 +58,14 @@ impl<P: Platform> Cluster<P> {
     /// By when an operation that begins now is to end.
     pub(super) fn next_deadline(&self) -> i64 {
         self.now_ns().saturating_add(self.longest())
+    }
+
+    /// The same, of one that has spent so many ms before. What a client says of itself costs it its
+    /// time at most: a little is left in any case, of which a server that is well needs a part.
+    pub(super) fn next_deadline_of(&self, spent_ms: u32) -> i64 {
+        let longest = self.longest();
+        let left = longest - i64::from(spent_ms).saturating_mul(1_000_000).min(longest);
+        self.now_ns().saturating_add(left.max(longest / 20))
     }
 
     /// The same, of one that has so many ms left.

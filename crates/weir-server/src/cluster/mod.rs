@@ -304,8 +304,13 @@ impl<P: Platform> Cluster<P> {
 
     /// Does what a client or a tool of this node asks; the encoded reply.
     pub async fn serve(&self, from: Caller, request: &[u8]) -> Vec<u8> {
+        self.serve_late(from, request, 0).await
+    }
+
+    /// The same for a call of a program that has waited for servers before, so many ms.
+    pub async fn serve_late(&self, from: Caller, request: &[u8], spent_ms: u32) -> Vec<u8> {
         let done = self.serve_client(from, request);
-        let reply = self.by(self.next_deadline(), done).await;
+        let reply = self.by(self.next_deadline_of(spent_ms), done).await;
         self.commit();
         reply
     }

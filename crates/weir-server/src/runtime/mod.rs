@@ -268,6 +268,8 @@ fn serve_in(
     open.hub
         .audit
         .store(u32::from(options.audit), Ordering::Relaxed);
+    let deadline_ms = several.as_ref().map_or(0, Several::deadline_ms);
+    open.hub.deadline_ms.store(deadline_ms, Ordering::Relaxed);
     open.hub.rank.store(u32::from(rank.0), Ordering::Relaxed);
     open.hub
         .servers

@@ -7,6 +7,7 @@ use std::net::TcpListener;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ use super::regions::Instance;
 use super::shelf::OwnSlabs;
 use super::ServerError;
 use crate::cluster::{Answer, Cluster, LogBytes, Lost, Net};
-use crate::node::{Node, SharedPlace, Visit};
+use crate::node::{ClientMemory, Node, SharedPlace, Visit};
 
 /// How often what was written and not published is published, in ns.
 const INTERVAL_NS: i64 = 1_000_000_000;
@@ -67,6 +68,11 @@ struct Carrier {
 }
 
 impl Several {
+    /// See [`weir_core::node::region::Hub::deadline_ms`].
+    pub(super) fn deadline_ms(&self) -> u32 {
+        u32::try_from(self.timing.deadline.as_millis()).unwrap_or(u32::MAX)
+    }
+
     fn join(
         self,
         shelf: Arc<dyn Shelf>,
@@ -392,7 +398,10 @@ impl Joined {
         if let Some(memory) = asked {
             let (cluster, node) = (self.cluster.clone(), Rc::clone(&self.node));
             self.spawn(async move {
-                let mut reply = cluster.serve(Caller::Client(id), &request).await;
+                let spent_ms = memory.channel().spent_ms.load(Ordering::Relaxed);
+                let mut reply = cluster
+                    .serve_late(Caller::Client(id), &request, spent_ms)
+                    .await;
                 let mut node = node.borrow_mut();
                 // Its number may be another's by now.
                 if node

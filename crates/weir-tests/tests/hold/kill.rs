@@ -185,12 +185,9 @@ fn a_server_that_stops_answering_costs_the_deadline() {
     let others = probes::end(watch.others);
     room.signal(VICTIM, "-CONT", pid);
     let frozen = stopped.elapsed();
-    // One deadline, however many servers a call asks in a row; then the term of a lease that
-    // could not be recalled. Bytes and lists are asked for by more than one request.
-    let several = |outcome: &probes::Outcome| ["read", "readdir"].contains(&&*outcome.kind);
-    let (lists, others): (Vec<_>, Vec<_>) = others.into_iter().partition(several);
+    // One deadline, however many requests a call makes and servers each asks in a row; then the
+    // term of a lease that could not be recalled.
     probes::judge(&others, DEADLINE + REPORTED + SLACK * 2, &[EIO]);
-    probes::judge(&lists, DEADLINE * 2 + REPORTED + SLACK, &[EIO]);
     let own = probes::end(watch.own);
     probes::judge(&own, frozen + REPORTED + SLACK * 2, &[EIO]);
     all_good_everywhere(&room, "after");
