@@ -189,6 +189,12 @@ fn read_directory(connection: &mut Connection, directory: &Entry) -> Result<Vec<
             ino: directory.ino,
             cookie,
             budget_bytes: READDIR_BYTES,
+        });
+        let more = more.map_err(|error| match error.downcast_ref() {
+            Some(ControlError::Refused(FsError::Stale)) => {
+                ControlError::Refused(FsError::NotFound).into()
+            }
+            _ => error,
         })?;
         if more.is_empty() {
             return Ok(entries);

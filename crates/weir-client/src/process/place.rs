@@ -255,9 +255,9 @@ impl Process {
         self.who.get().unwrap_or(&NOBODY)
     }
 
-    /// The attributes of an inode; ESTALE: it is gone.
+    /// The attributes of an inode; ENOENT: it is gone.
     pub(super) fn attr(&'static self, ino: Ino) -> Result<Attr, Errno> {
-        self.view()?.attr(ino)?.ok_or(Errno::STALE)
+        self.view()?.attr(ino)?.ok_or(Errno::NOENT)
     }
 
     /// Where a path of weir's begins, and what of it is to be walked from there.
@@ -388,7 +388,11 @@ impl Process {
             (AT_FDCWD, cwd) => Ino(cwd),
             (fd, _) => self.handle(fd)?.ino(),
         };
-        Some(self.found(ino))
+        Some(match self.found(ino) {
+            // What is open lives: its server was started anew without it.
+            Err(Errno::NOENT) => Err(Errno::IO),
+            found => found,
+        })
     }
 
     fn found(&'static self, ino: Ino) -> Result<Found, Errno> {

@@ -41,8 +41,8 @@ impl Process {
     pub fn fstat(&'static self, fd: Fd) -> Outcome<Stat> {
         let handle = self.handle(fd)?;
         Some(match self.stat_of(handle.ino()) {
-            // A file that is open lives: its server was started anew without it.
-            Err(Errno::STALE) if handle.file.get().is_some() => Err(Errno::IO),
+            // What is open lives: its server was started anew without it.
+            Err(Errno::STALE) => Err(Errno::IO),
             stat => stat,
         })
     }
@@ -54,7 +54,8 @@ impl Process {
         Some(match ours!(self.existing(dirfd, path, follow, empty)) {
             Found::Outside(path) => outside::stat(&path, follow),
             Found::Inode(ino, _) => match self.stat_of(ino) {
-                Err(Errno::STALE) if !path.is_empty() => Err(Errno::NOENT),
+                Err(Errno::STALE) if path.is_empty() => Err(Errno::IO),
+                Err(Errno::STALE) => Err(Errno::NOENT),
                 stat => stat,
             },
         })

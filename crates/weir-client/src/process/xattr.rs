@@ -77,14 +77,23 @@ impl Process {
     /// fgetxattr(2).
     pub fn fgetxattr(&'static self, fd: Fd, name: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let ino = self.handle(fd)?.ino();
-        Some(self.xattr_of(ino, name, out))
+        Some(match self.xattr_of(ino, name, out) {
+            // What is open lives: its server was started anew without it.
+            Err(Errno::NOENT) => Err(Errno::IO),
+            value => value,
+        })
     }
 
+    /// ENOENT: the inode is gone.
     fn xattr_of(&'static self, ino: Ino, name: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
         let Some(name) = Name::of(name) else {
             return self.refuse("xattr");
         };
-        let attr = self.view()?.whole_attr(ino)?.ok_or(Errno::STALE)?;
+        let attr = match self.view()?.whole_attr(ino) {
+            Err(Errno::STALE) => None,
+            attr => attr?,
+        };
+        let attr = attr.ok_or(Errno::NOENT)?;
         let value = name?.value(&attr)?;
         if !out.is_empty() {
             let room = out.get_mut(..value.len()).ok_or(Errno::RANGE)?;
