@@ -136,7 +136,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The path of a file, for people.
-    async fn path_of_file(&self, ino: Ino) -> String {
+    pub(super) async fn path_of_file(&self, ino: Ino) -> String {
         let asked = self.call(ino.rank(), peer::Whereabouts { ino });
         let Ok(Some((dir, name))) = asked.await else {
             return "a file without a name".to_owned();

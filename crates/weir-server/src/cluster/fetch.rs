@@ -141,6 +141,7 @@ type Way = (Landing, Box<dyn bulk::Landing>);
 struct Read {
     /// The file, if it is laminated.
     keep: Option<Ino>,
+    ino: Ino,
     ahead: bool,
     to: Rank,
     ranges: Vec<LogRange>,
@@ -163,7 +164,7 @@ impl<P: Platform> Cluster<P> {
         }
         let (ahead, keep) = (op.ahead, self.laminated_here(op.ino));
         let reads = op.reads.into_iter();
-        let reads = reads.map(|ranges| self.checked(ranges, ahead, keep));
+        let reads = reads.map(|ranges| self.checked(ranges, ahead, (op.ino, keep)));
         let reads: Vec<Read> = reads.collect::<Result<_, _>>()?;
         loop {
             let client = self.node(|node| node.memory_of(id));
@@ -197,7 +198,7 @@ impl<P: Platform> Cluster<P> {
         &self,
         ranges: Vec<LogRange>,
         ahead: bool,
-        keep: Option<Ino>,
+        (ino, keep): (Ino, Option<Ino>),
     ) -> Result<Read, FsError> {
         let to = ranges.first().ok_or(FsError::Malformed)?.rank;
         let bytes = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
@@ -210,6 +211,7 @@ impl<P: Platform> Cluster<P> {
         }
         Ok(Read {
             keep,
+            ino,
             ahead,
             to: Rank(to),
             ranges,
@@ -379,6 +381,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     fn read(&self, read: &Read, to: Box<dyn bulk::Landing>) {
+        let to = self.watch_file(read.ino, read.to, to);
         // Where the fabric has no shorter way, a call brings them.
         let Some(mut to) = self.inner.net.read(read.to, &read.ranges, to) else {
             self.count_moved(1, read.bytes as usize);

@@ -23,6 +23,7 @@
 //! | `kept` | those of laminated files, kept for others of the node |
 //! | `append` | appends by several nodes |
 //! | `share`, `audit` | visibility and lamination; who reads too early |
+//! | `missing` | what a user is told of files that a lost server keeps |
 //! | `tell` | telling many servers the same, down a tree |
 //! | `locks` | locks of files, at their homes |
 //! | `deadline` | one deadline for one operation |
@@ -46,6 +47,7 @@ mod kept;
 mod keyed;
 mod locate;
 mod locks;
+mod missing;
 mod names;
 mod pool;
 mod publish;
@@ -112,6 +114,11 @@ pub trait Net {
         landing: Box<dyn Landing>,
     ) -> Option<Box<dyn Landing>> {
         Some(landing)
+    }
+
+    /// What the node of a server is called.
+    fn host(&self, rank: Rank) -> String {
+        rank.0.to_string()
     }
 
     /// How long [`Net::call`] waits at most.
@@ -194,6 +201,7 @@ struct Inner<P: Platform + 'static> {
     shared_appends: RefCell<BTreeSet<Ino>>,
     /// Files of this server whose writers are being told to ask where they append.
     sharing: Keyed<Ino>,
+    missing: RefCell<missing::Missing>,
     asked: RefCell<HashMap<&'static str, u64>>,
     moved: Cell<Moved>,
 }
@@ -261,6 +269,7 @@ impl<P: Platform> Cluster<P> {
                 appends: RefCell::default(),
                 shared_appends: RefCell::default(),
                 sharing: Keyed::default(),
+                missing: RefCell::default(),
                 asked: RefCell::default(),
                 moved: Cell::default(),
             }),
@@ -332,9 +341,8 @@ impl<P: Platform> Cluster<P> {
             let this = self.clone();
             self.spawn(async move {
                 let flushed = this.flush(ino);
-                if let Err(error) = this.by(this.next_deadline(), flushed).await {
-                    tracing::error!(?ino, %error, "what was written cannot be published");
-                }
+                let done = this.by(this.next_deadline(), flushed).await;
+                this.tell_of_publishing(ino, done);
             });
         }
         self.look_at_sessions();
@@ -342,12 +350,14 @@ impl<P: Platform> Cluster<P> {
         self.laminate_unwritten();
         self.let_go();
         self.erase_gone_soon();
+        self.tell_of_missing();
     }
 
     /// Whether [`Cluster::catch_up`] may come to have something to do by itself.
     pub fn has_work_to_come(&self) -> bool {
         self.has_stand_ins()
             || self.has_locks_elsewhere()
+            || self.has_missing()
             || self.node(|node| node.has_gone() || node.has_writers() || node.is_watching())
     }
 

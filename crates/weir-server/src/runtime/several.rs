@@ -119,6 +119,10 @@ impl Net for Others {
         self.deadline
     }
 
+    fn host(&self, rank: Rank) -> String {
+        self.missed.host(rank).to_owned()
+    }
+
     fn read(
         &self,
         to: Rank,

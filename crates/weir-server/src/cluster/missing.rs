@@ -1,0 +1,142 @@
+//! What a user is told of files that a lost server keeps from being read or published: the file,
+//! the node, and what to do, once a file and not once a read.
+//!
+//! A read's end comes on a thread of the fabric, which notes the file; [`Cluster::catch_up`] then
+//! asks for its path, which other servers may have to be asked for, and logs it. That one is
+//! silent of a file until its server can be reached, or it could be published after all.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
+use weir_fabric::bulk::{self, NotRead};
+
+use super::Cluster;
+use crate::node::Platform;
+
+/// Files that are told of by name; more of them are one line.
+const MOST: usize = 1000;
+
+/// Files whose bytes a server did not send, told by whoever finds it out.
+type Found = Arc<Mutex<BTreeSet<(Ino, Rank)>>>;
+
+/// What is known of files that cannot be read or published.
+#[derive(Debug, Default)]
+pub(super) struct Missing {
+    found: Found,
+    told: BTreeSet<(Ino, Rank)>,
+    unpublished: BTreeSet<Ino>,
+}
+
+fn of(found: &Found) -> std::sync::MutexGuard<'_, BTreeSet<(Ino, Rank)>> {
+    found.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A read whose file is told of if it comes to nothing.
+struct OfFile {
+    landing: Box<dyn bulk::Landing>,
+    file: (Ino, Rank),
+    found: Found,
+}
+
+impl bulk::Landing for OfFile {
+    fn receive(&mut self, from: BorrowedFd<'_>, at: usize, most: usize) -> io::Result<usize> {
+        self.landing.receive(from, at, most)
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.landing.put(at, bytes);
+    }
+
+    fn end(self: Box<Self>, result: Result<(), NotRead>) {
+        if result.is_err() {
+            let mut found = of(&self.found);
+            if found.len() < MOST {
+                found.insert(self.file);
+            }
+        }
+        self.landing.end(result);
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    /// Has it told if bytes of this file do not come from this server.
+    pub(super) fn watch_file(
+        &self,
+        ino: Ino,
+        from: Rank,
+        landing: Box<dyn bulk::Landing>,
+    ) -> Box<dyn bulk::Landing> {
+        Box::new(OfFile {
+            landing,
+            file: (self.global(ino), from),
+            found: Arc::clone(&self.inner.missing.borrow().found),
+        })
+    }
+
+    /// Whether there is something to tell.
+    pub(super) fn has_missing(&self) -> bool {
+        !of(&self.inner.missing.borrow().found).is_empty()
+    }
+
+    /// Tells of files whose bytes did not come since the last look.
+    pub(super) fn tell_of_missing(&self) {
+        let found = std::mem::take(&mut *of(&self.inner.missing.borrow().found));
+        for file in found {
+            let told = self.inner.missing.borrow().told.len();
+            if told > MOST || !self.inner.missing.borrow_mut().told.insert(file) {
+                continue;
+            }
+            if told == MOST {
+                tracing::error!("bytes of more files than are named here cannot be read");
+                continue;
+            }
+            let (ino, rank) = file;
+            let this = self.clone();
+            self.spawn(async move {
+                let path = this.by(this.next_deadline(), this.path_of_file(ino));
+                let (path, node) = (path.await, this.inner.net.host(rank));
+                tracing::error!(
+                    file = path,
+                    rank = rank.0,
+                    node,
+                    "bytes of a file that only this node has cannot be read: its readers get EIO. \
+                     `weir status` says whether its server is lost; if it does not come back, so \
+                     are they, and the file is to be written or staged in again"
+                );
+            });
+        }
+    }
+
+    /// What became of publishing a file: an error is told once, until it could be published.
+    pub(super) fn tell_of_publishing(&self, ino: Ino, done: Result<(), FsError>) {
+        let Err(error) = done else {
+            self.inner.missing.borrow_mut().unpublished.remove(&ino);
+            return;
+        };
+        if !self.inner.missing.borrow_mut().unpublished.insert(ino) {
+            return;
+        }
+        let this = self.clone();
+        self.spawn(async move {
+            let path = this.by(this.next_deadline(), this.path_of_file(ino));
+            let (file, home) = (path.await, this.inner.net.host(ino.rank()));
+            tracing::error!(
+                file,
+                home,
+                %error,
+                "what programs of this node wrote to a file cannot be published: those of other \
+                 nodes do not see it. It is tried again, and kept here until then"
+            );
+        });
+    }
+
+    /// A server can be reached again: what cannot be read of it from now on is told anew.
+    pub(super) fn expect_again(&self, rank: Rank) {
+        let mut missing = self.inner.missing.borrow_mut();
+        missing.told.retain(|(_, from)| *from != rank);
+    }
+}
