@@ -1,113 +1,26 @@
 //! A journal that is begun anew in steps, between operations that go on: whoever is killed after
 //! any step finds all in the old one, and after the last step in the new one.
 
+mod twins;
 mod world;
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use proptest::prelude::*;
-use weir_core::journal::frame::{frame_bytes, frame_words, FRAME_HEAD_BYTES};
-use weir_core::journal::{encode, replay, Head, Item, State};
+use twins::{Bytes, Shared};
+use weir_core::journal::{encode, Item, State};
 use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{Ino, Rank};
-use weir_server::node::Journal;
 use world::{Client, World};
 
-/// Bytes of a journal, as its file has them.
-#[derive(Clone, Default)]
-struct Bytes {
-    bytes: Vec<u8>,
-    frames: u64,
-}
-
-impl Bytes {
-    fn new() -> Bytes {
-        let head = Head {
-            rank: Rank(0),
-            servers: 1,
-            instance: [0; 16],
-            made_ns: 1,
-        };
-        Bytes {
-            bytes: head.encode().to_vec(),
-            frames: 0,
-        }
-    }
-
-    fn append(&mut self, payload: &[u8]) {
-        let [first, second] = frame_words(self.frames, payload).unwrap();
-        let at = self.bytes.len();
-        self.bytes.resize(at + frame_bytes(payload.len()), 0);
-        self.bytes[at..at + 8].copy_from_slice(&first.to_le_bytes());
-        self.bytes[at + 8..at + 16].copy_from_slice(&second.to_le_bytes());
-        let begin = at + FRAME_HEAD_BYTES;
-        self.bytes[begin..begin + payload.len()].copy_from_slice(payload);
-        self.frames += 1;
-    }
-}
-
-/// The old journal and the new one.
-#[derive(Clone, Default)]
-struct Twins {
-    now: Bytes,
-    next: Option<Bytes>,
-    renewals: u32,
-}
-
-/// As a node keeps it, and as the test sees it.
-#[derive(Clone, Default)]
-struct Shared(Rc<RefCell<Twins>>);
-
-impl Journal for Shared {
-    fn append(&mut self, items: &[u8]) {
-        let mut twins = self.0.borrow_mut();
-        twins.now.append(items);
-        if let Some(next) = &mut twins.next {
-            next.append(items);
-        }
-    }
-
-    fn is_long(&self) -> bool {
-        true
-    }
-
-    fn is_whole(&self) -> bool {
-        true
-    }
-
-    fn begin_anew(&mut self) -> bool {
-        self.0.borrow_mut().next = Some(Bytes::new());
-        true
-    }
-
-    fn add(&mut self, items: &[u8]) -> bool {
-        self.0.borrow_mut().next.as_mut().unwrap().append(items);
-        true
-    }
-
-    fn take_over(&mut self) {
-        let mut twins = self.0.borrow_mut();
-        let next = twins.next.take().unwrap();
-        twins.now = next;
-        twins.renewals += 1;
-    }
-
-    fn tidy(&mut self) -> bool {
-        false
-    }
-}
+const ALONE: (Rank, u16) = (Rank(0), 1);
 
 /// What a journal says, in one order.
 fn said(journal: &Bytes, with_extents: bool) -> Vec<String> {
-    let replayed = replay(&journal.bytes).unwrap();
-    assert_eq!(replayed.torn, None);
-    lines(&replayed.state, with_extents)
+    lines(&journal.state(), with_extents)
 }
 
 /// What the node says of itself at once.
 fn snapshot(world: &World) -> Bytes {
-    let mut bytes = Bytes::new();
+    let mut bytes = Bytes::new(ALONE);
     let mut items = Vec::new();
     world
         .node
@@ -277,8 +190,7 @@ proptest! {
     fn a_journal_that_is_renewed_in_steps_says_what_is(steps in steps()) {
         let mut world = World::sized(8, 100, 32, 32);
         let mut client = Client::new(&mut world);
-        let twins = Shared::default();
-        twins.0.borrow_mut().now = snapshot(&world);
+        let twins = Shared::new(ALONE, snapshot(&world));
         world.node.keep_journal(Box::new(twins.clone()));
         for step in &steps {
             act(&mut world, &mut client, step);

@@ -216,3 +216,98 @@ fn one_of_four_servers_killed_again_and_again() {
     room.said(&["stop", "x"]);
     assert!(has_nothing_left(room.memory.path()));
 }
+
+/// Every file of this name below a directory.
+fn find(dir: &Path, name: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => found.extend(find(&path, name)),
+            Ok(_) if entry.file_name() == *name => found.push(path),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn signal(pid: i32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// Stops a server when it is in the middle of beginning its journal anew.
+fn stop_in_renewal(room: &Room, rank: usize, pid: i32) {
+    let name = match rank {
+        0 => "x".to_owned(),
+        rank => format!("x.{rank}"),
+    };
+    let all = find(room.memory.path(), "journal");
+    let old = all
+        .iter()
+        .find(|path| path.parent().unwrap().ends_with(&name));
+    let old = old.unwrap();
+    let new = old.with_file_name("journal.new");
+    until("the journal is begun anew", || {
+        if !new.exists() {
+            return false;
+        }
+        signal(pid, rustix::process::Signal::STOP);
+        let written = std::fs::metadata(&new).is_ok_and(|new| new.len() > 0);
+        if !(written && old.exists()) {
+            signal(pid, rustix::process::Signal::CONT);
+            return false;
+        }
+        true
+    });
+}
+
+#[test]
+fn one_of_two_servers_killed_while_it_begins_its_journal_anew() {
+    let room = Room::new();
+    let _instance = Instance(&room);
+    room.said(&["start", "x", "--servers", "2"]);
+    // So that a snapshot takes many steps.
+    let many = "mkdir /weir/many && cd /weir/many && touch $(seq 20000)";
+    room.said(&["run", "-i", "x", "--", "bash", "-c", many]);
+    for (round, victim) in [1, 0].into_iter().enumerate() {
+        let victim: usize = victim;
+        let writer = |n: usize| {
+            (
+                n % 2,
+                room.writer(u16::try_from(n % 2).unwrap(), round * 4 + n),
+            )
+        };
+        let mut writers: Vec<(usize, Child)> = (0..4).map(writer).collect();
+        for n in 0..4 {
+            until("writers write", || room.lines(round * 4 + n) >= ENOUGH);
+        }
+        let killed = room.server_pid(victim);
+        stop_in_renewal(&room, victim, killed);
+        kill(killed);
+        until("it is back", || {
+            let out = room.weir(&["status", "x", "--json"]).output().unwrap();
+            out.status.success() && room.pids().len() == 2 && room.server_pid(victim) != killed
+        });
+        for (rank, mut writer) in writers.drain(..) {
+            if rank == victim {
+                end(writer);
+                continue;
+            }
+            if writer.try_wait().unwrap().is_none() {
+                writer.kill().unwrap();
+            }
+            writer.wait().unwrap();
+        }
+        for seed in 0..(round + 1) * 4 {
+            for rank in 0..2 {
+                room.check(rank, seed);
+            }
+        }
+        let count = "ls /weir/many | wc -l";
+        let listed = room.said(&["run", "-i", "x", "--", "bash", "-c", count]);
+        assert_eq!(listed.trim(), "20000");
+    }
+    room.said(&["stop", "x"]);
+    assert!(has_nothing_left(room.memory.path()));
+}

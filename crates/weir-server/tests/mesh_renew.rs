@@ -1,0 +1,289 @@
+//! The journal of one server of several, begun anew in steps while its tables change: who is killed
+//! in any step has it all, and what comes of it counts once.
+
+mod mesh;
+mod twins;
+
+use mesh::{create, Dice, Mesh};
+use twins::{Bytes, Shared};
+use weir_core::extent::{Run, Source};
+use weir_core::journal::{encode, Item};
+use weir_core::proto::{self, peer};
+use weir_core::types::{Ino, Rank};
+use weir_server::cluster::ROOT;
+
+const SERVERS: u16 = 3;
+/// Whose journal is looked at: rank 0 has the root, so files and directories of its own.
+const OURS: usize = 0;
+const WHOSE: (Rank, u16) = (Rank(0), SERVERS);
+/// More entries of each table than a step shows.
+const MANY: u32 = 5000;
+
+/// What the server says of itself at once.
+fn snapshot(mesh: &Mesh) -> Bytes {
+    let mut bytes = Bytes::new(WHOSE);
+    let mut items = Vec::new();
+    let mut visit = |item: &Item<'_>| encode(item, &mut items);
+    mesh.nodes[OURS].borrow().for_each_item(&mut visit);
+    mesh.server(OURS).for_each_item(&mut visit);
+    encode(&Item::Whole, &mut items);
+    bytes.append(&items);
+    bytes
+}
+
+/// What a journal says of what several servers have to do with, in one order.
+fn said(journal: &Bytes) -> Vec<String> {
+    let state = journal.state();
+    let cluster = &state.cluster;
+    let mut lines = Vec::new();
+    for (ino, index) in &cluster.kept {
+        index.for_each_run(&mut |run| lines.push(format!("kept {ino:?} {run:?}")));
+    }
+    lines.extend(cluster.in_flight.iter().map(|batch| format!("{batch:?}")));
+    lines.extend(cluster.last.iter().map(|last| format!("{last:?}")));
+    let published = cluster.published.iter();
+    lines.extend(published.map(|file| format!("published {file:?}")));
+    lines.extend(
+        cluster
+            .counted
+            .iter()
+            .map(|last| format!("counted {last:?}")),
+    );
+    let enrolled = cluster.enrolled.iter();
+    lines.extend(enrolled.map(|dir| format!("enrolled {dir:?}")));
+    lines.extend(cluster.moved.iter().map(|dir| format!("moved {dir:?}")));
+    lines.extend(state.inodes.iter().map(|inode| format!("{inode:?}")));
+    lines.extend(state.entries.iter().map(|entry| format!("{entry:?}")));
+    lines.sort();
+    lines
+}
+
+#[track_caller]
+fn compare(journal: &Bytes, now: &Bytes) {
+    let (journal, now) = (said(journal), said(now));
+    let differs = journal.iter().zip(&now).find(|(a, b)| a != b);
+    assert_eq!(differs, None);
+    assert_eq!(journal.len(), now.len());
+}
+
+fn run(offset: u64, length: u64) -> Run {
+    Run {
+        offset,
+        length,
+        stride: 0,
+        count: 1,
+        stamp: 1,
+        source: Source::Log {
+            rank: 1,
+            slab: 0,
+            pos: offset,
+            pos_stride: 0,
+        },
+    }
+}
+
+/// Files and directories of the server, and files of others of which it keeps slices.
+struct Known {
+    files: Vec<Ino>,
+    dirs: Vec<Ino>,
+    foreign: Vec<Ino>,
+    publishes: u64,
+}
+
+fn put(mesh: &mut Mesh, known: &mut Known, ino: Ino, (offset, length): (u64, u64)) {
+    known.publishes += 1;
+    let put = peer::Put {
+        ino,
+        runs: vec![run(offset, length)],
+        publish: known.publishes,
+        part: 0,
+        cut: u64::MAX,
+        ended_below: 0,
+    };
+    mesh.ask_peer(Rank(1), WHOSE.0, put).unwrap();
+}
+
+fn publish(mesh: &mut Mesh, known: &mut Known, ino: Ino, size: u64) {
+    known.publishes += 1;
+    let published = peer::Published {
+        ino,
+        size,
+        mtime_ns: 200,
+        stored: 0,
+        publishes: vec![(known.publishes, 64)],
+    };
+    mesh.ask_peer(Rank(1), WHOSE.0, published).unwrap();
+}
+
+fn fill(mesh: &mut Mesh) -> Known {
+    for store in &mesh.stores {
+        store.0.borrow_mut().lenient = true;
+    }
+    let mut known = Known {
+        files: Vec::new(),
+        dirs: Vec::new(),
+        foreign: (1..=MANY)
+            .map(|number| Ino::new(Rank(2), 0, 5 + number))
+            .collect(),
+        publishes: 0,
+    };
+    let mut number = 0;
+    while known.files.len() < MANY as usize || known.dirs.len() < 40 {
+        number += 1;
+        let op = peer::Make {
+            dir: ROOT,
+            name: format!("n{number}").into(),
+            what: match number % 18 {
+                0 => peer::What::Dir,
+                _ => peer::What::File,
+            },
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            exclusive: true,
+            write: false,
+            path: None,
+        };
+        let made = mesh.ask_peer(Rank(1), WHOSE.0, op).unwrap().child.ino;
+        match number % 18 {
+            0 => known.dirs.push(made),
+            _ => known.files.push(made),
+        }
+    }
+    for at in 0..MANY as usize {
+        let (file, foreign) = (known.files[at], known.foreign[at]);
+        put(mesh, &mut known, foreign, (at as u64 * 100, 100));
+        publish(mesh, &mut known, file, 10);
+    }
+    // And one that has more runs than a step shows.
+    for at in 0..u64::from(MANY) {
+        let large = known.foreign[0];
+        put(mesh, &mut known, large, (at * 200, 100));
+    }
+    known
+}
+
+fn change(mesh: &mut Mesh, known: &mut Known, dice: &Dice) {
+    let pick = |list: &[Ino]| list[usize::try_from(dice.roll(list.len() as u64)).unwrap()];
+    let (file, dir, foreign) = (pick(&known.files), pick(&known.dirs), pick(&known.foreign));
+    match dice.roll(8) {
+        0 | 1 => put(mesh, known, foreign, (dice.roll(9000), 1 + dice.roll(900))),
+        2 => {
+            let (from, to) = (dice.roll(5000), 9000);
+            let ino = foreign;
+            let erase = peer::Erase { ino, from, to };
+            mesh.ask_peer(Rank(2), WHOSE.0, erase).unwrap();
+        }
+        3 => publish(mesh, known, file, dice.roll(1 << 20)),
+        4 => {
+            let size = dice.roll(1000);
+            let cut = peer::Truncate { ino: file, size };
+            mesh.ask_peer(Rank(1), WHOSE.0, cut).unwrap();
+        }
+        5 => {
+            let from = Rank(1 + u16::try_from(dice.roll(2)).unwrap());
+            mesh.ask_peer(from, WHOSE.0, peer::Enrol { dir }).unwrap();
+        }
+        6 => {
+            let moved = peer::Moved {
+                ino: dir,
+                parent: ROOT,
+                name: format!("d{}", dice.roll(1000)).into(),
+            };
+            mesh.ask_peer(Rank(2), WHOSE.0, moved).unwrap();
+        }
+        _ => {
+            let op = create(ROOT, &format!("new{}", dice.roll(1 << 40)));
+            mesh.call(OURS, op).unwrap();
+        }
+    }
+    mesh.settle();
+}
+
+/// A step of the renewal, as the service thread makes one.
+fn renew(mesh: &Mesh) {
+    let server = mesh.server(OURS);
+    let mut node = mesh.nodes[OURS].borrow_mut();
+    node.renew_journal(&|at, visit| {
+        let Some(at) = at else {
+            server.show_publishing(visit);
+            return None;
+        };
+        server.show_some(at, visit)
+    });
+}
+
+#[test]
+fn tables_of_several_servers_change_between_the_steps() {
+    for seed in 1..=2 {
+        let mut mesh = Mesh::with_files(SERVERS, seed, 8000);
+        let mut known = fill(&mut mesh);
+        let twins = Shared::new(WHOSE, snapshot(&mesh));
+        mesh.nodes[OURS]
+            .borrow_mut()
+            .keep_journal(Box::new(twins.clone()));
+        let dice = Dice::new(seed + 70);
+        let (mut steps, mut compared) = (0, 0);
+        while twins.0.borrow().renewals < 2 {
+            for _ in 0..dice.roll(8) {
+                change(&mut mesh, &mut known, &dice);
+            }
+            // Who is killed now finds all of it in the journal that has the name.
+            if steps % 4 == 0 || twins.0.borrow().renewals > compared {
+                compared = twins.0.borrow().renewals;
+                let now = twins.0.borrow().now.clone();
+                compare(&now, &snapshot(&mesh));
+            }
+            renew(&mesh);
+            steps += 1;
+        }
+        let now = twins.0.borrow().now.clone();
+        compare(&now, &snapshot(&mesh));
+        assert!(steps > 2 * 12, "in steps: {steps}");
+    }
+}
+
+/// The answer to a publish is lost with the server that counted it: what is said again does not
+/// count again, what is new does.
+#[test]
+fn what_is_stored_counts_once_over_a_restart() {
+    let made = |mesh: &mut Mesh| {
+        let ino = mesh.file("file");
+        let other = (0..SERVERS).map(Rank).find(|rank| *rank != ino.rank());
+        (ino, other.unwrap())
+    };
+    let say = |mesh: &mut Mesh, (ino, from): (Ino, Rank), publishes: &[(u64, i64)]| {
+        let said = peer::Published {
+            ino,
+            size: 10,
+            mtime_ns: 200,
+            stored: 0,
+            publishes: publishes.to_vec(),
+        };
+        mesh.ask_peer(from, ino.rank(), said).unwrap();
+        let attr = mesh.ask_peer(from, ino.rank(), peer::GetAttr { ino });
+        attr.unwrap().allocated
+    };
+    let mut mesh = Mesh::new(SERVERS, 5);
+    let file = made(&mut mesh);
+    let home = usize::from(file.0.rank().0);
+    assert_eq!(say(&mut mesh, file, &[(5, 100), (6, 20)]), 120);
+    let whose = (file.0.rank(), SERVERS);
+    let mut journal = Bytes::new(whose);
+    let mut items = Vec::new();
+    let mut visit = |item: &Item<'_>| encode(item, &mut items);
+    mesh.nodes[home].borrow().for_each_item(&mut visit);
+    mesh.server(home).for_each_item(&mut visit);
+    encode(&Item::Whole, &mut items);
+    journal.append(&items);
+    // Another life: the same tables of names, and what the journal says.
+    let mut mesh = Mesh::new(SERVERS, 5);
+    assert_eq!(made(&mut mesh), file);
+    mesh.server(home).take_up(journal.state().cluster);
+    let attr = mesh.call(home, proto::GetAttr { ino: file.0 }).unwrap();
+    assert_eq!(attr.allocated, 120);
+    assert_eq!(say(&mut mesh, file, &[(5, 100), (6, 20)]), 120);
+    assert_eq!(say(&mut mesh, file, &[(6, 20), (7, 3)]), 123);
+    let other = Rank((file.1 .0 + 1) % SERVERS);
+    assert_eq!(say(&mut mesh, (file.0, other), &[(5, 1)]), 124);
+}
