@@ -8,9 +8,10 @@ use mesh::{create, Dice, Mesh};
 use twins::{Bytes, Shared};
 use weir_core::extent::{Run, Source};
 use weir_core::journal::{encode, Item};
-use weir_core::proto::{self, peer};
+use weir_core::proto::peer::{self, PeerOperation};
+use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
-use weir_server::cluster::ROOT;
+use weir_server::cluster::{enclose, ROOT};
 
 const SERVERS: u16 = 3;
 /// Whose journal is looked at: rank 0 has the root, so files and directories of its own.
@@ -243,47 +244,72 @@ fn tables_of_several_servers_change_between_the_steps() {
     }
 }
 
+/// The session of all that is asked of a server after its restart.
+const SESSION: u64 = 7;
+/// Of its number: it begins.
+const BEGINS: u64 = 1 << 63;
+
+/// One server asks another within a session.
+fn ask_in<O: PeerOperation>(
+    mesh: &mut Mesh,
+    number: u64,
+    (from, to): (Rank, Rank),
+    op: O,
+) -> Result<O::Reply, FsError> {
+    let server = mesh.server(usize::from(to.0));
+    let request = enclose(number, 30_000, &peer::request(op));
+    let asked = async move { server.handle(from, &request).await };
+    let answer = mesh.pool.run_until(asked);
+    peer::reply::<O>(&answer.body)
+}
+
+/// Says that so many bytes are stored by these publishes; how many the file's home then counts.
+fn say(mesh: &mut Mesh, number: u64, (ino, from): (Ino, Rank), publishes: &[(u64, i64)]) -> u64 {
+    let way = (from, ino.rank());
+    let said = peer::Published {
+        ino,
+        size: 10,
+        mtime_ns: 200,
+        stored: 0,
+        publishes: publishes.to_vec(),
+    };
+    ask_in(mesh, number, way, said).unwrap();
+    let attr = ask_in(mesh, number, way, peer::GetAttr { ino });
+    attr.unwrap().allocated
+}
+
 /// The answer to a publish is lost with the server that counted it: what is said again does not
 /// count again, what is new does.
 #[test]
 fn what_is_stored_counts_once_over_a_restart() {
-    let made = |mesh: &mut Mesh| {
-        let ino = mesh.file("file");
-        let other = (0..SERVERS).map(Rank).find(|rank| *rank != ino.rank());
-        (ino, other.unwrap())
-    };
-    let say = |mesh: &mut Mesh, (ino, from): (Ino, Rank), publishes: &[(u64, i64)]| {
-        let said = peer::Published {
-            ino,
-            size: 10,
-            mtime_ns: 200,
-            stored: 0,
-            publishes: publishes.to_vec(),
-        };
-        mesh.ask_peer(from, ino.rank(), said).unwrap();
-        let attr = mesh.ask_peer(from, ino.rank(), peer::GetAttr { ino });
-        attr.unwrap().allocated
-    };
     let mut mesh = Mesh::new(SERVERS, 5);
-    let file = made(&mut mesh);
-    let home = usize::from(file.0.rank().0);
-    assert_eq!(say(&mut mesh, file, &[(5, 100), (6, 20)]), 120);
-    let whose = (file.0.rank(), SERVERS);
-    let mut journal = Bytes::new(whose);
+    let ino = mesh.file("file");
+    let home = ino.rank();
+    let others: Vec<Rank> = (0..SERVERS)
+        .map(Rank)
+        .filter(|rank| *rank != home)
+        .collect();
+    let (one, two) = ((ino, others[0]), (ino, others[1]));
+    assert_eq!(say(&mut mesh, 0, one, &[(5, 100), (6, 20)]), 120);
+    let mut journal = Bytes::new((home, SERVERS));
     let mut items = Vec::new();
     let mut visit = |item: &Item<'_>| encode(item, &mut items);
-    mesh.nodes[home].borrow().for_each_item(&mut visit);
-    mesh.server(home).for_each_item(&mut visit);
+    mesh.nodes[usize::from(home.0)]
+        .borrow()
+        .for_each_item(&mut visit);
+    mesh.server(usize::from(home.0)).for_each_item(&mut visit);
     encode(&Item::Whole, &mut items);
     journal.append(&items);
     // Another life: the same tables of names, and what the journal says.
     let mut mesh = Mesh::new(SERVERS, 5);
-    assert_eq!(made(&mut mesh), file);
-    mesh.server(home).take_up(journal.state().cluster);
-    let attr = mesh.call(home, proto::GetAttr { ino: file.0 }).unwrap();
-    assert_eq!(attr.allocated, 120);
-    assert_eq!(say(&mut mesh, file, &[(5, 100), (6, 20)]), 120);
-    assert_eq!(say(&mut mesh, file, &[(6, 20), (7, 3)]), 123);
-    let other = Rank((file.1 .0 + 1) % SERVERS);
-    assert_eq!(say(&mut mesh, (file.0, other), &[(5, 1)]), 124);
+    assert_eq!(mesh.file("file"), ino);
+    mesh.server(usize::from(home.0))
+        .take_up(journal.state().cluster);
+    for other in others {
+        let begin = peer::Begin { held: Vec::new() };
+        ask_in(&mut mesh, SESSION | BEGINS, (other, home), begin).unwrap();
+    }
+    assert_eq!(say(&mut mesh, SESSION, one, &[(5, 100), (6, 20)]), 120);
+    assert_eq!(say(&mut mesh, SESSION, one, &[(6, 20), (7, 3)]), 123);
+    assert_eq!(say(&mut mesh, SESSION, two, &[(5, 1)]), 124, "of another");
 }

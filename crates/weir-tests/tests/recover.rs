@@ -236,8 +236,27 @@ fn signal(pid: i32, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// Stops a server when it is in the middle of beginning its journal anew.
-fn stop_in_renewal(room: &Room, rank: usize, pid: i32) {
+/// Makes and removes names until its server is gone: so its journal grows. When this
+/// returns that is about to be begun anew.
+fn fill_journal(room: &Room, rank: usize) -> Child {
+    let words = "import os
+n = 0
+while True:
+    os.close(os.open(f'/weir/n{n % 64}-{os.getpid()}', os.O_CREAT | os.O_WRONLY))
+    os.unlink(f'/weir/n{n % 64}-{os.getpid()}')
+    n += 1";
+    let rank_word = rank.to_string();
+    let mut command = room.weir(&[
+        "run", "-i", "x", "--rank", &rank_word, "--", "python3", "-c", words,
+    ]);
+    let filler = command.stderr(Stdio::null()).spawn().unwrap();
+    let (_, new) = journals(room, rank);
+    until("the journal is long", || new.exists());
+    filler
+}
+
+/// A server's journal, and the one that may come after it.
+fn journals(room: &Room, rank: usize) -> (PathBuf, PathBuf) {
     let name = match rank {
         0 => "x".to_owned(),
         rank => format!("x.{rank}"),
@@ -247,7 +266,12 @@ fn stop_in_renewal(room: &Room, rank: usize, pid: i32) {
         .iter()
         .find(|path| path.parent().unwrap().ends_with(&name));
     let old = old.unwrap();
-    let new = old.with_file_name("journal.new");
+    (old.clone(), old.with_file_name("journal.new"))
+}
+
+/// Stops a server when it is in the middle of beginning its journal anew.
+fn stop_in_renewal(room: &Room, rank: usize, pid: i32) {
+    let (old, new) = journals(room, rank);
     until("the journal is begun anew", || {
         if !new.exists() {
             return false;
@@ -271,25 +295,17 @@ fn one_of_two_servers_killed_while_it_begins_its_journal_anew() {
     let many = "mkdir /weir/many && cd /weir/many && touch $(seq 20000)";
     room.said(&["run", "-i", "x", "--", "bash", "-c", many]);
     for (round, victim) in [1, 0].into_iter().enumerate() {
-        let victim: usize = victim;
-        let writer = |n: usize| {
-            (
-                n % 2,
-                room.writer(u16::try_from(n % 2).unwrap(), round * 4 + n),
-            )
-        };
-        let mut writers: Vec<(usize, Child)> = (0..4).map(writer).collect();
-        for n in 0..4 {
-            until("writers write", || room.lines(round * 4 + n) >= ENOUGH);
+        let mut filler = fill_journal(&room, victim);
+        let seeds = [0, 1].map(|rank| (rank, round * 2 + rank));
+        let writers =
+            seeds.map(|(rank, seed)| (rank, room.writer(u16::try_from(rank).unwrap(), seed)));
+        for (_, seed) in seeds {
+            until("writers write", || room.lines(seed) >= ENOUGH);
         }
         let killed = room.server_pid(victim);
         stop_in_renewal(&room, victim, killed);
         kill(killed);
-        until("it is back", || {
-            let out = room.weir(&["status", "x", "--json"]).output().unwrap();
-            out.status.success() && room.pids().len() == 2 && room.server_pid(victim) != killed
-        });
-        for (rank, mut writer) in writers.drain(..) {
+        for (rank, mut writer) in writers {
             if rank == victim {
                 end(writer);
                 continue;
@@ -299,10 +315,14 @@ fn one_of_two_servers_killed_while_it_begins_its_journal_anew() {
             }
             writer.wait().unwrap();
         }
-        for seed in 0..(round + 1) * 4 {
-            for rank in 0..2 {
-                room.check(rank, seed);
-            }
+        filler.wait().unwrap();
+        until("it is back", || {
+            let out = room.weir(&["status", "x", "--json"]).output().unwrap();
+            out.status.success() && room.pids().len() == 2 && room.server_pid(victim) != killed
+        });
+        for (rank, seed) in seeds {
+            room.check(u16::try_from(rank).unwrap(), seed);
+            room.check(u16::try_from(1 - rank).unwrap(), seed);
         }
         let count = "ls /weir/many | wc -l";
         let listed = room.said(&["run", "-i", "x", "--", "bash", "-c", count]);

@@ -89,6 +89,15 @@ fn logged(room: &Room, words: &str) -> bool {
     OTHERS.iter().any(|node| has(room.log(*node)))
 }
 
+/// What the log says of a file that cannot be read.
+const LOST_FILE: &str = "bytes of a file that only this node has cannot be read";
+
+/// The file that a line of a log names.
+fn named_file(line: &str) -> &str {
+    let (_, rest) = line.split_once("file=\"").unwrap();
+    rest.split_once('"').unwrap().0
+}
+
 #[track_caller]
 fn all_good_everywhere(room: &Room, tag: &str) {
     for node in 0..4 {
@@ -145,6 +154,9 @@ fn a_killed_server_that_stays_away_costs_its_bytes_alone() {
     until("and whose bytes do not come", REPORTED + SLACK, || {
         logged(&room, "bytes that only this server has did not come")
     });
+    until("and which files those are of", REPORTED + SLACK, || {
+        logged(&room, LOST_FILE)
+    });
     std::thread::sleep(Duration::from_secs(2));
     // On its node: at once, and with an errno that says so.
     let own = probes::end(watch.own);
@@ -158,6 +170,16 @@ fn a_killed_server_that_stays_away_costs_its_bytes_alone() {
     assert!(failed("read") > 0, "the bytes were only there");
     assert_eq!(failed("write"), 0, "writing asks nobody");
     assert!(others.iter().all(|outcome| outcome.ok > 0));
+    // Once each, however often they were read.
+    for log in OTHERS.map(|node| room.log(node)) {
+        let lines = log.lines().filter(|line| line.contains(LOST_FILE));
+        let mut files: Vec<&str> = lines.map(named_file).collect();
+        assert!(files.iter().all(|file| file.starts_with("/data/")), "{log}");
+        files.sort_unstable();
+        let named = files.len();
+        files.dedup();
+        assert_eq!(files.len(), named, "{log}");
+    }
     room.signal(VICTIM, "-CONT", agent);
     until("it is back", Duration::from_secs(10), || {
         let status = room.status(0);
