@@ -299,22 +299,15 @@ fn one_of_two_servers_killed_while_it_begins_its_journal_anew() {
         let seeds = [0, 1].map(|rank| (rank, round * 2 + rank));
         let writers =
             seeds.map(|(rank, seed)| (rank, room.writer(u16::try_from(rank).unwrap(), seed)));
-        for (_, seed) in seeds {
+        for ((_, seed), (_, mut writer)) in seeds.into_iter().zip(writers) {
             until("writers write", || room.lines(seed) >= ENOUGH);
+            // What it has said is enough to look for.
+            writer.kill().unwrap();
+            writer.wait().unwrap();
         }
         let killed = room.server_pid(victim);
         stop_in_renewal(&room, victim, killed);
         kill(killed);
-        for (rank, mut writer) in writers {
-            if rank == victim {
-                end(writer);
-                continue;
-            }
-            if writer.try_wait().unwrap().is_none() {
-                writer.kill().unwrap();
-            }
-            writer.wait().unwrap();
-        }
         filler.wait().unwrap();
         until("it is back", || {
             let out = room.weir(&["status", "x", "--json"]).output().unwrap();
