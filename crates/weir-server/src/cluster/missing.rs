@@ -97,7 +97,7 @@ impl<P: Platform> Cluster<P> {
             let (ino, rank) = file;
             let this = self.clone();
             self.spawn(async move {
-                let path = this.by(this.next_deadline(), this.path_of_file(ino));
+                let path = this.by(this.next_deadline(), this.name_of(ino));
                 let (path, node) = (path.await, this.inner.net.host(rank));
                 tracing::error!(
                     file = path,
@@ -122,7 +122,7 @@ impl<P: Platform> Cluster<P> {
         }
         let this = self.clone();
         self.spawn(async move {
-            let path = this.by(this.next_deadline(), this.path_of_file(ino));
+            let path = this.by(this.next_deadline(), this.name_of(ino));
             let (file, home) = (path.await, this.inner.net.host(ino.rank()));
             tracing::error!(
                 file,
@@ -132,6 +132,15 @@ impl<P: Platform> Cluster<P> {
                  nodes do not see it. It is tried again, and kept here until then"
             );
         });
+    }
+
+    /// A file for people, also where its path cannot be had.
+    async fn name_of(&self, ino: Ino) -> String {
+        if self.is_given_up(ino.rank()) {
+            let node = self.inner.net.host(ino.rank());
+            return format!("{ino:?}, whose name is at {node}");
+        }
+        self.path_of_file(ino).await
     }
 
     /// A server can be reached again: what cannot be read of it from now on is told anew.
