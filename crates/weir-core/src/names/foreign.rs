@@ -93,6 +93,7 @@ impl<'a> Shard<'a> {
             Ok(local) => {
                 self.set_stand_in(dir.ino, local.index());
                 self.touch(dir.ino);
+                self.tell();
                 Ok(())
             }
             Err(error) => {
@@ -142,6 +143,7 @@ impl<'a> Shard<'a> {
         let _change = Change::begin(&record.seq);
         record.parent.store(attr.home.0, Relaxed);
         self.touch(local);
+        self.tell();
         Ok(local)
     }
 

@@ -198,3 +198,39 @@ impl Tables<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::memory::Memory;
+    use crate::names::{Attr, NamesView, Owner, ViewError};
+    use crate::types::Rank;
+
+    #[test]
+    fn nothing_of_condemned_tables_is_believed() {
+        let memory = Memory::new(16);
+        let owner = Owner { uid: 1, gid: 2 };
+        let mut shard = Shard::new(memory.format(Rank(2)), 0o755, owner, 1).unwrap();
+        let root = shard.attr(shard.root()).unwrap();
+        // Stand-ins alone, as on a node whose files all live elsewhere.
+        let files: Vec<Ino> = (4..9)
+            .map(|index| {
+                let home = Ino::new(Rank(9), 0, index);
+                shard.adopt_file(&Attr { home, ..root }).unwrap()
+            })
+            .collect();
+        let Memory {
+            header,
+            inodes,
+            arena,
+            buckets,
+        } = &memory;
+        let open = || Tables::open(header, inodes, arena, buckets).unwrap();
+        let view = NamesView::new(open());
+        assert!(files.iter().all(|ino| view.attr(*ino).unwrap().is_some()));
+        open().condemn();
+        for ino in files {
+            assert_eq!(view.attr(ino), Err(ViewError::Unsettled));
+        }
+    }
+}
