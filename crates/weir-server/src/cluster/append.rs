@@ -8,6 +8,8 @@
 //! A node may reserve by itself as long as it believes what the home told it (`session`): one
 //! that the home cannot ask does so no more when that is over. How far such a node had reserved
 //! the home does not know before it is back: so long, but at most [`AWAITED_NS`], appends wait.
+//! A server that was started again does not know who writes its files: until each of the others
+//! has said what it has open ([`Cluster::begun`]), any may have placed appends.
 //! What the home handed out it remembers until those who have it have said that they publish
 //! nothing more: a server that was cut off finds its places free when it is back.
 
@@ -79,8 +81,29 @@ impl<P: Platform> Cluster<P> {
         appends.awaited.retain(|_, until_ns| *until_ns > now_ns);
         let awaited = appends.awaited.keys().copied();
         let writers = self.writers_of(ino).into_iter();
-        let untold = writers.filter(|rank| !appends.told.contains(rank));
+        let unheard = self.unheard().into_iter();
+        let untold = writers.chain(unheard);
+        let untold = untold.filter(|rank| !appends.told.contains(rank));
         untold.chain(awaited).collect()
+    }
+
+    /// This server is back, and has heard of none of the others what they write.
+    pub(super) fn hear_of(&self, others: &[Rank]) {
+        let until_ns = self.now_ns() + AWAITED_NS;
+        let unheard = others.iter().map(|rank| (*rank, until_ns)).collect();
+        self.inner.unheard.replace(unheard);
+    }
+
+    /// Another server has said what it writes.
+    pub(super) fn heard_of(&self, rank: Rank) {
+        self.inner.unheard.borrow_mut().remove(&rank);
+    }
+
+    fn unheard(&self) -> Vec<Rank> {
+        let now_ns = self.now_ns();
+        let mut unheard = self.inner.unheard.borrow_mut();
+        unheard.retain(|_, until_ns| *until_ns > now_ns);
+        unheard.keys().copied().collect()
     }
 
     /// Sees to it that no node that writes a file of this server reserves places by itself, and
@@ -148,6 +171,9 @@ impl<P: Platform> Cluster<P> {
 
     /// A client of this node was attached to a file.
     pub(super) fn attached_here(&self, ino: Ino, local: Ino) {
+        if ino.rank() == self.rank() && !self.unheard().is_empty() {
+            self.inner.shared_appends.borrow_mut().insert(ino);
+        }
         if self.inner.shared_appends.borrow().contains(&ino) {
             self.node(|node| node.share_appends(local));
         }

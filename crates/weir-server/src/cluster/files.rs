@@ -347,19 +347,26 @@ impl<P: Platform> Cluster<P> {
 
     /// A node may write a file of this server from now on.
     pub(super) async fn add_writer(&self, ino: Ino, writer: Rank) {
-        let new = {
-            let mut files = self.inner.files.borrow_mut();
-            files.writers.entry(ino).or_default().insert(writer)
-        };
+        if self.know_writer(ino, writer) {
+            self.tell_of_writer(ino, writer).await;
+        }
+    }
+
+    /// True if it is not known yet that a node may write a file: others are to be told.
+    pub(super) fn know_writer(&self, ino: Ino, writer: Rank) -> bool {
+        let mut files = self.inner.files.borrow_mut();
+        files.writers.entry(ino).or_default().insert(writer)
+    }
+
+    /// See [`Cluster::know_writer`].
+    pub(super) async fn tell_of_writer(&self, ino: Ino, writer: Rank) {
         let raw = |attr: Attr| attr.policy.visibility == Visibility::ReadAfterWrite;
-        if new && self.node(|node| node.attr_of(ino)).is_ok_and(raw) {
+        if self.node(|node| node.attr_of(ino)).is_ok_and(raw) {
             // Readers elsewhere have to ask from now on.
             self.renew_ask(ino);
             self.recall_leases(ino, Some(writer)).await;
         }
-        if new {
-            self.share_appends(ino, writer).await;
-        }
+        self.share_appends(ino, writer).await;
     }
 
     /// The nodes that may write a file of this server.
@@ -489,14 +496,17 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// What this server holds of another's files.
+    /// What this server holds of another's files. It writes those that programs here write, and
+    /// those of which something is not published: they may be of before it was started again.
     pub(super) fn held_of(&self, home: Rank) -> peer::Begin {
+        let dirty: BTreeSet<Ino> = self.dirty().into_iter().collect();
         let held = self.stand_ins_of(home).into_iter().map(|ino| {
             let written = |local| {
                 let attr = self.node(|node| node.attr_of(local));
                 attr.is_ok_and(|attr| attr.block != 0)
             };
-            (ino, self.local(ino).is_some_and(written))
+            let writes = dirty.contains(&ino) || self.local(ino).is_some_and(written);
+            (ino, writes)
         });
         peer::Begin {
             held: held.collect(),

@@ -72,7 +72,7 @@ use weir_core::proto::{Caller, FsError};
 use weir_core::types::{Ino, Rank};
 use weir_fabric::bulk::Landing;
 
-use crate::node::{Node, Platform, Table};
+use crate::node::{Node, Platform, Table, SNAPSHOT_RUNS};
 use keyed::{Keyed, Token};
 pub use session::enclose;
 
@@ -161,6 +161,8 @@ struct Inner<P: Platform + 'static> {
     tokens: Cell<u64>,
     /// How many servers are told something each, before it is passed down a tree.
     fan_out: Cell<u32>,
+    /// Entries or runs that a step of a snapshot shows.
+    snapshot_step: Cell<usize>,
     /// The number of the last truncation of a file of this server.
     cuts: Cell<u64>,
     /// Names of this server under change.
@@ -199,6 +201,9 @@ struct Inner<P: Platform + 'static> {
     appends: RefCell<BTreeMap<Ino, append::Appends>>,
     /// Files, of any server, whose home says where programs of this node append.
     shared_appends: RefCell<BTreeSet<Ino>>,
+    /// Servers that have not said since this one is back what they write of its files; until when
+    /// they are waited for, ns since 1970.
+    unheard: RefCell<BTreeMap<Rank, i64>>,
     /// Files of this server whose writers are being told to ask where they append.
     sharing: Keyed<Ino>,
     missing: RefCell<missing::Missing>,
@@ -243,6 +248,7 @@ impl<P: Platform> Cluster<P> {
                 spawn: Box::new(spawn),
                 tokens: Cell::new(0),
                 fan_out: Cell::new(placement::tree::FAN_OUT),
+                snapshot_step: Cell::new(SNAPSHOT_RUNS),
                 cuts: Cell::new(0),
                 names: Keyed::default(),
                 burials: Keyed::default(),
@@ -268,6 +274,7 @@ impl<P: Platform> Cluster<P> {
                 findings: RefCell::default(),
                 appends: RefCell::default(),
                 shared_appends: RefCell::default(),
+                unheard: RefCell::default(),
                 sharing: Keyed::default(),
                 missing: RefCell::default(),
                 asked: RefCell::default(),

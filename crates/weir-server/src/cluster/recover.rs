@@ -6,6 +6,7 @@
 //! what they hold; until then files without a name stay.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 
 use futures_util::future::join_all;
 use weir_core::extent::MAX_OFFSET;
@@ -14,12 +15,14 @@ use weir_core::proto::{peer, FsError};
 use weir_core::types::{Ino, Rank};
 
 use super::files::Extent;
+use super::keyed::Token;
 use super::publish::{Batch, Last};
 use super::Cluster;
-use crate::node::{Node, Platform, SharedPlace, Visit, SNAPSHOT_RUNS};
+use crate::node::{Node, Platform, SharedPlace, Visit};
 
 impl<P: Platform> Cluster<P> {
-    /// Takes up what a server knew that was killed; its node has done so already.
+    /// Takes up what a server knew that was killed; its node has done so already. See
+    /// [`Cluster::announce`].
     pub fn take_up(&self, state: journal::Cluster) {
         let now_ns = self.now_ns();
         {
@@ -57,9 +60,9 @@ impl<P: Platform> Cluster<P> {
         files.counted = state.counted;
         drop(files);
         self.node(|node| node.keep_orphans(true));
-        let others = self.ranks().filter(|rank| *rank != self.rank());
+        self.hear_of(&self.others());
         let mut sessions = self.inner.sessions.borrow_mut();
-        sessions.begin_anew(others, now_ns);
+        sessions.begin_anew(self.others().into_iter(), now_ns);
     }
 
     /// Shows all that is not the node's own, as items.
@@ -71,19 +74,25 @@ impl<P: Platform> Cluster<P> {
         self.show_publishing(visit);
     }
 
+    /// As [`Node::set_snapshot_step`].
+    pub fn set_snapshot_step(&self, most: usize) {
+        self.inner.snapshot_step.set(most);
+    }
+
     /// Shows some of what grows with the files, from a place on; where to go on.
     pub fn show_some(&self, from: SharedPlace, visit: Visit<'_>) -> Option<SharedPlace> {
+        let most = self.inner.snapshot_step.get();
         let next = match from.table {
-            0 => self.show_kept(from, visit),
+            0 => self.show_kept(from, most, visit),
             1 => {
                 let files = self.inner.files.borrow();
-                show_from(&files.published, from, |ino, file| {
+                show_from(&files.published, from, most, |ino, file| {
                     visit(&Item::Published(*ino, file.size, file.stored));
                 })
             }
             2 => {
                 let dirs = self.inner.dirs.borrow();
-                show_from(&dirs.enrolled, from, |dir, ranks| {
+                show_from(&dirs.enrolled, from, most, |dir, ranks| {
                     for rank in ranks {
                         visit(&Item::Enrolled(*dir, *rank));
                     }
@@ -91,7 +100,7 @@ impl<P: Platform> Cluster<P> {
             }
             3 => {
                 let dirs = self.inner.dirs.borrow();
-                show_from(&dirs.moved, from, |dir, name| {
+                show_from(&dirs.moved, from, most, |dir, name| {
                     visit(&Item::Moved(*dir, name));
                 })
             }
@@ -100,9 +109,9 @@ impl<P: Platform> Cluster<P> {
         Some(next.unwrap_or(SharedPlace::of(from.table + 1)))
     }
 
-    fn show_kept(&self, from: SharedPlace, visit: Visit<'_>) -> Option<SharedPlace> {
+    fn show_kept(&self, from: SharedPlace, most: usize, visit: Visit<'_>) -> Option<SharedPlace> {
         let shards = self.inner.shards.borrow();
-        let (mut left, mut offset) = (SNAPSHOT_RUNS, from.offset);
+        let (mut left, mut offset) = (most, from.offset);
         for (ino, index) in shards.indexes.range(from.ino..) {
             let (ino, table) = (*ino, from.table);
             if left == 0 {
@@ -147,18 +156,24 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Tells all others that this server is back.
-    pub async fn announce(&self) {
-        let _all_told = self.inner.returning.hold((), self.token()).await;
-        let others = self.ranks().filter(|rank| *rank != self.rank());
-        let told = others.map(|rank| self.call(rank, peer::Back {}));
-        for (rank, told) in join_all(told).await.into_iter().enumerate() {
+    /// Tells all others that this server is back. What is to wait for that does so from now on,
+    /// also before the future is run.
+    pub fn announce(&self) -> impl Future<Output = ()> + 'static {
+        let token = self.token();
+        self.inner.returning.take((), token);
+        let this = self.clone();
+        async move { this.announce_as(token).await }
+    }
+
+    async fn announce_as(&self, token: Token) {
+        let _all_told = self.inner.returning.hold((), token).await;
+        let others = self.others();
+        let told = others.iter().map(|rank| self.call(*rank, peer::Back {}));
+        for (rank, told) in others.iter().zip(join_all(told).await) {
             if let Err(error) = told {
                 // It stops believing its leases when their term is over.
-                tracing::warn!(rank, %error, "a server was not told that this one is back");
-                if let Ok(rank) = u16::try_from(rank) {
-                    self.outwait(Rank(rank)).await;
-                }
+                tracing::warn!(rank = rank.0, %error, "a server was not told that this one is back");
+                self.outwait(*rank).await;
             }
         }
         self.node(|node| {
@@ -190,10 +205,11 @@ impl<P: Platform> Cluster<P> {
 fn show_from<T>(
     table: &BTreeMap<Ino, T>,
     from: SharedPlace,
+    most: usize,
     mut show: impl FnMut(&Ino, &T),
 ) -> Option<SharedPlace> {
     let mut all = table.range(from.ino..);
-    for (ino, entry) in all.by_ref().take(SNAPSHOT_RUNS) {
+    for (ino, entry) in all.by_ref().take(most) {
         show(ino, entry);
     }
     all.next().map(|(ino, _)| SharedPlace { ino: *ino, ..from })

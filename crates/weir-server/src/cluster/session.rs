@@ -357,13 +357,14 @@ impl<P: Platform> Cluster<P> {
         for (ino, write) in op.held {
             if ino.rank() == self.rank() && self.node(|node| node.is_file(ino)) {
                 self.add_holder(ino, from);
-                if write {
+                if write && self.know_writer(ino, from) {
                     // Not awaited: it asks the asker, who waits for this.
                     let this = self.clone();
-                    self.spawn(async move { this.add_writer(ino, from).await });
+                    self.spawn(async move { this.tell_of_writer(ino, from).await });
                 }
             }
         }
+        self.heard_of(from);
         cuts
     }
 

@@ -266,7 +266,7 @@ impl<P: Platform> Cluster<P> {
         self.inner.maps.borrow_mut().remove(&ino);
     }
 
-    fn others(&self) -> Vec<Rank> {
+    pub(super) fn others(&self) -> Vec<Rank> {
         self.ranks().filter(|rank| *rank != self.rank()).collect()
     }
 }

@@ -95,6 +95,8 @@ pub(super) struct Notes {
     drained: Vec<ClientId>,
     /// The snapshot that is being taken.
     progress: Option<Progress>,
+    /// A step of it shows no more than this, if that is less than what it does anyhow.
+    most: Option<usize>,
 }
 
 impl<P: Platform> Node<'_, P> {
@@ -133,6 +135,11 @@ impl<P: Platform> Node<'_, P> {
     pub(super) fn is_recoverable(&self) -> bool {
         let journal = self.notes.journal.as_ref();
         journal.is_some_and(|journal| journal.is_whole())
+    }
+
+    /// Lets steps of beginning the journal anew show no more than so many inodes, entries or runs.
+    pub fn set_snapshot_step(&mut self, most: usize) {
+        self.notes.most = Some(most);
     }
 
     /// A step of beginning the journal anew, if it is long; whether there is more to do at once.
@@ -183,12 +190,15 @@ impl<P: Platform> Node<'_, P> {
         shared: ShowShared<'_>,
         visit: Visit<'_>,
     ) -> Option<Progress> {
+        let most = |usual: usize| self.notes.most.unwrap_or(usual).min(usual);
         match from {
-            Progress::Names(place) => Some(match self.names.show_some(place, NAMES, visit) {
+            Progress::Names(place) => Some(match self.names.show_some(place, most(NAMES), visit) {
                 Some(place) => Progress::Names(place),
                 None => Progress::Extents(0, 0),
             }),
-            Progress::Extents(slot, offset) => Some(self.show_extents(slot, offset, visit)),
+            Progress::Extents(slot, offset) => {
+                Some(self.show_extents((slot, offset), most(RUNS), visit))
+            }
             Progress::Shared(place) => Some(match shared(Some(place), visit) {
                 Some(place) => Progress::Shared(place),
                 None => Progress::Last,
@@ -202,9 +212,9 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    fn show_extents(&self, slot: u32, offset: u64, visit: Visit<'_>) -> Progress {
-        let (mut slot, mut offset) = (slot, offset);
-        let mut left = RUNS;
+    fn show_extents(&self, from: (u32, u64), most: usize, visit: Visit<'_>) -> Progress {
+        let (mut slot, mut offset) = from;
+        let mut left = most;
         let end = slot.saturating_add(SLOTS).min(self.names.high().inodes);
         while slot < end {
             let ino = self.names.ino_at(slot);

@@ -276,8 +276,7 @@ impl Joined {
     /// Takes up what a server knew that was killed, and tells the others that it is back.
     pub fn take_up(&self, before: journal::Cluster) {
         self.cluster.take_up(before);
-        let cluster = self.cluster.clone();
-        self.spawn(async move { cluster.announce().await });
+        self.spawn(self.cluster.announce());
     }
 
     /// Shows what is not the node's own.
