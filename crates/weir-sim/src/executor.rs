@@ -15,6 +15,8 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 use weir_fabric::sim::dice::Dice;
 
+use crate::journal::unless_killed;
+
 /// What is killed together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Group(pub u32);
@@ -108,7 +110,8 @@ impl Executor {
         }
     }
 
-    /// Runs one task that can go on; false if there is none.
+    /// Runs one task that can go on; false if there is none. Its server may be killed over it
+    /// ([`crate::journal::Killed`]): whoever kills is to look before the next step.
     pub fn step(&self) -> bool {
         let id = {
             let mut ready = self.0.ready.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,9 +133,10 @@ impl Executor {
             id,
             ready: Arc::clone(&self.0.ready),
         }));
-        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+        let mut context = Context::from_waker(&waker);
+        let polled = unless_killed(|| future.as_mut().poll(&mut context));
         let mut tasks = self.0.tasks.borrow_mut();
-        if polled.is_ready() {
+        if polled.is_none_or(|polled| polled.is_ready()) {
             tasks.remove(&id);
         } else if let Some(task) = tasks.get_mut(&id) {
             task.future = Some(future);

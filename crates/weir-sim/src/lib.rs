@@ -8,21 +8,24 @@
 //!
 //! ```text
 //!  plan      what a seed draws: cluster, programs, weather, faults
-//!  run       one run of it: site (a node with its server), process, program
-//!            over executor (tasks, clock), fiber (programs that block), storage
+//!  run       one run of it: site (a node in one life of its server), process, program
+//!            over executor (tasks, clock), fiber (programs that block), machine (what outlives
+//!            a server), storage, journal
 //!  record    what was seen, in one order; a trace with its hash
 //!  linear, model   whether names did what one namespace does
 //!  bytes     whether readers saw what they must
 //! ```
 //!
 //! Left out: threads of one node at a time inside a step (shared memory is explored by
-//! `weir-core`'s and `weir-client`'s own tests), journals, the tiers of `weir-store`.
+//! `weir-core`'s and `weir-client`'s own tests), the tiers of `weir-store`, a full tmpfs.
 #![forbid(unsafe_code)]
 
 pub mod bytes;
 pub mod executor;
 pub mod fiber;
+pub mod journal;
 pub mod linear;
+pub mod machine;
 pub mod model;
 pub mod plan;
 pub mod process;

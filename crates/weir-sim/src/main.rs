@@ -2,11 +2,14 @@
 //! of it a core, and again after some seeds: what clients map stays mapped for a process's life.
 //!
 //! ```text
-//! weir-sim FIRST COUNT [--mild]  a line a seed: what came of it; --mild: none of the faults by
-//!                               which calls to servers are lost
-//! weir-sim --replay SEED ...    one seed with its trace; --mild as above; --without-clients 0,2
-//!                               --without-faults 1 --operations N leave some of it out
-//! weir-sim --shrink SEED [--mild]  what can be left out so that it still fails
+//! weir-sim FIRST COUNT [--mild|--restarts]  a line a seed: what came of it; --mild: none of the
+//!                               faults by which calls to servers are lost; --restarts: servers
+//!                               come back as often as drawn, beside all other faults, where
+//!                               else one does, and if nothing else loses calls
+//! weir-sim --replay SEED ...    one seed with its trace; --mild, --restarts as above;
+//!                               --without-clients 0,2 --without-faults 1 --operations N leave
+//!                               some of it out
+//! weir-sim --shrink SEED ...    what can be left out so that it still fails
 //! ```
 
 use std::collections::BTreeMap;
@@ -17,17 +20,37 @@ use weir_sim::run::{run, Outcome};
 use weir_sim::shrink::shrink;
 
 const USAGE: &str =
-    "usage: weir-sim FIRST COUNT [--mild] | --replay SEED [--mild] [--without-clients N,..] \
-                     [--without-faults N,..] [--operations N] | --shrink SEED [--mild]";
+    "usage: weir-sim FIRST COUNT | --replay SEED [--without-clients N,..] [--without-faults N,..] \
+     [--operations N] | --shrink SEED, and [--mild | --restarts]";
+
+/// Which faults there are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Faults {
+    Mild,
+    Usual,
+    Restarts,
+}
+
+impl Faults {
+    fn option(self) -> Option<&'static str> {
+        match self {
+            Faults::Mild => Some("--mild"),
+            Faults::Usual => None,
+            Faults::Restarts => Some("--restarts"),
+        }
+    }
+}
 
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let mild = words.iter().any(|word| word == "--mild");
-    words.retain(|word| word != "--mild");
+    let asked = |faults: &Faults| words.iter().any(|word| Some(&**word) == faults.option());
+    let faults = [Faults::Mild, Faults::Restarts].into_iter().find(asked);
+    let faults = faults.unwrap_or(Faults::Usual);
+    words.retain(|word| Some(&**word) != faults.option());
     let done = match words.first().map(String::as_str) {
-        Some("--replay") => replay(&words[1..], mild),
-        Some("--shrink") => smaller(&words[1..], mild),
-        _ => many(&words, mild),
+        Some("--replay") => replay(&words[1..], faults),
+        Some("--shrink") => smaller(&words[1..], faults),
+        _ => many(&words, faults),
     };
     done.unwrap_or_else(|| {
         eprintln!("{USAGE}");
@@ -35,23 +58,23 @@ fn main() -> ExitCode {
     })
 }
 
-/// What a seed draws, or the mild part of it.
-fn plan_of(seed: u64, mild: bool) -> Plan {
+/// What a seed draws, or a part of it.
+fn plan_of(seed: u64, faults: Faults) -> Plan {
     let plan = Plan::of(seed);
-    if mild {
-        plan.mild()
-    } else {
-        plan
+    match faults {
+        Faults::Mild => plan.mild(),
+        Faults::Usual => plan.usual(),
+        Faults::Restarts => plan,
     }
 }
 
-fn many(words: &[String], mild: bool) -> Option<ExitCode> {
+fn many(words: &[String], faults: Faults) -> Option<ExitCode> {
     let first: u64 = words.first()?.parse().ok()?;
     let count: u64 = words.get(1)?.parse().ok()?;
     for seed in first..first.saturating_add(count) {
         // If it does not come back, this is the seed that did it.
         println!("begin {seed}");
-        let outcome = run(&plan_of(seed, mild), false);
+        let outcome = run(&plan_of(seed, faults), false);
         println!("{}", line(seed, &outcome));
     }
     Some(ExitCode::SUCCESS)
@@ -69,7 +92,7 @@ fn line(seed: u64, outcome: &Outcome) -> String {
         .collect();
     let Outcome { messages, .. } = outcome;
     format!(
-        "end {seed} faults={} hash={:016x} operations={} failed={} decided={} space={} full={} sent={} \
+        "end {seed} faults={} hash={:016x} operations={} failed={} decided={} space={} links={} full={} sent={} \
          broken={} twice={} overtook={} held={} drawn={}",
         outcome.faults.len(),
         outcome.hash,
@@ -77,6 +100,7 @@ fn line(seed: u64, outcome: &Outcome) -> String {
         outcome.failed,
         u8::from(outcome.decided),
         u8::from(outcome.space > 0),
+        u8::from(outcome.links > 0),
         outcome.full,
         messages.sent,
         messages.broken,
@@ -87,7 +111,7 @@ fn line(seed: u64, outcome: &Outcome) -> String {
     )
 }
 
-fn replay(words: &[String], mild: bool) -> Option<ExitCode> {
+fn replay(words: &[String], faults: Faults) -> Option<ExitCode> {
     let seed = words.first()?.parse().ok()?;
     let mut without = Without::default();
     for pair in words[1..].chunks(2) {
@@ -100,7 +124,7 @@ fn replay(words: &[String], mild: bool) -> Option<ExitCode> {
             _ => return None,
         }
     }
-    let plan = plan_of(seed, mild).without(&without);
+    let plan = plan_of(seed, faults).without(&without);
     println!("{plan:#?}");
     let outcome = run(&plan, true);
     for line in &outcome.trace {
@@ -113,15 +137,15 @@ fn replay(words: &[String], mild: bool) -> Option<ExitCode> {
     Some(ExitCode::from(u8::from(!outcome.faults.is_empty())))
 }
 
-fn smaller(words: &[String], mild: bool) -> Option<ExitCode> {
+fn smaller(words: &[String], faults: Faults) -> Option<ExitCode> {
     let seed: u64 = words.first()?.parse().ok()?;
-    let without = shrink(&plan_of(seed, mild));
+    let without = shrink(&plan_of(seed, faults));
     let list = |numbers: &[usize]| {
         let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
         numbers.join(",")
     };
     let mut command = vec!["--replay".to_owned(), seed.to_string()];
-    command.extend(mild.then(|| "--mild".to_owned()));
+    command.extend(faults.option().map(str::to_owned));
     for (key, numbers) in [
         ("--without-clients", &without.clients),
         ("--without-faults", &without.faults),

@@ -26,10 +26,15 @@ use weir_server::node::ClientMemory;
 use weir_store::slabmap::{SlabMap, Window};
 
 use crate::fiber::Waiter;
-use crate::site::{Memory, Site};
+use crate::machine::Memory;
+use crate::site::Site;
 
 /// How often the server is asked to get done with a change of the tables.
 const PATIENCE: u32 = 1000;
+
+/// A look at a file is repeated less often than this until it is of one moment: here nothing else
+/// runs meanwhile.
+const LOOKS: u32 = 10_000;
 
 /// A file that the process has open.
 struct Open {
@@ -49,6 +54,8 @@ pub struct Process<'f> {
     files: RefCell<BTreeMap<Ino, Rc<Open>>>,
     /// Whether the last close published what the node wrote.
     published: Cell<bool>,
+    /// Looks at files since it waited last.
+    looks: Cell<u32>,
 }
 
 /// An open file: its number in the node's table, and everywhere.
@@ -76,12 +83,24 @@ impl<'f> Process<'f> {
             free_ofds: RefCell::default(),
             files: RefCell::default(),
             published: Cell::new(false),
+            looks: Cell::new(0),
         }
     }
 
     /// Waits.
     pub fn wait<T>(&self, future: impl std::future::Future<Output = T>) -> T {
+        self.looks.set(0);
         self.waiter.wait(future)
+    }
+
+    /// Whether the server that took it in was killed.
+    pub fn is_orphaned(&self) -> bool {
+        !self.site.lives()
+    }
+
+    /// Whether another server has come after that one.
+    pub fn is_left_behind(&self) -> bool {
+        self.site.open.hub.stopped.load(SeqCst) != 0
     }
 
     /// Has the server do `op`.
@@ -106,7 +125,7 @@ impl<'f> Process<'f> {
 
     /// What a name names. With `ask`, by a request also where the entry is this node's.
     pub fn find(&self, dir: Ino, name: &[u8], ask: bool) -> Result<Option<Child>, Errno> {
-        if ask || home_of_entry(dir, name, self.site.servers) != self.site.rank {
+        if ask || home_of_entry(dir, name, self.site.which.servers) != self.site.which.rank {
             let name = name.to_vec();
             return match self.call(proto::Find { dir, name }) {
                 Err(Errno::STALE | Errno::NOENT) => Ok(None),
@@ -119,7 +138,7 @@ impl<'f> Process<'f> {
 
     /// The attributes, with all that several servers know.
     pub fn attr(&self, ino: Ino) -> Result<Attr, Errno> {
-        if ino.rank() == self.site.rank {
+        if ino.rank() == self.site.which.rank {
             let mut attr = self.settled(|| self.site.names.attr(ino))?;
             if attr.is_some_and(|attr| !attr.fresh) {
                 self.call(proto::Lease { ino })?;
@@ -268,14 +287,14 @@ impl<'f> Process<'f> {
         let open = self.opened(file)?;
         // A process that wrote nothing publishes nothing, neither what others of its node wrote.
         self.published.set(false);
-        let _ = open.vnode.detach(self);
+        let detached = open.vnode.detach(self);
         self.files.borrow_mut().remove(&file.local);
         self.give_ofd(open.ofd);
         let named = self.settled(|| self.site.names.attr(file.local));
         if !matches!(named, Ok(Some(attr)) if attr.nlink > 0) {
             self.note(Note::Orphan(file.local.0));
         }
-        Ok(self.published.get())
+        detached.map(|()| self.published.get())
     }
 
     /// Entries of a directory, as getdents(2) is asked for them until there are no more.
@@ -327,6 +346,11 @@ impl Host for Process<'_> {
     }
 
     fn file(&self, ino: Ino) -> Result<FileState, Errno> {
+        self.looks.set(self.looks.get() + 1);
+        assert!(
+            self.looks.get() < LOOKS,
+            "looks at {ino:?} are never of one moment"
+        );
         for _ in 0..PATIENCE {
             match self.site.names.attr(ino) {
                 Ok(Some(attr)) if !attr.fresh => self.call(proto::Lease { ino })?,
@@ -369,7 +393,7 @@ impl Host for Process<'_> {
     }
 
     fn rank(&self) -> u16 {
-        self.site.rank.0
+        self.site.which.rank.0
     }
 
     fn ask(&self, ino: Ino, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {
@@ -393,6 +417,9 @@ impl Host for Process<'_> {
                 let came = place.and_then(|place| place.part(part.start, upto - part.start));
                 show(part.start, came.ok_or(Errno::IO)?);
             } else if wait && !part.is_empty() {
+                if !self.site.lives() {
+                    return Err(Errno::SHUTDOWN);
+                }
                 self.wait(self.site.pause());
                 continue;
             }
@@ -409,7 +436,7 @@ impl Host for Process<'_> {
     }
 
     fn is_left_behind(&self) -> bool {
-        self.site.open.hub.stopped.load(SeqCst) != 0
+        Process::is_left_behind(self)
     }
 
     fn publish(&self, ino: Ino) -> Result<(), Errno> {

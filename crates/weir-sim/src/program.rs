@@ -270,6 +270,7 @@ impl Actor<'_> {
         let begun = noted
             .borrow_mut()
             .begin(file.home, by, most, Block::Tag(tag));
+        let behind = self.process.is_left_behind();
         let (result, first) = if append {
             let done = self.process.append(file, &bytes);
             let at = done.as_ref().map_or(0, |(at, _)| at / BLOCK);
@@ -281,6 +282,14 @@ impl Actor<'_> {
         let what = (how, file.home, first, count, tag);
         let ended = self.end(began, &what, &result, false);
         if let Ok(done) = result {
+            // Behind the back of a server that has come meanwhile: it may be there or not, and
+            // the close says EIO.
+            if self.process.is_left_behind() {
+                if behind {
+                    self.record.fault(format!("{what:?} is nobody's"));
+                }
+                return;
+            }
             let done = (first, first + done as u64 / BLOCK);
             let mut noted = noted.borrow_mut();
             match append {

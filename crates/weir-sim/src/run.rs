@@ -18,11 +18,11 @@ use crate::executor::{Executor, Group};
 use crate::fiber::Fiber;
 use crate::linear::{self, Verdict};
 use crate::model::Seat;
-use crate::plan::{Client, Fault, Plan, Trouble};
+use crate::plan::{Client, Fault, Kill, Plan, Trouble};
 use crate::process::Process;
 use crate::program::{Actor, Bears, Program};
 use crate::record::Record;
-use crate::site::Site;
+use crate::site::{self, Site, Which};
 
 /// A run that lasts longer hangs.
 const MOST: Duration = Duration::from_secs(3600);
@@ -32,6 +32,10 @@ const MOST_STEPS: u64 = 2_000_000;
 const CALM_DOWN: Duration = Duration::from_secs(8);
 /// The same, of messages that are very late.
 const SLOWEST: Duration = Duration::from_secs(35);
+/// A process goes on for fewer operations than this after its server was killed.
+const STAYS: u64 = 4;
+/// Whoever waits for a server looks so often whether it runs.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// After all was removed: what lingers is let go of.
 const LET_GO: Duration = Duration::from_secs(15);
 /// Directories that there are from the beginning.
@@ -60,15 +64,18 @@ pub struct Outcome {
     pub decided: bool,
     /// Servers whose account of space was wrong at the end, where calls were lost.
     pub space: u32,
+    /// Files with fewer names than links at the end, where a server was started again.
+    pub links: u32,
     /// How long it was, by its own clock.
     pub lasted: Duration,
 }
 
 /// A client that runs.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Running {
-    rank: Rank,
+    site: Rc<Site>,
     id: ClientId,
+    pid: u32,
     group: Group,
 }
 
@@ -81,7 +88,10 @@ struct World {
     running: RefCell<BTreeMap<usize, Running>>,
     dirs: RefCell<Vec<Ino>>,
     next: Cell<usize>,
+    /// Programs that wait for their server to begin anew.
+    waiting: Cell<usize>,
     space: Cell<u32>,
+    links: Cell<u32>,
     harness: Group,
 }
 
@@ -100,17 +110,21 @@ pub fn run(plan: &Plan, trace: bool) -> Outcome {
         running: RefCell::default(),
         dirs: RefCell::default(),
         next: Cell::new(plan.clients.len()),
+        waiting: Cell::new(0),
         space: Cell::new(0),
+        links: Cell::new(0),
         harness,
     });
     for rank in (0..plan.servers).map(Rank) {
-        let storage = (plan.units, plan.warm);
-        let site = Site::start(
-            (rank, plan.servers),
-            storage,
-            &world.executor,
-            &world.network,
-        );
+        let which = Which {
+            rank,
+            servers: plan.servers,
+            units: plan.units,
+            warm: plan.warm,
+            journal_bytes: plan.journal_bytes,
+            seed: plan.seed ^ (u64::from(rank.0) << 32),
+        };
+        let site = Site::start(which, world.around());
         world.sites.borrow_mut().insert(rank, site);
     }
     world.story();
@@ -118,6 +132,13 @@ pub fn run(plan: &Plan, trace: bool) -> Outcome {
 }
 
 impl World {
+    fn around(&self) -> site::World<'_> {
+        site::World {
+            executor: &self.executor,
+            network: &self.network,
+        }
+    }
+
     /// From the beginning to the end.
     fn story(self: &Rc<World>) {
         self.alone(Rank(0), |actor, world| {
@@ -144,7 +165,8 @@ impl World {
                 world.end(fault);
             });
         }
-        if !self.go_on(|world| world.running.borrow().is_empty()) {
+        let over = |world: &World| world.running.borrow().is_empty() && world.waiting.get() == 0;
+        if !self.go_on(over) {
             return;
         }
         self.executor.kill(self.harness);
@@ -168,8 +190,12 @@ impl World {
             for site in &sites {
                 any |= site.pump();
             }
+            let stepped = self.executor.step();
+            for site in &sites {
+                site.die();
+            }
             drop(sites);
-            if self.executor.step() || any {
+            if stepped || any {
                 steps += 1;
                 if steps > MOST_STEPS {
                     self.record
@@ -206,18 +232,45 @@ impl World {
 
     /// Starts a program.
     fn start(self: &Rc<World>, client: Client) {
+        let dirs = self.dirs.borrow().clone();
+        self.go_on_as(client, Dice::new(client.seed), dirs);
+    }
+
+    /// Starts the process of a program, or another one with what is left of it to do. It ends when
+    /// all is done, and some time after its server was killed.
+    fn go_on_as(self: &Rc<World>, mut client: Client, dice: Dice, dirs: Vec<Ino>) {
         let (pause, logs) = (self.plan.pause, self.plan.logs);
         self.process(client.rank, client.number, move |actor, world| {
-            let dice = Dice::new(client.seed);
-            let dirs = world.dirs.borrow().clone();
             let mut program = Program::new(actor, (dice.clone(), logs), dirs);
-            for _ in 0..client.operations {
+            let mut stays = None;
+            while client.operations > 0 && stays != Some(0) {
+                client.operations -= 1;
                 let pause = dice.time((Duration::ZERO, pause));
                 let sleep = world.executor.sleep(pause);
                 actor.wait(sleep);
                 program.step();
+                stays = match stays {
+                    None if actor.process.is_orphaned() => Some(dice.roll(STAYS)),
+                    stays => stays.map(|more| more - 1),
+                };
             }
             program.finish();
+            if client.operations > 0 {
+                world.begin_again(client, dice, program.dirs);
+            }
+        });
+    }
+
+    /// Starts a program's next process once its server runs.
+    fn begin_again(self: &Rc<World>, client: Client, dice: Dice, dirs: Vec<Ino>) {
+        self.waiting.set(self.waiting.get() + 1);
+        let (world, executor) = (Rc::clone(self), self.executor.clone());
+        self.executor.spawn(self.harness, async move {
+            while world.site(client.rank).is_some_and(|site| !site.lives()) {
+                executor.sleep(LOOK_AGAIN).await;
+            }
+            world.waiting.set(world.waiting.get() - 1);
+            world.go_on_as(client, dice, dirs);
         });
     }
 
@@ -240,11 +293,16 @@ impl World {
         act: impl FnOnce(&Actor<'_>, &Rc<World>) + 'static,
     ) {
         let Some(site) = self.site(rank) else { return };
-        let Some((id, memory)) = site.admit() else {
+        let Some((id, pid, memory)) = site.admit() else {
             return self.record.fault(format!("no place for client {number}"));
         };
         let group = self.executor.group();
-        let running = Running { rank, id, group };
+        let running = Running {
+            site: Rc::clone(&site),
+            id,
+            pid,
+            group,
+        };
         self.running.borrow_mut().insert(number, running);
         let world = Rc::clone(self);
         let program = move |waiter: &crate::fiber::Waiter<'_>| {
@@ -271,14 +329,11 @@ impl World {
         let Some(running) = self.running.borrow_mut().remove(&number) else {
             return;
         };
-        if let Some(site) = self.site(running.rank) {
-            let now_ns = site.now_ns();
-            site.node.borrow_mut().gone(running.id, now_ns);
-        }
+        running.site.gone(running.id, running.pid);
     }
 
     fn kill_client(&self, number: usize) {
-        let running = self.running.borrow().get(&number).copied();
+        let running = self.running.borrow().get(&number).cloned();
         if let Some(running) = running {
             self.executor.kill(running.group);
             self.gone(number);
@@ -294,13 +349,44 @@ impl World {
         };
         let here: Vec<usize> = {
             let running = self.running.borrow();
-            let here = running.iter().filter(|(_, client)| client.rank == rank);
+            let here = running
+                .iter()
+                .filter(|(_, client)| client.site.which.rank == rank);
             here.map(|(number, _)| *number).collect()
         };
         for number in here {
             self.kill_client(number);
         }
-        self.executor.kill(site.group);
+        site.kill();
+    }
+
+    /// A server is killed, at once or soon, and not its node's programs.
+    fn kill_for_now(&self, rank: Rank, kill: Kill) {
+        let Some(site) = self.site(rank) else { return };
+        match kill.burns {
+            Some(burns) => site.machine.fuse.light(burns),
+            None => site.kill(),
+        }
+    }
+
+    /// A server that was killed is started again on its node. One that was to be killed, and has
+    /// committed too little for that, is killed first.
+    fn restart(&self, rank: Rank, kill: Kill) {
+        let Some(before) = self.site(rank) else {
+            return;
+        };
+        if kill.burns.is_some() && before.machine.fuse.is_lit() {
+            before.kill();
+        }
+        if before.lives() {
+            return;
+        }
+        let (site, found) = Site::after(&before, kill.stumbles, self.around());
+        self.record.line(
+            self.executor.now(),
+            format_args!("{rank:?} is back: {found:?}"),
+        );
+        self.sites.borrow_mut().insert(rank, site);
     }
 
     fn begin(&self, number: usize, fault: Fault) {
@@ -322,6 +408,7 @@ impl World {
                 self.network.vanish(rank);
                 self.kill_server(rank);
             }
+            Trouble::Restart(rank, kill) => self.kill_for_now(rank, kill),
         }
     }
 
@@ -334,6 +421,7 @@ impl World {
                 }
             }
             Trouble::Slow(rank, _) => self.network.slow(rank, 1),
+            Trouble::Restart(rank, kill) => self.restart(rank, kill),
             Trouble::KillClient(_) | Trouble::KillServer(_) | Trouble::KillNode(_) => {}
         }
     }
@@ -354,7 +442,7 @@ impl World {
             return;
         }
         for (tree, rank) in trees.iter().zip(&ranks) {
-            tree.check(*rank, &self.record);
+            self.check(tree, *rank);
             if tree.files != trees[0].files || tree.names != trees[0].names {
                 self.record.fault(format!(
                     "what servers {:?} and {rank:?} show differs: {:?} and {tree:?}",
@@ -366,7 +454,11 @@ impl World {
         self.alone(last, |actor, _| remove_all(actor));
         self.pass(LET_GO);
         for site in self.sites.borrow().values() {
-            let (used, twice, rank) = (site.storage.used(), site.storage.freed_twice(), site.rank);
+            let (used, twice, rank) = (
+                site.storage.used(),
+                site.storage.freed_twice(),
+                site.which.rank,
+            );
             if used == (0, 0) && twice == 0 {
                 continue;
             }
@@ -378,6 +470,30 @@ impl World {
                 self.record
                     .line(self.executor.now(), format_args!("SPACE {fault}"));
                 self.space.set(self.space.get() + 1);
+            } else {
+                self.record.fault(fault);
+            }
+        }
+    }
+
+    fn check(&self, tree: &Tree, rank: Rank) {
+        for trouble in &tree.troubles {
+            self.record.fault(format!("seen at {rank:?}: {trouble}"));
+        }
+        for (ino, links) in &tree.links {
+            let names = tree.names.values().filter(|named| *named == ino).count();
+            let names = u32::try_from(names).unwrap_or(u32::MAX);
+            if names == *links {
+                continue;
+            }
+            let fault = format!("{ino:?} has {names} names and counts {links}, at {rank:?}");
+            // Not met yet where a server is killed that had counted a link, or owed its end
+            // (docs/SPECIFICATION.md): counted, and shown.
+            let restarts = self.plan.faults.iter().any(|fault| fault.what.restarts());
+            if restarts && names < *links {
+                self.record
+                    .line(self.executor.now(), format_args!("LINKS {fault}"));
+                self.links.set(self.links.get() + 1);
             } else {
                 self.record.fault(fault);
             }
@@ -415,6 +531,7 @@ impl World {
             drawn: self.plan.faults.iter().map(|f| f.what.name()).collect(),
             decided: verdict != Verdict::Undecided,
             space: self.space.get(),
+            links: self.links.get(),
             lasted: self.executor.now(),
         }
     }
@@ -501,19 +618,6 @@ impl Tree {
         let blocks = actor.read((file, opened), 0, 64);
         actor.close(file);
         self.files.insert(ino, (size, blocks));
-    }
-
-    fn check(&self, rank: Rank, record: &Record) {
-        for trouble in &self.troubles {
-            record.fault(format!("seen at {rank:?}: {trouble}"));
-        }
-        for (ino, links) in &self.links {
-            let names = self.names.values().filter(|named| *named == ino).count();
-            if u32::try_from(names) != Ok(*links) {
-                let fault = format!("{ino:?} has {names} names and counts {links}, at {rank:?}");
-                record.fault(fault);
-            }
-        }
     }
 }
 

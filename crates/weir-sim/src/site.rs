@@ -1,118 +1,39 @@
-//! A node: its shared memory, its storage, and its server, which is the real one with the
-//! simulated fabric around it. What `weir-server`'s runtime does with threads and sockets, a
-//! pump does here.
+//! A node and a life of its server, which is the real one with the simulated fabric around it.
+//! What `weir-server`'s runtime does with threads and sockets, a pump does here; what it does to
+//! come after a server that was killed, [`Site::after`] does, in the same order.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_channel::oneshot;
 use futures_util::future::LocalBoxFuture;
-use weir_core::names::{
-    layout, InodeRecord, NamesHeader, NamesView, Owner, Section, Shard, Tables,
-};
-use weir_core::node::channel::Channel;
-use weir_core::node::landing::{LandingSlot, LANDINGS, POOL, POOL_BYTES};
-use weir_core::node::region::{client_layout, open_layout, ClientHeader, NOTE_SLOTS, RECORD_SLOTS};
-use weir_core::node::ring::{NoteSlot, RecordSlot};
-use weir_core::proto::{Caller, Landing};
+use weir_core::journal;
+use weir_core::names::{NamesView, Owner, Shard};
+use weir_core::proto::Caller;
 use weir_core::types::{ClientId, Rank};
-use weir_fabric::bulk;
+use weir_fabric::sim::dice::Dice;
 use weir_fabric::sim::{End, Network};
 use weir_fabric::{CallId, Event, Fabric, Message};
-use weir_server::arrival::Arrival;
 use weir_server::cluster::{Answer, Cluster, Lost, Net};
-use weir_server::node::{ClientMemory, Identity, Node, OpenRegion, Platform};
-use weir_store::map::{create_sparse, Access, Mapping, Region};
-use weir_store::shm::ShmRecord;
+use weir_server::node::{stop_clients, Found, Identity, Node, OpenRegion, Visit};
 use weir_store::slabmap::Window;
 
 use crate::executor::{Executor, Group};
+use crate::journal::{unless_killed, Written};
+use crate::machine::{Kernel, Machine, Memory, NamesRegion};
 use crate::storage::{Log, Storage};
 
 /// How often a server publishes what was not, and looks for what nobody uses any more.
 const TICK: Duration = Duration::from_secs(1);
 /// How often a program that waits for bytes of other nodes looks for them.
 const PAUSE: Duration = Duration::from_micros(100);
-/// Tables of a node.
-const FILES: u32 = 1000;
-const BLOCKS: usize = 64;
-const CELLS: usize = 128;
-const OFDS: usize = 512;
-const CLIENTS: usize = 16;
-
-/// A client's region.
-#[derive(Debug)]
-pub struct Memory(Region);
-
-impl Memory {
-    fn part<T: ShmRecord>(&self, offset: usize, count: usize) -> &'static [T] {
-        self.0.slice(offset, count).expect("a part of the region")
-    }
-
-    /// What is on its way from other nodes, for as long as the program likes.
-    pub fn arriving(&self) -> &'static [LandingSlot] {
-        self.part(client_layout().landings, LANDINGS)
-    }
-}
-
-impl ClientMemory for Memory {
-    fn header(&self) -> &ClientHeader {
-        &self.part(0, 1)[0]
-    }
-
-    fn record_slots(&self) -> &[RecordSlot] {
-        self.part(client_layout().records, RECORD_SLOTS)
-    }
-
-    fn note_slots(&self) -> &[NoteSlot] {
-        self.part(client_layout().notes, NOTE_SLOTS)
-    }
-
-    fn channel(&self) -> &Channel {
-        &self.part(client_layout().channel, 1)[0]
-    }
-
-    fn landings(&self) -> &[LandingSlot] {
-        self.arriving()
-    }
-}
-
-/// Nobody sleeps on a word, and no description outlives its process.
-#[derive(Clone, Debug)]
-pub struct Kernel {
-    /// Where bytes of other nodes arrive.
-    pool: Window,
-}
-
-impl Platform for Kernel {
-    type Memory = Memory;
-    type Space = Storage;
-
-    fn wake(&self, _: &AtomicU32) {}
-
-    fn ofd_alive(&self, _: u32) -> bool {
-        false
-    }
-
-    fn landing(
-        &self,
-        client: &Arc<Memory>,
-        landing: Landing,
-        len: u32,
-        over: &Arc<AtomicBool>,
-    ) -> Option<Box<dyn bulk::Landing>> {
-        let arrival = Arrival::new(client, self.pool, landing, len as usize, over, |_| ())?;
-        Some(Box::new(arrival))
-    }
-
-    fn program(&self, pid: u32) -> String {
-        format!("program {pid}")
-    }
-}
+/// Inodes, entries or runs of a step of the journal's snapshot.
+const SNAPSHOT_STEP: usize = 4;
+/// Clients of a node, those of before included.
+const CLIENTS: usize = 64;
 
 type Waiting = Rc<RefCell<BTreeMap<CallId, oneshot::Sender<Result<Answer, Lost>>>>>;
 
@@ -151,16 +72,45 @@ fn message(body: Vec<u8>) -> Message {
     }
 }
 
-/// A node with its running server.
-pub struct Site {
+/// What ends when the server is killed.
+#[derive(Clone)]
+struct Life {
+    cluster: Cluster<Kernel>,
+    node: Rc<RefCell<Node<'static, Kernel>>>,
+    end: Rc<End>,
+    waiting: Waiting,
+}
+
+/// What a server is.
+#[derive(Clone, Copy, Debug)]
+pub struct Which {
     /// Its rank.
     pub rank: Rank,
     /// How many there are.
     pub servers: u16,
-    /// The logic.
-    pub cluster: Cluster<Kernel>,
-    /// The node's part of it.
-    pub node: Rc<RefCell<Node<'static, Kernel>>>,
+    /// Units of storage.
+    pub units: usize,
+    /// Whether it is lent warm.
+    pub warm: bool,
+    /// After so many bytes its journal is begun anew.
+    pub journal_bytes: usize,
+    /// What it draws from when it does what it may.
+    pub seed: u64,
+}
+
+/// What a server lives in.
+#[derive(Clone, Copy)]
+pub struct World<'w> {
+    /// Where its tasks run.
+    pub executor: &'w Executor,
+    /// How it reaches the others.
+    pub network: &'w Network,
+}
+
+/// A node in one life of its server.
+pub struct Site {
+    /// The server.
+    pub which: Which,
     /// What is shared with clients.
     pub open: OpenRegion<'static>,
     /// The tables, as clients see them.
@@ -169,124 +119,175 @@ pub struct Site {
     pub storage: Storage,
     /// Tasks of this life of the server.
     pub group: Group,
+    /// What outlives it.
+    pub machine: Rc<Machine>,
+    tables: NamesRegion,
     executor: Executor,
-    end: Rc<End>,
-    waiting: Waiting,
+    life: RefCell<Option<Life>>,
+    number: u64,
+    dice: Dice,
     lost: Cell<u64>,
-    pool: Window,
-    /// Gone with the site.
-    dir: tempfile::TempDir,
 }
 
 impl std::fmt::Debug for Site {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "site {}", self.rank.0)
+        write!(f, "site {}", self.which.rank.0)
     }
 }
 
-fn map(dir: &std::path::Path, name: &str, bytes: usize) -> Region {
-    map_file(dir, name, bytes).leak()
-}
-
-fn map_file(dir: &std::path::Path, name: &str, bytes: usize) -> Mapping {
-    let at = std::fs::File::open(dir).expect("the node's directory");
-    let file = create_sparse(&at, name, bytes as u64).expect("a region");
-    Mapping::new(&file, bytes, Access::ReadWrite).expect("to map a region")
-}
-
-/// The namespace's tables, for the server and for its clients.
-fn tables(region: Region, rank: Rank) -> (Shard<'static>, NamesView<'static>) {
-    let parts = layout(FILES);
-    let at = |section: Section| usize::try_from(section.offset_bytes).expect("fits");
-    let header: &NamesHeader = region.record(at(parts.header)).expect("a header");
-    let inodes: &[InodeRecord] = region
-        .slice(at(parts.inodes), parts.inodes.len)
-        .expect("inodes");
-    let arena = region
-        .slice(at(parts.arena), parts.arena.len)
-        .expect("an arena");
-    let buckets = region
-        .slice(at(parts.buckets), parts.buckets.len)
-        .expect("buckets");
-    let tables = Tables::format(header, inodes, arena, buckets, rank).expect("tables");
-    let shard = Shard::new(tables, 0o755, Owner { uid: 0, gid: 0 }, 1).expect("a root");
-    let tables = Tables::open(header, inodes, arena, buckets).expect("the same tables");
-    (shard, NamesView::new(tables))
+/// What a life begins with.
+struct Beginning {
+    node: Node<'static, Kernel>,
+    open: OpenRegion<'static>,
+    tables: NamesRegion,
+    storage: Storage,
+    machine: Rc<Machine>,
+    /// Of which life of the server, from 1 on.
+    number: u64,
+    /// What the one before knew as one of several.
+    before: Option<journal::Cluster>,
 }
 
 impl Site {
-    /// Starts a server on a fresh node with so much storage.
-    pub fn start(
-        (rank, servers): (Rank, u16),
-        (units, warm): (usize, bool),
-        executor: &Executor,
-        network: &Network,
-    ) -> Rc<Site> {
-        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory on tmpfs");
-        let parts = open_layout(OFDS, BLOCKS, CELLS);
-        let region = map(dir.path(), "open", parts.bytes);
-        let whole = "the region is that long";
-        let open = OpenRegion {
-            hub: region.record(0).expect(whole),
-            ofds: region.slice(parts.ofds, OFDS).expect(whole),
-            blocks: region.slice(parts.blocks, BLOCKS).expect(whole),
-            cells: region.slice(parts.cells, CELLS).expect(whole),
-        };
-        let bytes = usize::try_from(layout(FILES).file_bytes).expect("fits");
-        let (shard, names) = tables(map(dir.path(), "names", bytes), rank);
-        let storage = Storage::new(dir.path(), units, warm);
-        let identity = Identity {
-            rank,
-            servers,
-            pid: 1,
-            started_ns: 1,
-        };
-        let pool = map_file(dir.path(), POOL, POOL_BYTES).leak_window();
-        let node = Node::new(
-            identity,
+    /// Starts a server on a fresh node.
+    pub fn start(which: Which, world: World<'_>) -> Rc<Site> {
+        let machine = Rc::new(Machine::new());
+        let (open, tables) = (machine.new_open(), machine.new_names());
+        let owner = Owner { uid: 0, gid: 0 };
+        let shard = Shard::new(tables.format(which.rank), 0o755, owner, 1).expect("a root");
+        let storage = Storage::new(Rc::clone(&machine.slabs), which.units, which.warm);
+        let (space, kernel) = (storage.clone(), machine.kernel());
+        let node = Node::new(identity(&which, 1), open, shard, space, kernel, CLIENTS);
+        let beginning = Beginning {
+            node,
             open,
-            shard,
-            storage.clone(),
-            Kernel { pool },
-            CLIENTS,
-        );
-        let node = Rc::new(RefCell::new(node));
-        let end = Rc::new(network.start(rank, 1));
+            tables,
+            storage,
+            machine,
+            number: 1,
+            before: None,
+        };
+        Site::live(which, beginning, world)
+    }
+
+    /// Starts a server again that was killed, on its node; what it found there. Before, it is
+    /// killed so many times just before it begins its journal anew.
+    pub fn after(before: &Site, stumbles: u32, world: World<'_>) -> (Rc<Site>, Found) {
+        assert!(!before.lives(), "one life at a time");
+        for _ in 0..stumbles {
+            drop(before.come_after());
+        }
+        let (beginning, found) = before.come_after();
+        (Site::live(before.which, beginning, world), found)
+    }
+
+    fn come_after(&self) -> (Beginning, Found) {
+        let before = self;
+        let (which, machine) = (before.which, Rc::clone(&before.machine));
+        let mut state = Written::read(&machine).state;
+        stop_clients(&before.open, &state);
+        before.tables.open().condemn();
+        let (open, tables) = (machine.new_open(), machine.new_names());
+        let shard = Shard::restore(tables.format(which.rank), &state).expect("names");
+        let storage = Storage::after(&before.storage);
+        let (space, kernel) = (storage.clone(), machine.kernel());
+        let now_ns = before.now_ns();
+        let itself = identity(&which, now_ns);
+        let mut node = Node::new(itself, before.open, shard, space, kernel, CLIENTS);
+        let found = node.take_up(&mut state, |id| machine.region_of(id), now_ns);
+        let found = found.expect("what the journal says can be taken up");
+        node.reopen(open).expect("its storage is there");
+        let beginning = Beginning {
+            node,
+            open,
+            tables,
+            storage,
+            machine,
+            number: before.number + 1,
+            before: Some(std::mem::take(&mut state.cluster)),
+        };
+        (beginning, found)
+    }
+
+    fn live(which: Which, begin: Beginning, world: World<'_>) -> Rc<Site> {
+        let node = Rc::new(RefCell::new(begin.node));
+        let end = Rc::new(world.network.start(which.rank, begin.number));
         let waiting = Waiting::default();
         let others = Others {
             end: Rc::clone(&end),
             waiting: Rc::clone(&waiting),
         };
-        let group = executor.group();
-        let spawner = executor.clone();
+        let group = world.executor.group();
+        let spawner = world.executor.clone();
         let cluster = Cluster::new(
-            (rank, servers),
+            (which.rank, which.servers),
             Rc::clone(&node),
             Rc::new(others),
-            Rc::new(Log(Rc::clone(storage.slabs()))),
+            Rc::new(Log(Rc::clone(&begin.machine.slabs))),
             move |task| spawner.spawn(group, task),
         );
         // So that few servers are a tree, too.
-        cluster.set_fan_out(1 + u32::from(servers % 2));
+        cluster.set_fan_out(1 + u32::from(which.servers % 2));
+        if let Some(before) = begin.before {
+            cluster.take_up(before);
+            world.executor.spawn(group, cluster.announce());
+        }
+        let itself = (which.rank, which.servers);
+        let journal = Written::begin(&begin.machine, itself, which.journal_bytes, &|visit| {
+            node.borrow().for_each_item(visit);
+            cluster.for_each_item(visit);
+        });
+        node.borrow_mut().keep_journal(Box::new(journal));
+        node.borrow_mut().set_snapshot_step(SNAPSHOT_STEP);
+        cluster.set_snapshot_step(SNAPSHOT_STEP);
         let site = Rc::new(Site {
-            rank,
-            servers,
-            cluster,
-            node,
-            open,
-            names,
-            storage,
+            which,
+            open: begin.open,
+            names: NamesView::new(begin.tables.open()),
+            storage: begin.storage,
             group,
-            executor: executor.clone(),
-            end,
-            waiting,
+            machine: begin.machine,
+            tables: begin.tables,
+            executor: world.executor.clone(),
+            life: RefCell::new(Some(Life {
+                cluster,
+                node,
+                end,
+                waiting,
+            })),
+            number: begin.number,
+            dice: Dice::new(which.seed ^ begin.number),
             lost: Cell::new(0),
-            pool,
-            dir,
         });
         site.tick_for_ever();
         site.look_for_ever();
         site
+    }
+
+    fn life(&self) -> Option<Life> {
+        self.life.borrow().clone()
+    }
+
+    /// Whether the server runs.
+    pub fn lives(&self) -> bool {
+        self.life.borrow().is_some()
+    }
+
+    /// Kills the server if it was killed over a commit; whether it was.
+    pub fn die(&self) -> bool {
+        let dies = self.lives() && self.machine.fuse.is_burnt();
+        if dies {
+            self.kill();
+        }
+        dies
+    }
+
+    /// The server is killed, wherever its tasks are.
+    pub fn kill(&self) {
+        self.machine.fuse.quench();
+        self.executor.kill(self.group);
+        let life = self.life.borrow_mut().take();
+        drop(life);
     }
 
     /// What the service thread does now and then.
@@ -296,11 +297,14 @@ impl Site {
             loop {
                 executor.sleep(TICK).await;
                 let Some(site) = site.upgrade() else { return };
-                let now_ns = site.now_ns();
-                site.node.borrow_mut().idle(now_ns);
-                site.cluster.tick(now_ns);
-                site.cluster.catch_up();
-                site.cluster.look_for_room();
+                let (now_ns, Some(life)) = (site.now_ns(), site.life()) else {
+                    return;
+                };
+                life.node.borrow_mut().idle(now_ns);
+                life.node.borrow_mut().drop_dead_ghosts(now_ns);
+                life.cluster.tick(now_ns);
+                life.cluster.catch_up();
+                life.cluster.look_for_room();
             }
         });
     }
@@ -312,8 +316,9 @@ impl Site {
             loop {
                 executor.sleep(TICK / 2).await;
                 let Some(site) = site.upgrade() else { return };
-                site.cluster.tick(site.now_ns());
-                site.cluster.look_at_sessions();
+                let Some(life) = site.life() else { return };
+                life.cluster.tick(site.now_ns());
+                life.cluster.look_at_sessions();
             }
         });
     }
@@ -325,19 +330,46 @@ impl Site {
 
     /// Takes in what came from others; false if nothing did.
     pub fn pump(self: &Rc<Site>) -> bool {
+        let Some(life) = self.life() else {
+            return false;
+        };
+        let pumped = unless_killed(|| self.pump_in(&life));
+        drop(life);
+        pumped.unwrap_or_else(|| self.die())
+    }
+
+    fn pump_in(self: &Rc<Site>, life: &Life) -> bool {
         let mut any = false;
-        while let Some(event) = self.end.poll() {
+        while let Some(event) = life.end.poll() {
             any = true;
-            self.cluster.tick(self.now_ns());
-            self.take(event);
+            life.cluster.tick(self.now_ns());
+            self.take(life, event);
         }
+        self.renew_journal(life);
         any
     }
 
-    fn take(self: &Rc<Site>, event: Event) {
+    /// A step of beginning the journal anew, now and then, so that much may happen between two.
+    fn renew_journal(&self, life: &Life) {
+        if !self.dice.chance(100) {
+            return;
+        }
+        let cluster = &life.cluster;
+        life.node
+            .borrow_mut()
+            .renew_journal(&|at, visit: Visit<'_>| {
+                let Some(at) = at else {
+                    cluster.show_publishing(visit);
+                    return None;
+                };
+                cluster.show_some(at, visit)
+            });
+    }
+
+    fn take(self: &Rc<Site>, life: &Life, event: Event) {
         match event {
             Event::Request(token, message) => {
-                let (cluster, end) = (self.cluster.clone(), Rc::downgrade(&self.end));
+                let (cluster, end) = (life.cluster.clone(), Rc::downgrade(&life.end));
                 self.executor.spawn(self.group, async move {
                     let answer = cluster.handle(token.from, &message.body).await;
                     let message = Message {
@@ -350,7 +382,7 @@ impl Site {
                 });
             }
             Event::Done(id, result) => {
-                let Some(sender) = self.waiting.borrow_mut().remove(&id) else {
+                let Some(sender) = life.waiting.borrow_mut().remove(&id) else {
                     return;
                 };
                 let answer = result.map(|message| Answer {
@@ -363,20 +395,25 @@ impl Site {
                     Lost(Rank(u16::MAX))
                 }));
             }
-            Event::PeerLost(rank) => self.cluster.peer_gone(rank),
+            Event::PeerLost(rank) => life.cluster.peer_gone(rank),
         }
     }
 
     /// Has the server do what a client asks; `None`: the server died over it.
     pub async fn ask(self: Rc<Site>, id: ClientId, request: Vec<u8>) -> Option<Vec<u8>> {
         let (sender, reply) = oneshot::channel();
+        if !self.lives() {
+            return None;
+        }
         let site = Rc::downgrade(&self);
         self.executor.spawn(self.group, async move {
             let Some(site) = site.upgrade() else { return };
-            let now_ns = site.now_ns();
-            site.node.borrow_mut().poll_client(id, now_ns);
-            site.cluster.tick(now_ns);
-            let reply = site.cluster.serve(Caller::Client(id), &request).await;
+            let (now_ns, Some(life)) = (site.now_ns(), site.life()) else {
+                return;
+            };
+            life.node.borrow_mut().poll_client(id, now_ns);
+            life.cluster.tick(now_ns);
+            let reply = life.cluster.serve(Caller::Client(id), &request).await;
             // The process may be gone meanwhile.
             let _ = sender.send(reply);
         });
@@ -386,7 +423,7 @@ impl Site {
 
     /// The pool in which bytes of other nodes arrive.
     pub fn pool(&self) -> Window {
-        self.pool
+        self.machine.pool()
     }
 
     /// Passes some time, in which bytes may come.
@@ -394,18 +431,37 @@ impl Site {
         self.executor.sleep(PAUSE).await;
     }
 
-    /// Takes a client process in.
-    pub fn admit(&self) -> Option<(ClientId, Arc<Memory>)> {
-        let id = self.node.borrow().vacant_client()?;
-        let name = format!("client-{}-{}", id.0, self.executor.steps());
-        let memory = Arc::new(Memory(map(self.dir.path(), &name, client_layout().bytes)));
-        let mut node = self.node.borrow_mut();
-        node.admit(id, 100 + id.0, Arc::clone(&memory));
-        Some((id, memory))
+    /// Takes a client process in; with its number as a process.
+    pub fn admit(&self) -> Option<(ClientId, u32, Arc<Memory>)> {
+        let life = self.life()?;
+        let id = life.node.borrow().vacant_client()?;
+        let (pid, memory) = self.machine.begin(id);
+        life.node.borrow_mut().admit(id, pid, Arc::clone(&memory));
+        Some((id, pid, memory))
+    }
+
+    /// A client's process has ended.
+    pub fn gone(&self, id: ClientId, pid: u32) {
+        self.machine.end(pid);
+        if let Some(life) = self.life() {
+            let now_ns = self.now_ns();
+            unless_killed(|| life.node.borrow_mut().gone(id, now_ns));
+            drop(life);
+            self.die();
+        }
     }
 
     /// Calls to other servers that were lost.
     pub fn lost(&self) -> u64 {
         self.lost.get()
+    }
+}
+
+fn identity(which: &Which, started_ns: i64) -> Identity {
+    Identity {
+        rank: which.rank,
+        servers: which.servers,
+        pid: 1,
+        started_ns,
     }
 }

@@ -2,6 +2,10 @@
 //! which of its units are lent and how much of each lives.
 //!
 //! What is lent is filled with [`FILL`] first: whoever still reads what was there sees that.
+//!
+//! A server that comes after one that was killed is told of some bytes only how many live in each
+//! MiB ([`Accounts::amounts`]). Nothing of such a MiB is lent until all of those are freed; so that
+//! there is still room to lend, there are as many units more then.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,7 +15,7 @@ use std::rc::Rc;
 use weir_core::proto::{FsError, Lent, Tier, TierStatus};
 use weir_core::types::{ClientId, SegmentId};
 use weir_server::cluster::LogBytes;
-use weir_server::node::Space;
+use weir_server::node::{Accounts, RecoverError, Space};
 use weir_store::map::create_sparse;
 use weir_store::slab::{SlabId, SLAB_BYTES};
 use weir_store::slabmap::SlabMap;
@@ -20,6 +24,9 @@ use weir_store::slabmap::SlabMap;
 pub const UNIT: u64 = 4096;
 /// Units that are lent at a time, at most.
 const MOST_UNITS: u64 = 8;
+/// Units of what is counted together by who comes after another.
+const UNITS_A_MIB: usize = 256;
+const _: () = assert!(UNITS_A_MIB as u64 * UNIT == 1 << 20);
 /// What unused bytes are.
 pub const FILL: u8 = 0xDD;
 
@@ -28,6 +35,10 @@ pub const FILL: u8 = 0xDD;
 struct Units {
     held: Vec<bool>,
     live: Vec<u64>,
+    /// Bytes that live in a MiB, and nobody knows where.
+    amounts: BTreeMap<usize, u64>,
+    /// False until it is known what was there before.
+    counts: bool,
     segments: BTreeMap<u32, u64>,
     warm: bool,
     /// Refusals for want of room.
@@ -44,22 +55,34 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// `units` units in a fresh slab below `dir`.
-    pub fn new(dir: &Path, units: usize, warm: bool) -> Storage {
+    /// `units` units of a slab in which nothing is lent.
+    pub fn new(slabs: Rc<SlabMap>, units: usize, warm: bool) -> Storage {
         assert!(units as u64 * UNIT <= SLAB_BYTES);
-        let at = std::fs::File::open(dir).expect("the node's directory");
-        create_sparse(&at, "slab-0", SLAB_BYTES).expect("a slab");
         Storage {
             units: Rc::new(RefCell::new(Units {
                 held: vec![false; units],
                 live: vec![0; units],
+                amounts: BTreeMap::new(),
+                counts: true,
                 segments: BTreeMap::new(),
                 warm,
                 refused: 0,
                 twice: 0,
             })),
-            slabs: Rc::new(SlabMap::new(dir, 1, &[])),
+            slabs,
         }
+    }
+
+    /// The account of who comes after `before`, which is made by [`Space::resume`].
+    pub fn after(before: &Storage) -> Storage {
+        let units = before.units.borrow();
+        let after = Storage::new(Rc::clone(&before.slabs), units.held.len(), units.warm);
+        {
+            let mut account = after.units.borrow_mut();
+            (account.refused, account.twice) = (units.refused, units.twice);
+            account.counts = false;
+        }
+        after
     }
 
     /// The slabs, as all processes of the node map them.
@@ -71,7 +94,8 @@ impl Storage {
     pub fn used(&self) -> (u64, usize) {
         let units = self.units.borrow();
         let held = units.held.iter().filter(|held| **held).count();
-        (units.live.iter().sum(), held)
+        let live = units.live.iter().chain(units.amounts.values()).sum();
+        (live, held)
     }
 
     /// Bytes that were freed though they did not live.
@@ -85,10 +109,20 @@ impl Storage {
     }
 }
 
+/// Makes the slab below `dir`.
+pub fn slab_in(dir: &Path) -> SlabMap {
+    let at = std::fs::File::open(dir).expect("the node's directory");
+    create_sparse(&at, "slab-0", SLAB_BYTES).expect("a slab");
+    SlabMap::new(dir, 1, &[])
+}
+
 impl Units {
     fn find(&self, count: u64) -> Option<usize> {
         let count = usize::try_from(count).ok()?;
-        let free = |unit: usize| !self.held[unit] && self.live[unit] == 0;
+        let free = |unit: usize| {
+            let known = !self.amounts.contains_key(&(unit / UNITS_A_MIB));
+            known && !self.held[unit] && self.live[unit] == 0
+        };
         let last = self.held.len().checked_sub(count)?;
         (0..=last).find(|first| (*first..first + count).all(free))
     }
@@ -104,11 +138,33 @@ impl Units {
                 *live += take;
                 assert!(*live <= UNIT, "counted twice at {at}");
             } else {
-                self.twice += take.saturating_sub(*live);
+                let rest = take.saturating_sub(*live);
                 *live = live.saturating_sub(take);
+                self.twice += self.take_amount(unit / UNITS_A_MIB, rest);
             }
             at += take;
         }
+    }
+
+    /// Bytes are freed that live somewhere in a MiB; how many of them did not.
+    fn take_amount(&mut self, mib: usize, bytes: u64) -> u64 {
+        let Some(amount) = self.amounts.get_mut(&mib) else {
+            return bytes;
+        };
+        let beyond = bytes.saturating_sub(*amount);
+        *amount = amount.saturating_sub(bytes);
+        if *amount == 0 {
+            self.amounts.remove(&mib);
+        }
+        beyond
+    }
+
+    fn hold(&mut self, segment: SegmentId, units: u64) {
+        self.segments.insert(segment.0, units);
+        let (first, count) = (segment.0 as usize, usize::try_from(units).expect("few"));
+        let held = &mut self.held[first..first + count];
+        assert!(!held.contains(&true), "lent to two");
+        held.fill(true);
     }
 }
 
@@ -125,9 +181,8 @@ impl Space for Storage {
             return None;
         };
         let segment = u32::try_from(first).expect("a unit");
-        units.segments.insert(segment, count);
+        units.hold(SegmentId(segment), count);
         let count_here = usize::try_from(count).expect("few");
-        units.held[first..first + count_here].fill(true);
         let pos = first as u64 * UNIT;
         let slab = SlabId::from_raw(0).expect("the first slab");
         let fill = vec![FILL; count_here * usize::try_from(UNIT).expect("small")];
@@ -143,15 +198,24 @@ impl Space for Storage {
     }
 
     fn add_live(&mut self, slab: u32, pos: u64, len: u64) {
-        self.units.borrow_mut().change(slab, pos, len, true);
+        let mut units = self.units.borrow_mut();
+        if units.counts {
+            units.change(slab, pos, len, true);
+        }
     }
 
     fn freed(&mut self, slab: u32, pos: u64, len: u64) {
-        self.units.borrow_mut().change(slab, pos, len, false);
+        let mut units = self.units.borrow_mut();
+        if units.counts {
+            units.change(slab, pos, len, false);
+        }
     }
 
     fn release(&mut self, segment: SegmentId) {
         let mut units = self.units.borrow_mut();
+        if !units.counts {
+            return;
+        }
         let count = units.segments.remove(&segment.0);
         let count = count.expect("a segment is released once");
         let first = segment.0 as usize;
@@ -165,6 +229,27 @@ impl Space for Storage {
 
     fn usage(&self) -> Vec<TierStatus> {
         Vec::new()
+    }
+
+    fn resume(&mut self, accounts: &Accounts) -> Result<(), RecoverError> {
+        let mut units = self.units.borrow_mut();
+        for (_, segment, len) in &accounts.held {
+            units.hold(*segment, len / UNIT);
+        }
+        for (slab, pos, len) in &accounts.live {
+            units.change(*slab, *pos, *len, true);
+        }
+        for (slab, pos, len) in &accounts.amounts {
+            assert_eq!(*slab, 0, "a slab that was never lent");
+            let mib = usize::try_from(pos >> 20).expect("within the slab");
+            units.amounts.insert(mib, *len);
+        }
+        let more = units.held.len() + units.amounts.len() * UNITS_A_MIB;
+        let more = more.min(usize::try_from(SLAB_BYTES / UNIT).expect("few"));
+        units.held.resize(more, false);
+        units.live.resize(more, 0);
+        units.counts = true;
+        Ok(())
     }
 }
 

@@ -43,6 +43,9 @@ pub struct Wish {
     /// Without faults by which calls to servers are lost.
     #[arg(long)]
     mild: bool,
+    /// With servers that are killed and come back again and again, beside all other faults.
+    #[arg(long, conflicts_with = "mild")]
+    restarts: bool,
 }
 
 impl Wish {
@@ -51,6 +54,12 @@ impl Wish {
         let without = if self.minutes.is_some() { u64::MAX } else { 1 };
         let seeds = self.seeds.unwrap_or(without);
         (self.first, self.first.saturating_add(seeds))
+    }
+
+    /// The simulator's option.
+    fn faults(&self) -> Option<&'static str> {
+        let restarts = self.restarts.then_some("--restarts");
+        self.mild.then_some("--mild").or(restarts)
     }
 
     fn time(&self) -> Option<Duration> {
@@ -133,8 +142,10 @@ impl Tally {
         );
         let undecided = self.seeds - sum("decided").min(self.seeds);
         println!(
-            "space not right in {} seeds whose calls were lost (docs/SPECIFICATION.md)",
-            sum("space")
+            "not right, and not held against anybody (docs/SPECIFICATION.md): space in {} seeds \
+             whose calls were lost, counts of links in {} whose servers came back",
+            sum("space"),
+            sum("links")
         );
         println!("names of {undecided} seeds were too much to check to the end");
     }
@@ -160,7 +171,7 @@ pub fn run(wish: &Wish) -> Result<ExitCode> {
                             return Ok(());
                         }
                         let seeds = (first, BATCH.min(end - first));
-                        batch(program, seeds, wish.mild, tally)?;
+                        batch(program, seeds, wish.faults(), tally)?;
                     }
                 })
             })
@@ -173,7 +184,7 @@ pub fn run(wish: &Wish) -> Result<ExitCode> {
     let tally = locked(&tally);
     tally.print(begin.elapsed());
     for (seed, what) in tally.failed.iter().take(ENOUGH) {
-        explain(&program, *seed, wish.mild, what)?;
+        explain(&program, *seed, wish.faults(), what)?;
     }
     if tally.failed.is_empty() {
         println!("none failed");
@@ -219,14 +230,14 @@ fn command(program: &Path) -> Command {
 fn batch(
     program: &Path,
     (first, count): (u64, u64),
-    mild: bool,
+    faults: Option<&str>,
     tally: &Mutex<Tally>,
 ) -> Result<()> {
     let (mut at, end) = (first, first + count);
     while at < end {
         let mut child = command(program)
             .args([at.to_string(), (end - at).to_string()])
-            .args(mild.then_some("--mild"))
+            .args(faults)
             .spawn()?;
         let (sender, lines) = channel();
         let out = child.stdout.take().context("a pipe")?;
@@ -300,15 +311,16 @@ fn last_words(child: &mut Child) -> Result<String> {
 }
 
 /// Says what a failing seed does, and how to see it again.
-fn explain(program: &Path, seed: u64, mild: bool, what: &str) -> Result<()> {
+fn explain(program: &Path, seed: u64, faults: Option<&str>, what: &str) -> Result<()> {
     println!("\nseed {seed}: {what}");
     let smaller = command(program)
         .args(["--shrink", &seed.to_string()])
-        .args(mild.then_some("--mild"))
+        .args(faults)
         .output()?;
     let smaller = String::from_utf8_lossy(&smaller.stdout).trim().to_owned();
     let smaller = if smaller.is_empty() {
-        format!("--replay {seed}{}", if mild { " --mild" } else { "" })
+        let option = faults.map_or(String::new(), |faults| format!(" {faults}"));
+        format!("--replay {seed}{option}")
     } else {
         smaller
     };
@@ -344,7 +356,9 @@ mod tests {
         assert_eq!((some.range(), some.jobs()), ((3, 10), 2));
         let timed = wish("--minutes 3 --mild").unwrap();
         assert_eq!(timed.time(), Some(Duration::from_secs(180)));
-        assert_eq!((timed.range(), timed.mild), ((0, u64::MAX), true));
+        assert_eq!(timed.range(), (0, u64::MAX));
+        assert_eq!(timed.faults(), Some("--mild"));
+        assert_eq!(wish("--restarts").unwrap().faults(), Some("--restarts"));
         assert_eq!(wish("").unwrap().range(), (0, 1));
         assert!(wish("--minutes").is_err());
         assert!(wish("--what 3").is_err());

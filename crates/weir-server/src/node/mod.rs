@@ -75,7 +75,7 @@ pub(crate) use journal::RUNS as SNAPSHOT_RUNS;
 pub use journal::{Journal, SharedPlace, ShowShared, Visit};
 pub(crate) use locks::{Family, Owner, Wish, UNLOCK};
 pub use memory::{ClientMemory, OpenRegion};
-pub use recover::{Accounts, Found, RecoverError};
+pub use recover::{stop_clients, Accounts, Found, RecoverError};
 
 /// A table in memory that is shared with clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,6 +6,7 @@
 //! that lives may still be copying into a segment, so what it was lent stays lent until its
 //! process ends.
 
+use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
 use weir_core::extent::{Run, MAX_OFFSET};
@@ -69,6 +70,19 @@ pub enum RecoverError {
     },
 }
 
+/// Tells the clients of before that their server is gone, so that none of them goes on.
+pub fn stop_clients(before: &OpenRegion<'_>, state: &State) {
+    before.hub.stopped.store(1, Ordering::SeqCst);
+    for attached in state.cells.values() {
+        if let Some(block) = before.blocks.get(attached.block as usize) {
+            block.end_claims();
+        }
+    }
+    // A client shows what it wrote and then looks whether it is stopped; here it is the other
+    // way round, so that one of the two sees the other.
+    fence(Ordering::SeqCst);
+}
+
 impl<'m, P: Platform> Node<'m, P> {
     /// Takes up what a server left that was killed. This node's own tables are those of before
     /// already (names), or empty; its `open` region is that of before.
@@ -123,8 +137,9 @@ impl<'m, P: Platform> Node<'m, P> {
         self.space.resume(&accounts)
     }
 
-    /// Whether clients of before, whose processes live, have not been let go of.
-    pub(crate) fn drop_dead_ghosts(&mut self, now_ns: i64) -> Vec<ClientId> {
+    /// Lets go of clients of before whose processes have ended since: their numbers. The caller
+    /// removes their regions.
+    pub fn drop_dead_ghosts(&mut self, now_ns: i64) -> Vec<ClientId> {
         let dead: Vec<ClientId> = self
             .clients
             .iter()

@@ -13,11 +13,10 @@
 //! 4. The journal is begun anew; `open.old` goes.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir_core::journal::{replay, Cluster as ClusterState, Head, Replayed, State};
+use weir_core::journal::{replay, Cluster as ClusterState, Head, Replayed};
 use weir_core::names::Shard;
 use weir_core::types::{ClientId, Rank};
 use weir_store::journal::{JournalFile, JOURNAL};
@@ -27,7 +26,7 @@ use super::kernel::{now_ns, Kernel};
 use super::regions::Instance;
 use super::storage::Storage;
 use super::{regions, ServerError};
-use crate::node::{Identity, Journal, Node, OpenRegion, Visit};
+use crate::node::{stop_clients, Identity, Journal, Node, OpenRegion, Visit};
 
 /// After the journal was given up another one is tried so often.
 const RETRY: Duration = Duration::from_secs(1);
@@ -180,19 +179,6 @@ pub fn take_up(
         "took up what a killed server left"
     );
     Ok((node, std::mem::take(&mut state.cluster)))
-}
-
-/// Tells the clients of before that their server is gone, so that none of them goes on.
-fn stop_clients(before: &OpenRegion<'_>, state: &State) {
-    before.hub.stopped.store(1, Ordering::SeqCst);
-    for attached in state.cells.values() {
-        if let Some(block) = before.blocks.get(attached.block as usize) {
-            block.end_claims();
-        }
-    }
-    // A client shows what it wrote and then looks whether it is stopped; here it is the other
-    // way round, so that one of the two sees the other.
-    fence(Ordering::SeqCst);
 }
 
 /// Begins a node's journal, with what it knows now.
