@@ -4,8 +4,7 @@
 //! ```text
 //! weir-sim FIRST COUNT [--mild|--restarts]  a line a seed: what came of it; --mild: none of the
 //!                               faults by which calls to servers are lost; --restarts: servers
-//!                               come back as often as drawn, beside all other faults, where
-//!                               else one does, and if nothing else loses calls
+//!                               come back, too, beside all other faults
 //! weir-sim --replay SEED ...    one seed with its trace; --mild, --restarts as above;
 //!                               --without-clients 0,2 --without-faults 1 --operations N leave
 //!                               some of it out
@@ -63,7 +62,7 @@ fn plan_of(seed: u64, faults: Faults) -> Plan {
     let plan = Plan::of(seed);
     match faults {
         Faults::Mild => plan.mild(),
-        Faults::Usual => plan.usual(),
+        Faults::Usual => plan.without_restarts(),
         Faults::Restarts => plan,
     }
 }

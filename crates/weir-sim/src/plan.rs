@@ -243,7 +243,7 @@ impl Plan {
     /// The plan with one server at most that comes back, killed between two tasks, if no calls are
     /// lost but by that. What fails with more is in docs/SPECIFICATION.md.
     #[must_use]
-    pub fn usual(mut self) -> Plan {
+    pub fn with_one_restart(mut self) -> Plan {
         let others = |fault: &&Fault| fault.what.fails_calls() && !fault.what.restarts();
         let mut left = usize::from(self.faults.iter().find(others).is_none());
         self.faults.retain(|fault| {

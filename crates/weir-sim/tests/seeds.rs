@@ -13,6 +13,18 @@ fn the_same_seed_is_the_same_run() {
     }
 }
 
+/// With all faults together, and over commits, some seeds fail still (docs/SPECIFICATION.md).
+#[test]
+fn a_server_comes_back() {
+    let mut came_back = 0;
+    for seed in 0..200 {
+        let plan = Plan::of(seed).with_one_restart();
+        came_back += plan.faults.iter().filter(|f| f.what.restarts()).count();
+        assert_eq!(run(&plan, false).faults, [""; 0], "seed {seed}");
+    }
+    assert!(came_back > 10, "{came_back}");
+}
+
 /// Seeds that failed once, with what was wrong.
 #[test]
 fn what_failed_once_fails_no_more() {
