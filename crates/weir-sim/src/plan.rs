@@ -240,8 +240,8 @@ impl Plan {
         self
     }
 
-    /// The plan with one server at most that comes back, killed between two tasks, if no calls are
-    /// lost but by that. What fails with more is in docs/SPECIFICATION.md.
+    /// The plan with one server at most that comes back, if no calls are lost but by that. What
+    /// fails with more is in docs/SPECIFICATION.md.
     #[must_use]
     pub fn with_one_restart(mut self) -> Plan {
         let others = |fault: &&Fault| fault.what.fails_calls() && !fault.what.restarts();
@@ -251,11 +251,6 @@ impl Plan {
             left -= usize::from(stays && fault.what.restarts());
             stays
         });
-        for fault in &mut self.faults {
-            if let Trouble::Restart(_, kill) = &mut fault.what {
-                kill.burns = None;
-            }
-        }
         self
     }
 

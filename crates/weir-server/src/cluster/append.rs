@@ -9,7 +9,8 @@
 //! that the home cannot ask does so no more when that is over. How far such a node had reserved
 //! the home does not know before it is back: so long, but at most [`AWAITED_NS`], appends wait.
 //! A server that was started again does not know who writes its files: until each of the others
-//! has said what it has open ([`Cluster::begun`]), any may have placed appends.
+//! has said what it has open ([`Cluster::begun`]), any may have placed appends, and who opens a
+//! file is told to ask.
 //! What the home handed out it remembers until those who have it have said that they publish
 //! nothing more: a server that was cut off finds its places free when it is back.
 
@@ -64,9 +65,16 @@ impl<P: Platform> Cluster<P> {
     /// appends are handed out here. It is told before it may append; who cannot be told now is
     /// awaited by the next append.
     pub(super) async fn share_appends(&self, ino: Ino, new: Rank) {
-        if let Some(appends) = self.inner.appends.borrow_mut().get_mut(&ino) {
-            appends.told.remove(&new);
-        } else if self.writers_of(ino).len() < 2 {
+        let shared = {
+            let mut all = self.inner.appends.borrow_mut();
+            let appends = all.get_mut(&ino);
+            appends.map(|appends| appends.told.remove(&new)).is_some()
+        };
+        if !shared && self.writers_of(ino).len() < 2 {
+            // Its appends wait for those of whom it is not known what they write.
+            if !self.unheard().is_empty() {
+                self.have_ask(ino, new).await;
+            }
             return;
         }
         let untold = self.who_places(ino);

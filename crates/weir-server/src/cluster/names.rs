@@ -128,6 +128,7 @@ impl<P: Platform> Cluster<P> {
         match self
             .see_through(dir.rank(), peer::Bury { dir }, &outcome)
             .await
+            .unwrap_or(Err(FsError::Unreachable))
         {
             Ok(()) | Err(FsError::Stale) => {}
             Err(error) => return Err(error),

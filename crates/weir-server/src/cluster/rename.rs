@@ -7,7 +7,9 @@
 //!
 //! Once the new name may be there the leader sees it through, whoever waits for it: a server
 //! that cannot be reached is asked when it can be. If its lock was dropped meanwhile, it changes
-//! the name only if that is still as it was. If the leader dies in between, a file has both names,
+//! the name only if that is still as it was. A home that was started anew after it had been asked
+//! is asked what the name is now; where that does not say whether it acted, links may be counted
+//! too many, never too few. If the leader dies in between, a file has both names,
 //! and is lost under none, for links are counted before there is a name and until there is none.
 //! Of a directory, and of names that are exchanged, the second step is then done by the new
 //! name's home; the old one's keeps the name locked until it has asked that one.
@@ -360,10 +362,15 @@ impl<P: Platform> Cluster<P> {
             }
             added => added?,
         };
-        let put = self.assign(what, what.to, (what.target, Some(what.source)), Step::Only);
-        if let Err(error) = put.await {
-            self.owe(ino.rank(), Debt::Link(ino)).await;
-            return Err(error);
+        let change = (what.target, Some(what.source));
+        match self.try_assign(what, what.to, change, Step::Only).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                self.owe(ino.rank(), Debt::Link(ino)).await;
+                return Err(error);
+            }
+            // The file keeps a link too many, perhaps: one too few could lose it.
+            None => return Err(FsError::Unreachable),
         }
         if let Some(target) = what.target {
             let ino = target.ino;
@@ -475,9 +482,22 @@ impl<P: Platform> Cluster<P> {
         &self,
         what: &Renaming<'_>,
         seat: &Seat,
-        (was, child): (Option<Child>, Option<Child>),
+        change: (Option<Child>, Option<Child>),
         step: Step,
     ) -> Result<(), FsError> {
+        let assigned = self.try_assign(what, seat, change, step).await;
+        assigned.unwrap_or(Err(FsError::Unreachable))
+    }
+
+    /// As [`Cluster::assign`]. A home that was started anew has perhaps acted, and locks the name
+    /// no more: what the name is says which, unless others changed it (`None`).
+    async fn try_assign(
+        &self,
+        what: &Renaming<'_>,
+        seat: &Seat,
+        (was, child): (Option<Child>, Option<Child>),
+        step: Step,
+    ) -> Option<Result<(), FsError>> {
         let from = match step {
             Step::Only => None,
             Step::First(then) => Some(peer::Origin {
@@ -494,7 +514,21 @@ impl<P: Platform> Cluster<P> {
             from,
             child,
         };
-        self.see_through(seat.home, assign, what.outcome).await
+        loop {
+            let told = self.see_through(seat.home, assign.clone(), what.outcome);
+            if let Some(told) = told.await {
+                return Some(told);
+            }
+            let found = self.look(seat).await.ok()?;
+            // Who else took a file's name away took its link away, too.
+            let may_be_others = child.is_none() && was.is_some_and(|was| was.kind != FileType::Dir);
+            if found == child && !may_be_others {
+                return Some(Ok(()));
+            }
+            if found != was {
+                return None;
+            }
+        }
     }
 
     pub(super) async fn lock_name(

@@ -421,14 +421,23 @@ impl<P: Platform> Cluster<P> {
         Ok(Some(answer))
     }
 
-    /// Asks a server, however long that takes: an error of the way to it means that it was
+    /// Asks a server, however long that takes. `Unreachable`, if it is not its own answer: it was
     /// started anew, and may have acted.
     pub(super) async fn surely<O>(&self, to: Rank, op: O) -> Result<O::Reply, FsError>
     where
         O: PeerOperation + 'static,
     {
+        let answer = self.surely_told(to, op).await;
+        answer.unwrap_or(Err(FsError::Unreachable))
+    }
+
+    /// As [`Cluster::surely`]. `None`: it was started anew, and nobody knows whether it acted.
+    async fn surely_told<O>(&self, to: Rank, op: O) -> Option<Result<O::Reply, FsError>>
+    where
+        O: PeerOperation + 'static,
+    {
         if to == self.rank() {
-            return self.call(to, op).await;
+            return Some(self.call(to, op).await);
         }
         let request = peer::request(op);
         let _asking = self.asking(to);
@@ -437,8 +446,8 @@ impl<P: Platform> Cluster<P> {
                 self.next_session(to).await;
                 continue;
             };
-            if let Some(answer) = self.ask_within((to, number), &request, true).await? {
-                return peer::reply::<O>(&answer.body);
+            if let Some(answer) = self.ask_within((to, number), &request, true).await.ok()? {
+                return Some(peer::reply::<O>(&answer.body));
             }
         }
     }
@@ -494,20 +503,21 @@ impl<P: Platform> Cluster<P> {
         told.await.unwrap_or(Err(FsError::Unreachable))
     }
 
-    /// Asks surely; who waits for the outcome is told if that takes too long.
+    /// Asks surely; who waits for the outcome is told if that takes too long. `None`: the server
+    /// was started anew, and nobody knows whether it acted.
     pub(super) async fn see_through<O>(
         &self,
         to: Rank,
         op: O,
         outcome: &Outcome,
-    ) -> Result<O::Reply, FsError>
+    ) -> Option<Result<O::Reply, FsError>>
     where
         O: PeerOperation + 'static,
     {
         if to != self.rank() && self.session_in_time(to).await.is_err() {
             outcome.is_late();
         }
-        let done = Box::pin(self.surely(to, op));
+        let done = Box::pin(self.surely_told(to, op));
         match select(done, Box::pin(self.lost(to))).await {
             Either::Left((result, _)) => result,
             Either::Right(((), done)) => {
