@@ -42,7 +42,7 @@ pub struct SettingsArgs {
 }
 
 /// Which nodes an instance has.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Debug, Default, PartialEq, Eq)]
 pub struct NodeArgs {
     /// The nodes, such as a,b[1-8] (default: those of the batch job, else this one). This node
     /// must be among them.
@@ -68,7 +68,7 @@ impl NodeArgs {
 }
 
 /// Options that stand for settings one changes often.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Debug, Default, PartialEq, Eq)]
 pub struct InstanceArgs {
     /// Where programs see the file system (mount.prefix; default /weir).
     #[arg(long, value_name = "PATH")]
@@ -111,10 +111,13 @@ pub enum Command {
     /// Run a command with the file system in its place.
     ///
     /// Starts an instance, injects the client into the command and all that it starts (mpiexec
-    /// and mpirun included), waits, stops the instance and reports. With --instance, or with
-    /// WEIR_INSTANCE set as by weir start --shell, the instance that runs already is used.
-    /// The instance ends with weir run, however that ends. In a batch job it has a server on each
-    /// of the job's nodes.
+    /// and mpirun included), waits, stops the instance and reports. The instance ends with weir
+    /// run, however that ends. In a batch job it has a server on each of the job's nodes.
+    ///
+    /// An instance that runs already is used with --instance, with WEIR_INSTANCE set as by weir
+    /// start --shell, and if it is the one of this job, or of this user outside of jobs, that weir
+    /// start makes. With options that say what an instance is to be like, such as --hosts or
+    /// --memory, a new one is started all the same.
     Run(RunArgs),
     /// Start an instance that stays until weir stop, for batch scripts.
     ///
@@ -195,6 +198,13 @@ pub struct RunArgs {
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Whether it says what an instance is to be like, so that it cannot be one that runs.
+    pub fn describes_one(&self) -> bool {
+        self.nodes != NodeArgs::default() || self.instance_args != InstanceArgs::default()
+    }
 }
 
 /// Of `weir start`.

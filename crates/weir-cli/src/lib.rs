@@ -6,6 +6,9 @@
 //!
 //! A library, so that what agents say to each other can be fuzzed ([`launch`]).
 
+#[macro_use]
+mod out;
+
 mod args;
 mod bench;
 mod doctor;
@@ -110,13 +113,13 @@ fn load_with(cli: &Cli, env: &Environment, more: &[&str]) -> Result<Loaded, Fail
 
 fn print_config(args: &FormatArgs, loaded: &Loaded) {
     if args.json {
-        println!("{:#}", loaded.json());
+        outln!("{:#}", loaded.json());
         return;
     }
     let machine = weir_config::Machine::look(&loaded.config);
     let budgets = weir_config::Budgets::of(&loaded.config, &machine);
-    print!("{}", loaded.toml());
-    println!(
+    out!("{}", loaded.toml());
+    outln!(
         "\n# On this machine now: {} of memory, {} of it warm, and {} of files.",
         report::bytes(budgets.memory_bytes),
         report::bytes(budgets.warm_bytes),

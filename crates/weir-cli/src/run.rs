@@ -54,7 +54,7 @@ fn library(env: &Environment) -> Result<PathBuf> {
 /// `weir run`; the exit code.
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
     let library = library(env)?;
-    if args.instance.is_some() || env.get("WEIR_INSTANCE").is_some() {
+    if uses_another(args, &settings.config, env)? {
         let run_dir = live_run_dir(args.instance.as_deref(), &settings.config, env)?;
         let run_dir = run_dir_of_rank(&run_dir, args.rank);
         if !place::lives(&run_dir) {
@@ -80,6 +80,14 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
     let ended = end(server, settings);
     let code = supervise::exit_code(status?);
     Ok(if ended { code } else { RUN_FAILED })
+}
+
+/// Whether an instance that runs already is used: one that was named, or that of `weir start`
+/// without a name.
+fn uses_another(args: &RunArgs, config: &Config, env: &Environment) -> Result<bool> {
+    let named = args.instance.is_some() || env.get("WEIR_INSTANCE").is_some();
+    let of_start = || run_dir_of(None, config, env).map(|run_dir| place::lives(&run_dir));
+    Ok(named || (!args.describes_one() && of_start()?))
 }
 
 /// Runs the command at this node's server, or with `--servers` at the one of `--rank`.

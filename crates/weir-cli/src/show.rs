@@ -87,7 +87,7 @@ fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
         };
         json["run_dir"] = run_dir.display().to_string().into();
         json["prefix"] = prefix.into();
-        println!("{json}");
+        outln!("{json}");
         return Ok(());
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
@@ -97,12 +97,12 @@ fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
         State::One(report) => report::status(&name, &prefix, report, now_ns),
         State::Several(seen) => report::several(&name, &prefix, seen, now_ns),
     };
-    print!("{text}");
+    out!("{text}");
     if args.rates {
         let begin = Instant::now();
         std::thread::sleep(BETWEEN_LOOKS);
         if let (Some(before), Some(after)) = (state.sum(), State::of(run_dir)?.sum()) {
-            print!("{}", report::rates(&before, &after, begin.elapsed()));
+            out!("{}", report::rates(&before, &after, begin.elapsed()));
         }
     }
     Ok(())

@@ -176,6 +176,33 @@ fn a_lost_server_is_named_and_the_others_go_on() {
 }
 
 #[test]
+fn run_uses_the_instance_of_a_start_without_a_name() {
+    let room = Room::new();
+    let user = format!("user-{}", nix::unistd::geteuid());
+    room.run(&["start"]).ok();
+    let says = |options: &[&str]| {
+        let command = ["sh", "-c", "echo $WEIR_INSTANCE"];
+        room.run(&[&["run"], options, &command].concat()).ok()
+    };
+    assert!(says(&[]).trim_end().ends_with(&user));
+    assert!(!says(&["--memory", "64M"]).contains(&user));
+    room.run(&["stop"]).ok();
+    assert!(!says(&[]).contains(&user));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let room = Room::new();
+    let mut config = room.weir(&["config"]);
+    config.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = config.spawn().unwrap();
+    drop(child.stdout.take());
+    let end = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&end.stderr), "");
+    assert_eq!(end.status.code(), Some(141));
+}
+
+#[test]
 fn a_killed_server_is_started_again_each_time() {
     let room = Room::new();
     let instance = start(&room, "again", "3");

@@ -173,17 +173,18 @@ fn of_nodes(
     let mut done = measure(&found, &settings, env, &plan, &mut rows)?;
     done.verified += libfabric(&found, &load, env, &plan, &mut rows)?;
     let verdicts = rows.verdicts();
-    println!("{}", rows::table(&verdicts));
+    outln!("{}", rows::table(&verdicts));
     let judged = verdicts.iter().filter(|verdict| verdict.met.is_some());
     let met = judged.clone().filter(|verdict| verdict.met == Some(true));
     let (met, judged) = (met.count(), judged.count());
-    println!("{met} of {judged} promises met.");
+    outln!("{met} of {judged} promises met.");
     let mib = done.verified >> 20;
-    println!("Read back and compared: {mib} MiB, all as written.");
+    outln!("Read back and compared: {mib} MiB, all as written.");
     let load = [load_before, loadavg()];
-    println!(
+    outln!(
         "Load of this node before and after: {}; {}",
-        load[0], load[1]
+        load[0],
+        load[1]
     );
     if let Some(path) = &args.bench.json {
         write_json(path, &done, &plan, load, &verdicts)?;

@@ -98,7 +98,7 @@ pub fn run(args: &FormatArgs, loaded: &Loaded, env: &Environment) -> Result<(), 
     };
     let findings = examine(&patient);
     if args.json {
-        println!(
+        outln!(
             "{}",
             serde_json::to_string_pretty(&findings).expect("plain data")
         );
@@ -119,8 +119,8 @@ fn print(finding: &Finding) {
         Level::Warn => "warn",
         Level::Fail => "FAIL",
     };
-    println!("{level:<4}  {:<18}  {}", finding.check, finding.found);
+    outln!("{level:<4}  {:<18}  {}", finding.check, finding.found);
     if let Some(remedy) = &finding.remedy {
-        println!("      {:<18}  -> {remedy}", "");
+        outln!("      {:<18}  -> {remedy}", "");
     }
 }

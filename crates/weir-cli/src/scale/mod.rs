@@ -70,7 +70,7 @@ fn size(text: &str) -> Result<u64, String> {
 pub fn run(args: &ScaleArgs) -> Result<()> {
     if args.measure {
         let costs = measure::costs()?;
-        print!("{}", to_toml(&costs)?);
+        out!("{}", to_toml(&costs)?);
         return Ok(());
     }
     let costs = costs_of(args)?;
@@ -95,10 +95,10 @@ pub fn run(args: &ScaleArgs) -> Result<()> {
         all.push(predict(&job, machines, &costs));
     }
     if args.json {
-        println!("{:#}", json!({ "costs": costs, "predictions": all }));
+        outln!("{:#}", json!({ "costs": costs, "predictions": all }));
     } else {
-        print!("{}\n{}", table::rates(&all, &costs), table::loads(&all));
-        print!("\n{}", table::telling(&all));
+        out!("{}\n{}", table::rates(&all, &costs), table::loads(&all));
+        out!("\n{}", table::telling(&all));
     }
     Ok(())
 }
