@@ -166,7 +166,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     async fn announce_as(&self, token: Token) {
-        let _all_told = self.inner.returning.hold((), token).await;
+        let telling = self.inner.returning.hold((), token).await;
         let others = self.others();
         let told = others.iter().map(|rank| self.call(*rank, peer::Back {}));
         for (rank, told) in others.iter().zip(join_all(told).await) {
@@ -176,6 +176,8 @@ impl<P: Platform> Cluster<P> {
                 self.outwait(*rank).await;
             }
         }
+        // What is being published may wait for this, and what is to be erased waits for that.
+        drop(telling);
         self.node(|node| {
             node.keep_orphans(false);
             node.sweep();
