@@ -29,9 +29,8 @@ pub struct Files {
     pub(super) stand_ins: BTreeMap<Ino, StandIn>,
     pub(super) holders: BTreeMap<Ino, BTreeSet<Rank>>,
     pub(super) leases: HashMap<Ino, BTreeSet<Rank>>,
-    /// Truncations under way. Whoever was cut already must not be shown the size that another
-    /// publishes which was not.
-    cutting: HashMap<Ino, u64>,
+    /// Truncations under way.
+    cutting: HashMap<Ino, Cutting>,
     /// Recalls of leases that are under way.
     recalling: HashMap<Ino, Vec<Recalling>>,
     /// The nodes that may write each file of this server, itself too.
@@ -42,6 +41,16 @@ pub struct Files {
     pub(super) published: BTreeMap<Ino, Extent>,
     /// Up to which publish of each server that counts, as long as it may be said again.
     pub(super) counted: BTreeMap<(Ino, Rank), u64>,
+}
+
+/// A truncation under way.
+#[derive(Clone, Copy, Debug)]
+struct Cutting {
+    /// Whoever was cut already must not be shown the size that another publishes which was not.
+    to: u64,
+    /// What was published of the file before. The journal has this until all that is beyond the
+    /// end is erased: whoever takes it up must not believe that there is nothing.
+    old: u64,
 }
 
 /// Ends when all are told.
@@ -80,6 +89,13 @@ impl Files {
             cut: 0,
         };
         self.stand_ins.insert(home, known);
+    }
+
+    /// What the journal has of what was published of a file of this server.
+    pub(super) fn published_item(&self, ino: Ino) -> Option<Item<'static>> {
+        let file = self.published.get(&ino)?;
+        let old = self.cutting.get(&ino).map_or(0, |cutting| cutting.old);
+        Some(Item::Published(ino, file.size.max(old), file.stored))
     }
 }
 
@@ -268,8 +284,9 @@ impl<P: Platform> Cluster<P> {
     fn show_published(&self, attr: &mut Attr) {
         let files = self.inner.files.borrow();
         let file = files.published.get(&attr.home).copied().unwrap_or_default();
-        let cut = files.cutting.get(&attr.home).copied();
-        (attr.size, attr.allocated) = (file.size.min(cut.unwrap_or(MAX_OFFSET)), file.stored);
+        let cut = files.cutting.get(&attr.home);
+        let most = cut.map_or(MAX_OFFSET, |cut| cut.to);
+        (attr.size, attr.allocated) = (file.size.min(most), file.stored);
         attr.block = 0;
     }
 
@@ -278,10 +295,17 @@ impl<P: Platform> Cluster<P> {
         let mut files = self.inner.files.borrow_mut();
         let file = files.published.entry(ino).or_default();
         file.stored = file.stored.saturating_add_signed(stored);
-        let now = *file;
+        let now = file.stored;
         drop(files);
-        self.note(&Item::Published(ino, now.size, now.stored));
-        self.node(|node| node.set_stored(ino, now.stored));
+        self.note_published(ino);
+        self.node(|node| node.set_stored(ino, now));
+    }
+
+    fn note_published(&self, ino: Ino) {
+        let item = self.inner.files.borrow().published_item(ino);
+        if let Some(item) = item {
+            self.note(&item);
+        }
     }
 
     /// What is stored by those of a server's publishes that were not counted before. A server
@@ -658,9 +682,12 @@ impl<P: Platform> Cluster<P> {
     /// Sets the size of a file of this server, everywhere.
     pub(super) async fn truncate_at_home(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let _alone = self.hold_in_time(&self.inner.publishing, ino).await?;
-        self.inner.files.borrow_mut().cutting.insert(ino, size);
+        let old = self.published_size(ino);
+        let cutting = Cutting { to: size, old };
+        self.inner.files.borrow_mut().cutting.insert(ino, cutting);
         let cut = self.cut_everywhere(ino, size).await;
         self.inner.files.borrow_mut().cutting.remove(&ino);
+        self.note_published(ino);
         cut
     }
 
@@ -707,8 +734,12 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.set_size(ino, size))?;
         let mut files = self.inner.files.borrow_mut();
         let file = files.published.entry(ino).or_default();
-        file.size = size;
-        self.note(&Item::Published(ino, size, file.stored));
+        let old = std::mem::replace(&mut file.size, size);
+        if let Some(cutting) = files.cutting.get_mut(&ino) {
+            cutting.old = cutting.old.max(old);
+        }
+        drop(files);
+        self.note_published(ino);
         Ok(())
     }
 

@@ -55,7 +55,11 @@ impl<P: Platform> Cluster<P> {
         }
         for (ino, (size, stored)) in state.published {
             files.published.insert(ino, Extent { size, stored });
-            self.node(|node| node.take_up_stored(ino, stored));
+            self.node(|node| {
+                // It was being cut: what is published of it says how long it is.
+                let _ = node.raise_to(ino, size, 0);
+                node.take_up_stored(ino, stored);
+            });
         }
         files.counted = state.counted;
         drop(files);
@@ -86,8 +90,8 @@ impl<P: Platform> Cluster<P> {
             0 => self.show_kept(from, most, visit),
             1 => {
                 let files = self.inner.files.borrow();
-                show_from(&files.published, from, most, |ino, file| {
-                    visit(&Item::Published(*ino, file.size, file.stored));
+                show_from(&files.published, from, most, |ino, _| {
+                    files.published_item(*ino).iter().for_each(&mut *visit);
                 })
             }
             2 => {
