@@ -27,6 +27,13 @@ impl<P: Platform> Node<'_, P> {
     /// region.
     pub fn gone(&mut self, id: ClientId, now_ns: i64) {
         self.now_ns = now_ns;
+        self.bury(id);
+        // The region, with the ring, goes after this.
+        self.commit();
+    }
+
+    /// The same, of which nothing is to be written down yet.
+    pub(super) fn bury(&mut self, id: ClientId) {
         self.take_notes(id);
         self.harvest_client(id);
         let Some(client) = self.clients.get(id) else {
@@ -51,8 +58,6 @@ impl<P: Platform> Node<'_, P> {
         }
         self.sweep();
         self.laminate_unwritten();
-        // The region, with the ring, goes after this.
-        self.commit();
     }
 
     /// Bytes that went through cells that are attached still: clients count them when

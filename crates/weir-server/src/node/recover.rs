@@ -104,7 +104,8 @@ impl<'m, P: Platform> Node<'m, P> {
                 alive += 1;
                 self.end_writing(id);
             } else {
-                self.gone(id, now_ns);
+                // Others' rings keep what was taken of them until a journal has it.
+                self.bury(id);
             }
         }
         self.cut_beyond_ends();
