@@ -100,6 +100,17 @@ fn what_failed_once_fails_no_more() {
         one(5280),
         Plan::of(135),
         Plan::of(818),
+        // A server that was back waited with what others publish until it had erased what was gone,
+        // and that waited for what it published itself.
+        Plan::of(251),
+        Plan::of(31_475),
+        // A kill within a truncation left a size in shared memory that the journal did not have.
+        Plan::of(1534),
+        // A server that was killed while it recovered had emptied the ring of a client.
+        Plan::of(961),
+        Plan::of(1175),
+        // A file whose own home had written what was not published yet had no writer there.
+        Plan::of(4598),
     ] {
         assert_eq!(run(&plan, false).faults, [""; 0], "seed {}", plan.seed);
     }

@@ -439,10 +439,13 @@ impl<P: Platform> Cluster<P> {
             .collect()
     }
 
-    /// This node no longer writes those of these files of this server that nobody here has open.
+    /// This node no longer writes those of these files of this server that nobody here has open,
+    /// once all that was written is published: others' appends go behind it.
     pub(super) fn end_own_writers(&self, written: &[Ino], open: &HashSet<Ino>) {
         for ino in written.iter().filter(|ino| !open.contains(ino)) {
-            self.end_writer(*ino, self.rank(), false);
+            if !self.is_in_flight(*ino) && !self.node(|node| node.is_written(*ino)) {
+                self.end_writer(*ino, self.rank(), false);
+            }
         }
     }
 

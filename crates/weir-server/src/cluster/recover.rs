@@ -63,6 +63,11 @@ impl<P: Platform> Cluster<P> {
         }
         files.counted = state.counted;
         drop(files);
+        for ino in self.dirty() {
+            if ino.rank() == self.rank() {
+                self.know_writer(ino, self.rank());
+            }
+        }
         self.node(|node| node.keep_orphans(true));
         self.hear_of(&self.others());
         let mut sessions = self.inner.sessions.borrow_mut();

@@ -203,12 +203,17 @@ impl<P: Platform> Node<'_, P> {
 
     /// Ends a stand-in that nobody here has open, unless something of it is not published.
     pub(crate) fn let_go(&mut self, local: Ino) -> bool {
-        let unused = self.block_of(local).is_none()
-            && self.files.get(local).is_none_or(ExtentIndex::is_empty);
+        let unused = !self.is_written(local);
         if unused {
             self.stored.remove(&local);
         }
         unused && self.names.disown_file(local).is_ok()
+    }
+
+    /// Whether somebody of this node writes a file, or has written what is not published.
+    pub(crate) fn is_written(&self, local: Ino) -> bool {
+        let unpublished = self.files.get(local).is_some_and(|index| !index.is_empty());
+        unpublished || self.block_of(local).is_some()
     }
 
     /// Brings a stand-in up to date; this node's writers may be ahead of `attr`.
