@@ -15,11 +15,9 @@ use std::sync::Arc;
 use weir_core::names::{layout, InodeRecord, NamesHeader, Section, Tables};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell as WriterCell;
-use weir_core::node::channel::Channel;
 use weir_core::node::landing::{LandingSlot, LANDINGS, POOL, POOL_BYTES};
 use weir_core::node::ofd::{Ofd, BATCH};
-use weir_core::node::region::{client_layout, open_layout, ClientHeader, NOTE_SLOTS, RECORD_SLOTS};
-use weir_core::node::ring::{NoteSlot, RecordSlot};
+use weir_core::node::region::{client_layout, open_layout};
 use weir_core::proto::Landing;
 use weir_core::types::{ClientId, Rank};
 use weir_fabric::bulk;
@@ -44,35 +42,16 @@ const _: () = assert!(OFDS.is_multiple_of(BATCH as usize));
 pub struct Memory(Region);
 
 impl Memory {
-    fn part<T: ShmRecord>(&self, offset: usize, count: usize) -> &'static [T] {
-        self.0.slice(offset, count).expect("a part of the region")
-    }
-
     /// What is on its way from other nodes, for as long as the program likes.
     pub fn arriving(&self) -> &'static [LandingSlot] {
-        self.part(client_layout().landings, LANDINGS)
+        let landings = self.0.slice(client_layout().landings, LANDINGS);
+        landings.expect("a part of the region")
     }
 }
 
 impl ClientMemory for Memory {
-    fn header(&self) -> &ClientHeader {
-        &self.part(0, 1)[0]
-    }
-
-    fn record_slots(&self) -> &[RecordSlot] {
-        self.part(client_layout().records, RECORD_SLOTS)
-    }
-
-    fn note_slots(&self) -> &[NoteSlot] {
-        self.part(client_layout().notes, NOTE_SLOTS)
-    }
-
-    fn channel(&self) -> &Channel {
-        &self.part(client_layout().channel, 1)[0]
-    }
-
-    fn landings(&self) -> &[LandingSlot] {
-        self.arriving()
+    fn part<T: ShmRecord>(&self, offset: usize, count: usize) -> &[T] {
+        self.0.slice(offset, count).expect("a part of the region")
     }
 }
 

@@ -1,5 +1,5 @@
 //! The memory that the server shares with its clients, as the logic sees it: slices of
-//! records made of atomics. The runtime makes them out of mappings, tests out of vectors.
+//! records made of atomics.
 //!
 //! Nothing read from here is believed before it was checked; who holds which block,
 //! cell or segment is known from the server's private tables alone.
@@ -7,10 +7,11 @@
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::channel::Channel;
-use weir_core::node::landing::LandingSlot;
+use weir_core::node::landing::{LandingSlot, LANDINGS};
 use weir_core::node::ofd::Ofd;
-use weir_core::node::region::{ClientHeader, Hub};
-use weir_core::node::ring::{NoteRing, NoteSlot, RecordRing, RecordSlot};
+use weir_core::node::region::{client_layout, ClientHeader, Hub, NOTE_SLOTS, RECORD_SLOTS};
+use weir_core::node::ring::{NoteRing, RecordRing};
+use weir_store::shm::ShmRecord;
 
 /// The parts of the `open` region.
 #[derive(Clone, Copy, Debug)]
@@ -27,24 +28,29 @@ pub struct OpenRegion<'m> {
 
 /// A client's region.
 pub trait ClientMemory {
+    /// `count` records of it from byte `offset` on, which are of [`client_layout`].
+    fn part<T: ShmRecord>(&self, offset: usize, count: usize) -> &[T];
+
     /// Its head.
-    fn header(&self) -> &ClientHeader;
-    /// The slots of its ring of records.
-    fn record_slots(&self) -> &[RecordSlot];
-    /// The slots of its ring of notes.
-    fn note_slots(&self) -> &[NoteSlot];
+    fn header(&self) -> &ClientHeader {
+        &self.part(0, 1)[0]
+    }
+
     /// Its request channel.
-    fn channel(&self) -> &Channel;
+    fn channel(&self) -> &Channel {
+        &self.part(client_layout().channel, 1)[0]
+    }
+
     /// Its slots for bytes of other nodes.
     fn landings(&self) -> &[LandingSlot] {
-        &[]
+        self.part(client_layout().landings, LANDINGS)
     }
 
     /// Its ring of records.
     fn records(&self) -> RecordRing<'_> {
         RecordRing {
             ends: &self.header().records,
-            slots: self.record_slots(),
+            slots: self.part(client_layout().records, RECORD_SLOTS),
         }
     }
 
@@ -52,7 +58,7 @@ pub trait ClientMemory {
     fn notes(&self) -> NoteRing<'_> {
         NoteRing {
             ends: &self.header().notes,
-            slots: self.note_slots(),
+            slots: self.part(client_layout().notes, NOTE_SLOTS),
         }
     }
 }

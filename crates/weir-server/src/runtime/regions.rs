@@ -27,17 +27,14 @@ use weir_core::names::{
 };
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
-use weir_core::node::channel::Channel;
-use weir_core::node::landing::{LandingSlot, LANDINGS, POOL, POOL_BYTES};
+use weir_core::node::landing::{POOL, POOL_BYTES};
 use weir_core::node::ofd::{Ofd, BATCH};
-use weir_core::node::region::{
-    client_layout, open_layout, ClientHeader, Hub, BELL, MAGIC, NOTE_SLOTS, RECORD_SLOTS,
-};
-use weir_core::node::ring::{NoteSlot, RecordSlot};
+use weir_core::node::region::{client_layout, open_layout, Hub, BELL, MAGIC};
 use weir_core::proto::{PREFIX_LINK, SHM_LINK};
 use weir_core::types::{ClientId, Rank};
 use weir_store::journal::{JOURNAL, JOURNAL_NEW};
 use weir_store::map::{create_sparse, open_shared, Access, MapError, Mapping, Region};
+use weir_store::shm::ShmRecord;
 use weir_store::slabmap::Window;
 
 use super::ground::{Ground, Strip};
@@ -84,34 +81,12 @@ pub struct Instance {
 #[derive(Debug)]
 pub struct ClientRegion(Mapping);
 
-impl ClientRegion {
-    fn part<T: weir_store::shm::ShmRecord>(&self, offset: usize, count: usize) -> &[T] {
+impl ClientMemory for ClientRegion {
+    fn part<T: ShmRecord>(&self, offset: usize, count: usize) -> &[T] {
         // Offsets and counts are of the layout that the region was made with.
         self.0
             .slice(offset, count)
             .expect("the layout fits the region")
-    }
-}
-
-impl ClientMemory for ClientRegion {
-    fn header(&self) -> &ClientHeader {
-        &self.part(0, 1)[0]
-    }
-
-    fn record_slots(&self) -> &[RecordSlot] {
-        self.part(client_layout().records, RECORD_SLOTS)
-    }
-
-    fn note_slots(&self) -> &[NoteSlot] {
-        self.part(client_layout().notes, NOTE_SLOTS)
-    }
-
-    fn channel(&self) -> &Channel {
-        &self.part(client_layout().channel, 1)[0]
-    }
-
-    fn landings(&self) -> &[LandingSlot] {
-        self.part(client_layout().landings, LANDINGS)
     }
 }
 
@@ -537,7 +512,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn slice<T: weir_store::shm::ShmRecord>(
+    fn slice<T: ShmRecord>(
         &self,
         offset: usize,
         count: usize,
@@ -550,10 +525,7 @@ impl Parts {
             })
     }
 
-    fn section<T: weir_store::shm::ShmRecord>(
-        &self,
-        section: Section,
-    ) -> Result<&'static [T], ServerError> {
+    fn section<T: ShmRecord>(&self, section: Section) -> Result<&'static [T], ServerError> {
         self.slice(
             usize::try_from(section.offset_bytes).unwrap_or(usize::MAX),
             section.len,

@@ -12,17 +12,17 @@ use rustix::fd::OwnedFd;
 use weir_core::extent::{ExtentIndex, PieceSource};
 use weir_core::names::{layout, InodeRecord, NamesHeader, Owner, Shard, Tables};
 use weir_core::node::cell::State;
-use weir_core::node::channel::Channel;
 use weir_core::node::claim::{acquire, Claim, Outcome};
-use weir_core::node::landing::{LandingSlot, LANDINGS, POOL_BYTES};
-use weir_core::node::region::{client_layout, open_layout, ClientHeader, NOTE_SLOTS, RECORD_SLOTS};
-use weir_core::node::ring::{Note, NoteSlot, Record, RecordSlot};
+use weir_core::node::landing::POOL_BYTES;
+use weir_core::node::region::{client_layout, open_layout};
+use weir_core::node::ring::{Note, Record};
 use weir_core::proto::{self, Attached, Caller, FsError, Lent, Operation, Tier, TierStatus};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_fabric::bulk::Landing;
 use weir_server::arrival::Arrival;
 use weir_server::node::{ClientMemory, Identity, Node, OpenRegion, Platform, Space};
 use weir_store::map::{create_sparse, Access, Mapping, Region};
+use weir_store::shm::ShmRecord;
 use weir_store::slabmap::Window;
 
 /// Bytes of the least segment here.
@@ -172,31 +172,11 @@ impl Memory {
     pub fn fresh() -> Memory {
         Memory(map(client_layout().bytes))
     }
-
-    fn part<T: weir_store::shm::ShmRecord>(&self, offset: usize, count: usize) -> &[T] {
-        self.0.slice(offset, count).unwrap()
-    }
 }
 
 impl ClientMemory for Memory {
-    fn header(&self) -> &ClientHeader {
-        &self.part(0, 1)[0]
-    }
-
-    fn record_slots(&self) -> &[RecordSlot] {
-        self.part(client_layout().records, RECORD_SLOTS)
-    }
-
-    fn note_slots(&self) -> &[NoteSlot] {
-        self.part(client_layout().notes, NOTE_SLOTS)
-    }
-
-    fn channel(&self) -> &Channel {
-        &self.part(client_layout().channel, 1)[0]
-    }
-
-    fn landings(&self) -> &[LandingSlot] {
-        self.part(client_layout().landings, LANDINGS)
+    fn part<T: ShmRecord>(&self, offset: usize, count: usize) -> &[T] {
+        self.0.slice(offset, count).unwrap()
     }
 }
 
