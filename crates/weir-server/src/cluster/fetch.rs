@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use futures_channel::oneshot;
 use weir_core::names::Lamination;
-use weir_core::node::landing::{LandingSlot, LANDINGS, LANDINGS_AHEAD};
+use weir_core::node::landing::{LandingSlot, LANDINGS_AHEAD};
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::{self, Caller, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
 use weir_core::types::{ClientId, Ino, Rank};
@@ -66,13 +66,21 @@ enum What {
     Kept(u64),
 }
 
-/// Notes that all of a read came.
-struct Watched {
+/// A read whose end somebody wants to know.
+struct Watched<T> {
     landing: Box<dyn bulk::Landing>,
-    whole: Arc<AtomicBool>,
+    told: T,
 }
 
-impl bulk::Landing for Watched {
+/// A read of which `told` is told whether all of it came, before anybody else is.
+pub(super) fn watched<T>(landing: Box<dyn bulk::Landing>, told: T) -> Box<dyn bulk::Landing>
+where
+    T: FnOnce(bool) + Send + 'static,
+{
+    Box::new(Watched { landing, told })
+}
+
+impl<T: FnOnce(bool) + Send> bulk::Landing for Watched<T> {
     fn receive(&mut self, from: BorrowedFd<'_>, at: usize, most: usize) -> io::Result<usize> {
         self.landing.receive(from, at, most)
     }
@@ -82,7 +90,7 @@ impl bulk::Landing for Watched {
     }
 
     fn end(self: Box<Self>, result: Result<(), NotRead>) {
-        self.whole.store(result.is_ok(), Ordering::Release);
+        (self.told)(result.is_ok());
         self.landing.end(result);
     }
 }
@@ -248,15 +256,13 @@ impl<P: Platform> Cluster<P> {
             fetches.pool.give_back(at, len);
             return Err(FsError::Invalid); // a node that cannot receive
         };
-        let (what, to): (What, Box<dyn bulk::Landing>) = match read.keep {
+        let (what, to) = match read.keep {
             Some(ino) => {
                 let whole = Arc::new(AtomicBool::new(false));
-                let watched = Watched {
-                    landing: to,
-                    whole: Arc::clone(&whole),
-                };
+                let came = Arc::clone(&whole);
+                let to = watched(to, move |all| came.store(all, Ordering::Release));
                 let ranges = read.ranges.clone();
-                (What::ToKeep { ino, ranges, whole }, Box::new(watched))
+                (What::ToKeep { ino, ranges, whole }, to)
             }
             None => (What::Own, to),
         };
@@ -483,8 +489,7 @@ fn take(pool: &mut Pool, kept: &mut Kept, bytes: u32) -> Option<u32> {
 }
 
 fn free_slot<M: ClientMemory>(own: &[Lent<M>], client: &Arc<M>) -> Option<u16> {
-    let slots = client.landings().len().min(LANDINGS);
-    let slots = u16::try_from(slots).unwrap_or(u16::MAX);
+    let slots = u16::try_from(client.landings().len()).unwrap_or(u16::MAX);
     let is_free = |slot: &u16| own.iter().all(|lent| lent.slot != *slot);
     (0..slots).find(is_free)
 }

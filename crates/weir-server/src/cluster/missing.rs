@@ -6,14 +6,13 @@
 //! silent of a file until its server can be reached, or it could be published after all.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
-use weir_fabric::bulk::{self, NotRead};
+use weir_fabric::bulk;
 
+use super::fetch::watched;
 use super::Cluster;
 use crate::node::Platform;
 
@@ -35,33 +34,6 @@ fn of(found: &Found) -> std::sync::MutexGuard<'_, BTreeSet<(Ino, Rank)>> {
     found.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A read whose file is told of if it comes to nothing.
-struct OfFile {
-    landing: Box<dyn bulk::Landing>,
-    file: (Ino, Rank),
-    found: Found,
-}
-
-impl bulk::Landing for OfFile {
-    fn receive(&mut self, from: BorrowedFd<'_>, at: usize, most: usize) -> io::Result<usize> {
-        self.landing.receive(from, at, most)
-    }
-
-    fn put(&mut self, at: usize, bytes: &[u8]) {
-        self.landing.put(at, bytes);
-    }
-
-    fn end(self: Box<Self>, result: Result<(), NotRead>) {
-        if result.is_err() {
-            let mut found = of(&self.found);
-            if found.len() < MOST {
-                found.insert(self.file);
-            }
-        }
-        self.landing.end(result);
-    }
-}
-
 impl<P: Platform> Cluster<P> {
     /// Has it told if bytes of this file do not come from this server.
     pub(super) fn watch_file(
@@ -70,10 +42,15 @@ impl<P: Platform> Cluster<P> {
         from: Rank,
         landing: Box<dyn bulk::Landing>,
     ) -> Box<dyn bulk::Landing> {
-        Box::new(OfFile {
-            landing,
-            file: (self.global(ino), from),
-            found: Arc::clone(&self.inner.missing.borrow().found),
+        let file = (self.global(ino), from);
+        let found = Arc::clone(&self.inner.missing.borrow().found);
+        watched(landing, move |all| {
+            if !all {
+                let mut found = of(&found);
+                if found.len() < MOST {
+                    found.insert(file);
+                }
+            }
         })
     }
 
