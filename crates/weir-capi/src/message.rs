@@ -90,7 +90,6 @@ pub fn meaning(number: c_int) -> &'static CStr {
         Errno::NOTCONN => c"not attached to an instance",
         Errno::SHUTDOWN => c"the server is gone",
         Errno::CONNREFUSED => c"no server there",
-        Errno::STALE => c"the file is gone",
         _ => c"unknown error",
     }
 }

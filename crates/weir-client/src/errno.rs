@@ -3,8 +3,17 @@
 use rustix::io::Errno;
 use weir_core::proto::FsError;
 
-/// The errno that POSIX programs expect for an error of the server.
-pub const fn errno(error: FsError) -> Errno {
+/// Operations on what a program has named or looks for, not on what it has open.
+const NAMING: [&str; 18] = [
+    "find", "get_attr", "passage", "hold", "create", "lease", "mkdir", "symlink", "link", "unlink",
+    "rmdir", "rename", "readlink", "readdir", "path_of", "set_attr", "truncate", "laminate",
+];
+
+/// The errno that POSIX programs expect where an operation ends with an error of the server.
+///
+/// That an inode is gone is never ESTALE. What was named is then as if it had been named later
+/// (ENOENT); what is open lives, unless its server was started anew without it (EIO).
+pub fn errno_of(op: &str, error: FsError) -> Errno {
     match error {
         FsError::NotFound => Errno::NOENT,
         FsError::Exists => Errno::EXIST,
@@ -15,7 +24,7 @@ pub const fn errno(error: FsError) -> Errno {
         FsError::Invalid | FsError::WouldLoop => Errno::INVAL,
         FsError::TooManyLinks => Errno::MLINK,
         FsError::Busy => Errno::BUSY,
-        FsError::Stale => Errno::STALE,
+        FsError::Stale if NAMING.contains(&op) => Errno::NOENT,
         FsError::ReadOnly => Errno::ROFS,
         FsError::NotPermitted => Errno::PERM,
         FsError::NoSpace => Errno::NOSPC,
@@ -23,40 +32,24 @@ pub const fn errno(error: FsError) -> Errno {
         FsError::WouldBlock => Errno::AGAIN,
         FsError::Deadlock => Errno::DEADLK,
         FsError::NoLocks => Errno::NOLCK,
-        FsError::Io | FsError::Unreachable | FsError::NewSession => Errno::IO,
+        FsError::Stale | FsError::Io | FsError::Unreachable | FsError::NewSession => Errno::IO,
         FsError::NotSupported => Errno::OPNOTSUPP,
         FsError::Malformed => Errno::PROTO,
         FsError::Stopped => Errno::SHUTDOWN,
     }
 }
 
-/// The errno of an operation. That an inode is gone is ESTALE only for those whose callers look
-/// for it: a program gets ENOENT where it named something, as if it had come later, and EIO where
-/// it has something open, for that lives unless its server was started anew without it.
-pub fn errno_of(op: &str, error: FsError) -> Errno {
-    const LOOKING: [&str; 6] = ["find", "get_attr", "passage", "hold", "create", "lease"];
-    const NAMING: [&str; 12] = [
-        "mkdir", "symlink", "link", "unlink", "rmdir", "rename", "readlink", "readdir", "path_of",
-        "set_attr", "truncate", "laminate",
-    ];
-    match error {
-        FsError::Stale if NAMING.contains(&op) => Errno::NOENT,
-        FsError::Stale if !LOOKING.contains(&op) => Errno::IO,
-        error => errno(error),
-    }
+/// What came of a look at something that is open: it cannot be gone, see [`errno_of`].
+pub fn of_open<T>(result: Result<T, Errno>) -> Result<T, Errno> {
+    result.map_err(|error| match error {
+        Errno::NOENT => Errno::IO,
+        error => error,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_gone_is_estale_for_look_ups_alone() {
-        assert_eq!(errno_of("get_attr", FsError::Stale), Errno::STALE);
-        assert_eq!(errno_of("rename", FsError::Stale), Errno::NOENT);
-        assert_eq!(errno_of("locate", FsError::Stale), Errno::IO);
-        assert_eq!(errno_of("locate", FsError::NoSpace), Errno::NOSPC);
-    }
 
     #[test]
     fn every_error_has_the_errno_its_text_promises() {
@@ -71,7 +64,8 @@ mod tests {
             (FsError::WouldLoop, 22),
             (FsError::TooManyLinks, 31),
             (FsError::Busy, 16),
-            (FsError::Stale, 116),
+            (FsError::Stale, 2),
+            (FsError::NewSession, 5),
             (FsError::ReadOnly, 30),
             (FsError::NotPermitted, 1),
             (FsError::NoSpace, 28),
@@ -86,7 +80,15 @@ mod tests {
             (FsError::Stopped, 108),
         ];
         for (error, number) in all {
-            assert_eq!(errno(error).raw_os_error(), number, "{error}");
+            assert_eq!(errno_of("rename", error).raw_os_error(), number, "{error}");
         }
+    }
+
+    #[test]
+    fn what_is_gone_is_never_estale() {
+        assert_eq!(errno_of("get_attr", FsError::Stale), Errno::NOENT);
+        assert_eq!(errno_of("locate", FsError::Stale), Errno::IO);
+        assert_eq!(of_open::<()>(Err(Errno::NOENT)), Err(Errno::IO));
+        assert_eq!(of_open::<()>(Err(Errno::SHUTDOWN)), Err(Errno::SHUTDOWN));
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use weir_client::data::{FileState, Host, Log, Vnode};
-use weir_client::errno::errno;
+use weir_client::errno::{errno_of, of_open};
 use weir_core::names::{Attr, FileType, ViewError};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell as WriterCell;
@@ -109,7 +109,7 @@ impl<'f> Process<'f> {
         proto::request(op, &mut request);
         let asked = Rc::clone(&self.site).ask(self.id, request);
         let reply = self.waiter.wait(asked).ok_or(Errno::SHUTDOWN)?;
-        proto::reply::<O>(&reply).map_err(errno)
+        proto::reply::<O>(&reply).map_err(|error| errno_of(O::NAME, error))
     }
 
     fn settled<T>(&self, ask: impl Fn() -> Result<T, ViewError>) -> Result<T, Errno> {
@@ -128,7 +128,7 @@ impl<'f> Process<'f> {
         if ask || home_of_entry(dir, name, self.site.which.servers) != self.site.which.rank {
             let name = name.to_vec();
             return match self.call(proto::Find { dir, name }) {
-                Err(Errno::STALE | Errno::NOENT) => Ok(None),
+                Err(Errno::NOENT) => Ok(None),
                 found => Ok(found?.what),
             };
         }
@@ -145,7 +145,7 @@ impl<'f> Process<'f> {
                 attr = self.settled(|| self.site.names.attr(ino))?;
             }
             match attr {
-                None => return Err(Errno::STALE),
+                None => return Err(Errno::NOENT),
                 Some(attr) if attr.file_type() != FileType::Dir => return Ok(attr),
                 Some(_) => {}
             }
@@ -199,12 +199,7 @@ impl<'f> Process<'f> {
 
     /// Opens a file.
     pub fn open(&self, ino: Ino) -> Result<File, Errno> {
-        let attr = self
-            .call(proto::Hold { ino, write: true })
-            .map_err(|error| match error {
-                Errno::STALE => Errno::NOENT,
-                error => error,
-            })?;
+        let attr = self.call(proto::Hold { ino, write: true })?;
         self.open_known(&attr)
     }
 
@@ -353,7 +348,7 @@ impl Host for Process<'_> {
         );
         for _ in 0..PATIENCE {
             match self.site.names.attr(ino) {
-                Ok(Some(attr)) if !attr.fresh => self.call(proto::Lease { ino })?,
+                Ok(Some(attr)) if !attr.fresh => of_open(self.call(proto::Lease { ino }))?,
                 Ok(Some(attr)) => {
                     return Ok(FileState {
                         size: attr.size,
@@ -361,8 +356,8 @@ impl Host for Process<'_> {
                         block: attr.block.checked_sub(1),
                     })
                 }
-                Ok(None) => return Err(Errno::STALE),
-                Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
+                // Open, and gone.
+                Ok(None) | Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
                 Err(ViewError::Unsettled) => self.call(proto::Ping {})?,
             }
         }

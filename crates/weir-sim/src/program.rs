@@ -59,13 +59,7 @@ pub struct Bears {
 fn refuses(error: Errno) -> bool {
     matches!(
         error,
-        Errno::NOENT
-            | Errno::EXIST
-            | Errno::NOTDIR
-            | Errno::ISDIR
-            | Errno::NOTEMPTY
-            | Errno::INVAL
-            | Errno::STALE
+        Errno::NOENT | Errno::EXIST | Errno::NOTDIR | Errno::ISDIR | Errno::NOTEMPTY | Errno::INVAL
     )
 }
 

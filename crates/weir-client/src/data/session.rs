@@ -19,6 +19,7 @@ use weir_core::types::Ino;
 use weir_store::slabmap::{SlabMap, Window};
 
 use super::{FileState, Host, Log};
+use crate::errno::of_open;
 use crate::session::Session;
 
 /// How often the server is asked to get done with a change of the tables.
@@ -41,7 +42,7 @@ impl Host for Session {
         for _ in 0..PATIENCE {
             match self.names().attr(ino) {
                 Ok(Some(attr)) if !attr.fresh || (attr.ask && !asked) => {
-                    self.call(Lease { ino }).map_err(gone)?;
+                    of_open(self.call(Lease { ino }))?;
                     asked = true;
                 }
                 Ok(Some(attr)) => {
@@ -51,8 +52,8 @@ impl Host for Session {
                         block: attr.block.checked_sub(1),
                     })
                 }
-                Ok(None) => return Err(gone(Errno::STALE)),
-                Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
+                // Open, and gone.
+                Ok(None) | Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
                 Err(ViewError::Unsettled) => self.call(Ping {})?,
             }
         }
@@ -169,13 +170,5 @@ impl Host for Session {
     #[inline]
     fn count(&self, counter: Counter, n: u64) {
         Session::count(self, counter, n);
-    }
-}
-
-/// A file that is open lives: if it does not, its server was started anew without it.
-fn gone(error: Errno) -> Errno {
-    match error {
-        Errno::STALE => Errno::IO,
-        error => error,
     }
 }

@@ -159,7 +159,7 @@ impl Process {
 
     /// The size of what is behind `handle`, bytes.
     pub(super) fn size(&'static self, handle: &Handle) -> Result<u64, Errno> {
-        Ok(self.stat_of(handle.ino())?.size)
+        Ok(self.stat_of_open(handle)?.size)
     }
 }
 

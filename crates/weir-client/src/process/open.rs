@@ -112,7 +112,7 @@ impl Process {
                 Spot::Name { parent, name, .. } => {
                     done!(self.check_parent(parent));
                     let op = self.create_op(parent, &name, flags, mode);
-                    let made = done!(done!(self.session()).call(op).map_err(gone));
+                    let made = done!(done!(self.session()).call(op));
                     if made.new {
                         return Some(Ok(Way::Ours(Target::made(&made))));
                     }
@@ -150,10 +150,8 @@ impl Process {
             return Some(Ok(None));
         }
         let op = self.create_op(parent, &name, flags, mode);
-        Some(match done!(self.session()).call(op) {
-            Ok(made) => Ok((made.new || made.held).then(|| Target::made(&made))),
-            Err(error) => Err(gone(error)),
-        })
+        let made = done!(done!(self.session()).call(op));
+        Some(Ok((made.new || made.held).then(|| Target::made(&made))))
     }
 
     fn create_op(&self, parent: Ino, name: &Name, flags: i32, mode: u32) -> Create {
@@ -208,11 +206,8 @@ impl Process {
     fn attr_to_open(&'static self, target: &Target, flags: i32) -> Result<Attr, Errno> {
         let several = self.node()?.several().is_some();
         if several && target.kind == FileType::File && !target.held {
-            let held = self.session()?.call(Hold {
-                ino: target.ino,
-                write: writes(flags),
-            });
-            return held.map_err(gone);
+            let (ino, write) = (target.ino, writes(flags));
+            return self.session()?.call(Hold { ino, write });
         }
         self.view()?.attr(target.ino)?.ok_or(Errno::NOENT)
     }
@@ -359,14 +354,6 @@ fn writes(flags: i32) -> bool {
 /// Whether a file must not be opened for writing.
 fn is_sealed(attr: &Attr) -> bool {
     matches!(attr.lamination, Lamination::Sealing | Lamination::Done)
-}
-
-/// The directory is gone, or the file.
-fn gone(error: Errno) -> Errno {
-    match error {
-        Errno::STALE => Errno::NOENT,
-        error => error,
-    }
 }
 
 fn exists_or(exclusive: bool, error: Errno) -> Errno {

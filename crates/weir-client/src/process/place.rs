@@ -13,6 +13,7 @@ use weir_core::types::{Ino, Rank};
 use super::start::Instance;
 use super::table::{self, Handle};
 use super::{Outcome, Process};
+use crate::errno::of_open;
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::path::walk::Names;
 use crate::path::{Credentials, Guard, Name, Place, Walk};
@@ -135,7 +136,7 @@ impl View {
                 }
                 Ok(told.what.map(|child| (child.ino, child.kind)))
             }
-            Err(Errno::STALE | Errno::NOENT) => Ok(None),
+            Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -144,7 +145,7 @@ impl View {
     fn ask_attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
         match self.process.session()?.call(GetAttr { ino }) {
             Ok(attr) => Ok(Some(attr)),
-            Err(Errno::STALE | Errno::NOENT) => Ok(None),
+            Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -161,8 +162,11 @@ impl View {
             };
             if attr.is_some_and(|attr| !attr.fresh || attr.ask) {
                 // A file that is open here: what is said of it holds until it changes.
-                self.process.session()?.call(Lease { ino })?;
-                return self.settled(|names| names.attr(ino));
+                return match self.process.session()?.call(Lease { ino }) {
+                    Ok(()) => self.settled(|names| names.attr(ino)),
+                    Err(Errno::NOENT) => Ok(None),
+                    Err(error) => Err(error),
+                };
             }
             let known = |attr: &Attr| attr.file_type() != FileType::Dir;
             if !attr.as_ref().is_some_and(known) {
@@ -215,7 +219,7 @@ impl Names for View {
                 }
                 Ok(Some(guard))
             }
-            Err(Errno::STALE | Errno::NOENT) => Ok(None),
+            Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -388,11 +392,7 @@ impl Process {
             (AT_FDCWD, cwd) => Ino(cwd),
             (fd, _) => self.handle(fd)?.ino(),
         };
-        Some(match self.found(ino) {
-            // What is open lives: its server was started anew without it.
-            Err(Errno::NOENT) => Err(Errno::IO),
-            found => found,
-        })
+        Some(of_open(self.found(ino)))
     }
 
     fn found(&'static self, ino: Ino) -> Result<Found, Errno> {

@@ -71,7 +71,6 @@ impl Process {
 
     /// fdatasync(2).
     pub fn fdatasync(&'static self, fd: Fd) -> Outcome<()> {
-        let _call = operation::begin();
         self.fsync(fd)
     }
 

@@ -14,7 +14,9 @@ use weir_core::proto::Statfs;
 use weir_core::types::Ino;
 
 use super::place::{done, ours, Found};
+use super::table::Handle;
 use super::{outside, Outcome, Process};
+use crate::errno::of_open;
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::node::Node;
 use crate::operation;
@@ -40,11 +42,7 @@ impl Process {
     #[inline]
     pub fn fstat(&'static self, fd: Fd) -> Outcome<Stat> {
         let handle = self.handle(fd)?;
-        Some(match self.stat_of(handle.ino()) {
-            // What is open lives: its server was started anew without it.
-            Err(Errno::STALE) => Err(Errno::IO),
-            stat => stat,
-        })
+        Some(self.stat_of_open(handle))
     }
 
     /// fstatat(2): stat, lstat and statx, by flags (AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW).
@@ -53,19 +51,21 @@ impl Process {
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         Some(match ours!(self.existing(dirfd, path, follow, empty)) {
             Found::Outside(path) => outside::stat(&path, follow),
-            Found::Inode(ino, _) => match self.stat_of(ino) {
-                Err(Errno::STALE) if path.is_empty() => Err(Errno::IO),
-                Err(Errno::STALE) => Err(Errno::NOENT),
-                stat => stat,
-            },
+            Found::Inode(ino, _) if path.is_empty() => of_open(self.stat_of(ino)),
+            Found::Inode(ino, _) => self.stat_of(ino),
         })
     }
 
-    /// The attributes of an inode as of now.
+    /// The attributes of what is open, as of now.
+    pub(super) fn stat_of_open(&'static self, handle: &Handle) -> Result<Stat, Errno> {
+        of_open(self.stat_of(handle.ino()))
+    }
+
+    /// The attributes of an inode as of now; ENOENT: it is gone.
     pub(super) fn stat_of(&'static self, ino: Ino) -> Result<Stat, Errno> {
         let node = self.node()?;
         loop {
-            let attr = self.view()?.whole_attr(ino)?.ok_or(Errno::STALE)?;
+            let attr = self.view()?.whole_attr(ino)?.ok_or(Errno::NOENT)?;
             let mut stat = stat_from(&attr, node.hub());
             if attr.block == 0 || add_writers(&mut stat, &attr, node) {
                 return Ok(stat);

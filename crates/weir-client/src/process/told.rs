@@ -45,14 +45,6 @@ const OPEN_FLAGS: OFlags = OFlags::RWMODE
     .union(OFlags::SYNC)
     .union(OFlags::DSYNC);
 
-/// What a path named is gone: as if it had been asked for later.
-fn gone(error: Errno) -> Errno {
-    match error {
-        Errno::STALE => Errno::NOENT,
-        error => error,
-    }
-}
-
 fn ours_only<T>(outcome: Outcome<T>) -> Result<T, Errno> {
     outcome.unwrap_or(Err(Errno::XDEV))
 }
@@ -83,7 +75,7 @@ impl Process {
 
     fn whole(&'static self, ino: Ino) -> Result<(View, Attr), Errno> {
         let view = self.view()?;
-        let attr = view.whole_attr(ino).map_err(gone)?.ok_or(Errno::NOENT)?;
+        let attr = view.whole_attr(ino)?.ok_or(Errno::NOENT)?;
         Ok((view, attr))
     }
 
@@ -124,7 +116,7 @@ impl Process {
     pub fn about(&'static self, path: &[u8]) -> Result<About, Errno> {
         let _call = operation::begin();
         let (ino, _) = self.named(path)?;
-        let stat = self.stat_of(ino).map_err(gone)?;
+        let stat = self.stat_of(ino)?;
         let (_, attr) = self.whole(ino)?;
         let (here, servers) = self.node()?.several().unwrap_or((ino.rank(), 1));
         Ok(About {
@@ -142,8 +134,7 @@ impl Process {
         let _call = operation::begin();
         let (ino, write) = (self.file_named(path)?, false);
         let session = self.session()?;
-        let held = session.call(Hold { ino, write });
-        let Attr { ino, size, .. } = held.map_err(gone)?;
+        let Attr { ino, size, .. } = session.call(Hold { ino, write })?;
         let mut layout = Layout::default();
         let mut offset = 0;
         while offset < size {

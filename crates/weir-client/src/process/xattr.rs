@@ -17,6 +17,7 @@ use weir_core::types::Ino;
 
 use super::place::{done, ours, Found};
 use super::{Outcome, Process};
+use crate::errno::of_open;
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
 
@@ -77,11 +78,7 @@ impl Process {
     /// fgetxattr(2).
     pub fn fgetxattr(&'static self, fd: Fd, name: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let ino = self.handle(fd)?.ino();
-        Some(match self.xattr_of(ino, name, out) {
-            // What is open lives: its server was started anew without it.
-            Err(Errno::NOENT) => Err(Errno::IO),
-            value => value,
-        })
+        Some(of_open(self.xattr_of(ino, name, out)))
     }
 
     /// ENOENT: the inode is gone.
@@ -89,11 +86,7 @@ impl Process {
         let Some(name) = Name::of(name) else {
             return self.refuse("xattr");
         };
-        let attr = match self.view()?.whole_attr(ino) {
-            Err(Errno::STALE) => None,
-            attr => attr?,
-        };
-        let attr = attr.ok_or(Errno::NOENT)?;
+        let attr = self.view()?.whole_attr(ino)?.ok_or(Errno::NOENT)?;
         let value = name?.value(&attr)?;
         if !out.is_empty() {
             let room = out.get_mut(..value.len()).ok_or(Errno::RANGE)?;

@@ -63,7 +63,7 @@ pub enum FsError {
     /// EBUSY: the root.
     #[error("device or resource busy")]
     Busy,
-    /// ESTALE: the inode is gone.
+    /// ENOENT for what was named, EIO for what is open: the inode is gone.
     #[error("stale inode")]
     Stale,
     /// EROFS: the file is laminated.
