@@ -38,7 +38,10 @@ pub fn live_run_dir(
     config: &Config,
     env: &Environment,
 ) -> Result<PathBuf, Failure> {
-    let run_dir = run_dir_of(named, config, env)?;
+    living(run_dir_of(named, config, env)?)
+}
+
+fn living(run_dir: PathBuf) -> Result<PathBuf, Failure> {
     if place::lives(&run_dir) {
         Ok(run_dir)
     } else {
@@ -54,12 +57,8 @@ fn library(env: &Environment) -> Result<PathBuf> {
 /// `weir run`; the exit code.
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
     let library = library(env)?;
-    if uses_another(args, &settings.config, env)? {
-        let run_dir = live_run_dir(args.instance.as_deref(), &settings.config, env)?;
-        let run_dir = run_dir_of_rank(&run_dir, args.rank);
-        if !place::lives(&run_dir) {
-            return Err(Failure::NoInstance { run_dir });
-        }
+    if let Some(run_dir) = another(args, &settings.config, env)? {
+        let run_dir = living(run_dir_of_rank(&living(run_dir)?, args.rank))?;
         let status = run_in(args, &run_dir, &library, env)?;
         return Ok(supervise::exit_code(status));
     }
@@ -82,12 +81,15 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
     Ok(if ended { code } else { RUN_FAILED })
 }
 
-/// Whether an instance that runs already is used: one that was named, or that of `weir start`
-/// without a name.
-fn uses_another(args: &RunArgs, config: &Config, env: &Environment) -> Result<bool> {
+/// The instance that is used, if one is that was there before: one that was named, or that of
+/// `weir start` without a name.
+fn another(args: &RunArgs, config: &Config, env: &Environment) -> Result<Option<PathBuf>> {
     let named = args.instance.is_some() || env.get("WEIR_INSTANCE").is_some();
-    let of_start = || run_dir_of(None, config, env).map(|run_dir| place::lives(&run_dir));
-    Ok(named || (!args.describes_one() && of_start()?))
+    if !named && args.describes_one() {
+        return Ok(None);
+    }
+    let run_dir = run_dir_of(args.instance.as_deref(), config, env)?;
+    Ok((named || place::lives(&run_dir)).then_some(run_dir))
 }
 
 /// Runs the command at this node's server, or with `--servers` at the one of `--rank`.

@@ -88,11 +88,6 @@ impl Agent {
 
     /// Asks the servers here and the agents below.
     pub(super) fn look(&mut self, id: u64) {
-        let silent = |seat: &Seat, why: &str| Seen {
-            seat: seat.clone(),
-            report: Err(why.into()),
-            restarts: 0,
-        };
         let lost = |seat: &Seat| silent(seat, "it was lost");
         let mut gone = Vec::new();
         for link in &self.links {
@@ -107,10 +102,8 @@ impl Agent {
                 continue;
             };
             if local.ready.is_none() {
-                gone.push(silent(
-                    &local.seat,
-                    "it was lost, and is being started again",
-                ));
+                let why = "it was lost, and is being started again";
+                gone.push(silent(&local.seat, why));
                 continue;
             }
             let (seat, tell) = (local.seat.clone(), self.tell.clone());
@@ -155,13 +148,10 @@ impl Agent {
         let Some(mut look) = self.looks.open.remove(&id) else {
             return;
         };
-        let silent = self.charge.seats.iter();
-        let silent = silent.filter(|seat| look.missing.contains(&seat.rank));
-        look.seen.extend(silent.map(|seat| Seen {
-            seat: seat.clone(),
-            report: Err(format!("no answer in {} s", PATIENCE.as_secs())),
-            restarts: 0,
-        }));
+        let why = format!("no answer in {} s", PATIENCE.as_secs());
+        let missing = self.charge.seats.iter();
+        let missing = missing.filter(|seat| look.missing.contains(&seat.rank));
+        look.seen.extend(missing.map(|seat| silent(seat, &why)));
         look.seen.sort_by_key(|seen| seen.seat.rank);
         match look.asker {
             Asker::Here(stream) => answer(stream, &look.seen),
@@ -176,6 +166,15 @@ impl Agent {
         } else if let Some(link) = self.looks.routes.remove(&id) {
             self.links[link].tell(&Down::Answer(id, seen));
         }
+    }
+}
+
+/// A server that says nothing of itself.
+fn silent(seat: &Seat, why: &str) -> Seen {
+    Seen {
+        seat: seat.clone(),
+        report: Err(why.into()),
+        restarts: 0,
     }
 }
 
