@@ -333,12 +333,14 @@ fn peer_requests() -> Vec<Vec<u8>> {
                 name: name.clone(),
                 then: Some(child),
             }),
+            to: None,
             child: Some(child),
         }),
         peer::request(peer::UnlockName {
             dir,
             name: name.clone(),
             token: 1,
+            goes_on: true,
         }),
         peer::request(peer::Moved {
             ino,

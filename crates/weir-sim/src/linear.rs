@@ -5,8 +5,6 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use weir_core::types::Ino;
-
 use crate::model::{Model, NameOp, Outcome};
 
 /// Steps of the search before it gives up.
@@ -58,14 +56,14 @@ struct Level {
     chosen: Option<usize>,
 }
 
-/// Looks for an order of `calls` from the empty namespace.
-pub fn check(root: Ino, calls: &[Call]) -> Verdict {
+/// Looks for an order of `calls` from the first state on.
+pub fn check(first: &Model, calls: &[Call]) -> Verdict {
     let mut done = vec![false; calls.len()];
     let mut known: HashSet<(u64, u64)> = HashSet::new();
     let must = calls.iter().filter(|call| call.must().is_some()).count();
     let (mut left, mut most, mut stuck) = (must, 0, 0);
     let mut levels = vec![Level {
-        choices: choices(calls, &done, &Model::new(root)),
+        choices: choices(calls, &done, first),
         chosen: None,
     }];
     for _ in 0..MOST_STEPS {
@@ -141,8 +139,11 @@ mod tests {
     use super::*;
     use crate::model::Seat;
     use weir_core::names::FileType::{Dir, File};
+    use weir_core::types::Ino;
 
-    const ROOT: Ino = Ino(1);
+    fn check(calls: &[Call]) -> Verdict {
+        super::check(&Model::new(Ino(1), false), calls)
+    }
 
     fn at(dir: u64, name: u8) -> Seat {
         Seat {
@@ -195,24 +196,21 @@ mod tests {
             seen(3, 4, 1, found(7)),
             seen(6, 7, 2, found(7)),
         ];
-        assert_eq!(check(ROOT, &fine), Verdict::Linear);
+        assert_eq!(check(&fine), Verdict::Linear);
         let early = [
             made.clone(),
             moved.clone(),
             seen(3, 4, 2, found(7)),
             seen(4, 5, 1, NOTHING),
         ];
-        assert_eq!(check(ROOT, &early), Verdict::Linear);
+        assert_eq!(check(&early), Verdict::Linear);
         for broken in [
             seen(6, 7, 1, found(7)),
             seen(6, 7, 2, NOTHING),
             seen(6, 7, 2, found(8)),
         ] {
             let calls = [made.clone(), moved.clone(), broken];
-            assert!(matches!(
-                check(ROOT, &calls),
-                Verdict::Broken { call: 2, .. }
-            ));
+            assert!(matches!(check(&calls), Verdict::Broken { call: 2, .. }));
         }
         // Once seen as done, it is done.
         let back = [
@@ -221,7 +219,7 @@ mod tests {
             seen(3, 4, 2, found(7)),
             seen(6, 7, 1, found(7)),
         ];
-        assert!(matches!(check(ROOT, &back), Verdict::Broken { .. }));
+        assert!(matches!(check(&back), Verdict::Broken { .. }));
     }
 
     #[test]
@@ -229,10 +227,7 @@ mod tests {
         let unknown = call(0, 1, make(1), Outcome::Unknown);
         let find = |began, outcome| call(began, began + 1, NameOp::Find(at(1, 1)), outcome);
         let unlink = |began| call(began, began + 1, NameOp::Unlink(at(1, 1)), NOTHING);
-        assert_eq!(
-            check(ROOT, &[unknown.clone(), find(2, NOTHING)]),
-            Verdict::Linear
-        );
+        assert_eq!(check(&[unknown.clone(), find(2, NOTHING)]), Verdict::Linear);
         let later = [
             unknown.clone(),
             find(2, NOTHING),
@@ -240,9 +235,9 @@ mod tests {
             unlink(6),
             find(8, NOTHING),
         ];
-        assert_eq!(check(ROOT, &later), Verdict::Linear);
+        assert_eq!(check(&later), Verdict::Linear);
         let twice = [unknown, find(2, found(9)), unlink(4), find(6, found(9))];
-        assert!(matches!(check(ROOT, &twice), Verdict::Broken { .. }));
+        assert!(matches!(check(&twice), Verdict::Broken { .. }));
     }
 
     #[test]
@@ -272,7 +267,32 @@ mod tests {
             (into_itself(NOTHING), false),
         ] {
             let calls = [&tree[..], &[last]].concat();
-            assert_eq!(check(ROOT, &calls) == Verdict::Linear, linear);
+            assert_eq!(check(&calls) == Verdict::Linear, linear);
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_name_gets_one_again_only_where_its_home_may_not_know() {
+        let link = |outcome| {
+            let op = NameOp::Link {
+                ino: Ino(7),
+                at: at(1, 2),
+            };
+            call(4, 5, op, outcome)
+        };
+        let gone = [
+            call(0, 1, make(1), found(7)),
+            call(2, 3, NameOp::Unlink(at(1, 1)), NOTHING),
+        ];
+        for (loses_calls, outcome, linear) in [
+            (false, Outcome::Refused, true),
+            (false, NOTHING, false),
+            (true, Outcome::Refused, true),
+            (true, NOTHING, true),
+        ] {
+            let calls = [&gone[..], &[link(outcome)]].concat();
+            let verdict = super::check(&Model::new(Ino(1), loses_calls), &calls);
+            assert_eq!(verdict == Verdict::Linear, linear);
         }
     }
 }

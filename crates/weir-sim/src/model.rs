@@ -88,14 +88,16 @@ struct Dir {
 pub struct Model {
     root: Ino,
     dirs: BTreeMap<Id, Dir>,
+    /// A file's home may hear only later that a name went.
+    loses_calls: bool,
 }
 
 const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 
 impl Model {
-    /// Only the root.
-    pub fn new(root: Ino) -> Model {
+    /// Only the root; whether servers may not reach each other.
+    pub fn new(root: Ino, loses_calls: bool) -> Model {
         let dir = Dir {
             parent: Id::Known(root),
             entries: BTreeMap::new(),
@@ -103,6 +105,7 @@ impl Model {
         Model {
             root,
             dirs: BTreeMap::from([(Id::Known(root), dir)]),
+            loses_calls,
         }
     }
 
@@ -112,7 +115,7 @@ impl Model {
         let mut next = self.clone();
         match outcome {
             Outcome::Done(seen) => {
-                if next.act(number, op, seen) {
+                if next.act(number, op, seen) || next.link_again(op) {
                     after.push(next);
                 }
             }
@@ -123,7 +126,7 @@ impl Model {
                 }
             }
             Outcome::Unknown => {
-                if next.act(number, op, None) {
+                if next.act(number, op, None) || next.link_again(op) {
                     after.push(next);
                 }
                 // A rename that ended between its two steps leaves both names.
@@ -264,6 +267,16 @@ impl Model {
                 (found, seen) => found.is_none() && seen.is_none(),
             },
         }
+    }
+
+    /// A file that has no name any more gets one, as its home may count a link that is gone: that
+    /// may be refused, or not. It has as many names as links in the end, which is looked at.
+    fn link_again(&mut self, op: &NameOp) -> bool {
+        let NameOp::Link { ino, at } = op else {
+            return false;
+        };
+        let named = (Id::Known(*ino), FileType::File);
+        self.loses_calls && self.get(at).is_none() && self.put(at, named)
     }
 
     fn is_empty(&self, dir: Id) -> bool {

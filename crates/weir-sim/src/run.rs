@@ -17,7 +17,7 @@ use crate::bytes::Block;
 use crate::executor::{Executor, Group};
 use crate::fiber::Fiber;
 use crate::linear::{self, Verdict};
-use crate::model::Seat;
+use crate::model::{Model, Seat};
 use crate::plan::{Client, Fault, Kill, Plan, Trouble};
 use crate::process::Process;
 use crate::program::{Actor, Bears, Program};
@@ -502,7 +502,8 @@ impl World {
 
     fn outcome(&self) -> Outcome {
         let calls = self.record.calls.borrow();
-        let verdict = linear::check(ROOT, &calls);
+        let first = Model::new(ROOT, self.plan.fails_calls());
+        let verdict = linear::check(&first, &calls);
         if let Verdict::Broken { most, call } = verdict {
             let shown: Vec<String> = calls
                 .iter()

@@ -217,11 +217,15 @@ peer_operations! {
         name: Vec<u8>,
         /// See [`LockName`].
         token: u64,
+        /// The rename goes on: the old name of a file is still to be taken, if nobody has had it
+        /// until then.
+        goes_on: bool,
     } -> ();
 
     /// Lets a locked name name something, or nothing. Links of inodes are the asker's to
-    /// count. If the lock is gone because its holder seemed lost, the name must be as it was;
-    /// `Unreachable`: it is not.
+    /// count. If the lock is gone because its holder seemed lost, the name must be as it was, and
+    /// of a file's rename the old one not locked by others since, and the new one as it was
+    /// given; `Unreachable`: it is not.
     assign: Assign {
         /// The directory.
         dir: Ino,
@@ -235,6 +239,8 @@ peer_operations! {
         /// other one, should the asker be lost before it has. If the old name goes by it, a
         /// directory that this one names is buried first.
         from: Option<Origin>,
+        /// Of the second step of a file's rename: the new name.
+        to: Option<Destination>,
         /// What it is to name.
         child: Option<Child>,
     } -> ();

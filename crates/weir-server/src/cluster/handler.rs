@@ -139,7 +139,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
             number: op.token,
         };
         let cluster = self.counted("unlock_name");
-        cluster.unlock_name_of(&(op.dir, op.name), token);
+        cluster.unlock_name_of(&(op.dir, op.name), token, op.goes_on);
         Ok(())
     }
 

@@ -23,13 +23,20 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn find(&self, op: peer::Find) -> Result<Option<Child>, FsError> {
         let key = (op.dir, op.name);
         if self.inner.names.is_held(&key) {
-            drop(self.name_lock(&key).await?);
+            drop(self.hold_name(&key).await?);
         }
         self.node(|node| node.find_child(key.0, &key.1))
     }
 
-    /// Locks a name of this server; not for ever, whoever has it.
+    /// Locks a name of this server to change it, or to rely on it; not for ever, whoever has it.
     pub(super) async fn name_lock(&self, key: &Name) -> Result<Guard<'_, Name>, FsError> {
+        let lock = self.hold_name(key).await?;
+        self.have_name(key);
+        Ok(lock)
+    }
+
+    /// As [`Cluster::name_lock`], for who leaves the name to those who had it before.
+    pub(super) async fn hold_name(&self, key: &Name) -> Result<Guard<'_, Name>, FsError> {
         let locked = self.inner.names.try_hold(key.clone(), self.token());
         self.in_time(locked).await
     }

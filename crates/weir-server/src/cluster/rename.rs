@@ -7,7 +7,9 @@
 //!
 //! Once the new name may be there the leader sees it through, whoever waits for it: a server
 //! that cannot be reached is asked when it can be. If its lock was dropped meanwhile, it changes
-//! the name only if that is still as it was. A home that was started anew after it had been asked
+//! the name only if that is still as it was; and it takes a file's old name only if nobody has
+//! locked that since, for who did may rely on it, and if the new one is still the file's, for else
+//! the file could lose its last. A home that was started anew after it had been asked
 //! is asked what the name is now; where that does not say whether it acted, links may be counted
 //! too many, never too few. If the leader dies in between, a file has both names,
 //! and is lost under none, for links are counted before there is a name and until there is none.
@@ -38,6 +40,9 @@ pub struct Moves {
     moving: RefCell<BTreeMap<Token, Moving>>,
     /// Old names that are locked, and the new ones.
     leaving: RefCell<BTreeMap<Token, (Name, peer::Destination)>>,
+    /// Old names of files, the renames that are to take them, whose locks may be dropped, and the
+    /// new names.
+    going: RefCell<BTreeMap<Name, (Token, Name)>>,
     /// Those of which nothing is to come any more.
     ended: RefCell<BTreeSet<Token>>,
     /// Those of which a name is being changed.
@@ -243,13 +248,14 @@ impl<P: Platform> Cluster<P> {
                 });
             });
         }
-        let seats = names.map(Clone::clone);
+        let [from, to] = names.map(Clone::clone);
         outcome.late(move || {
-            for seat in seats.clone() {
-                let this = this.clone();
-                this.clone()
-                    .spawn(async move { this.unlock_seat(&seat, token).await });
-            }
+            let (this, from, to) = (this.clone(), from.clone(), to.clone());
+            this.clone().spawn(async move {
+                // In this order: who finds the new name free may take it away again.
+                this.drop_seat(&from, token, true).await;
+                this.unlock_seat(&to, token).await;
+            });
         })
     }
 
@@ -275,6 +281,7 @@ impl<P: Platform> Cluster<P> {
                 token: self.token().number,
                 was: Some(child),
                 from: None,
+                to: None,
                 child: then,
             };
             let home = self.home_of(assign.dir, &assign.name);
@@ -377,7 +384,7 @@ impl<P: Platform> Cluster<P> {
             self.owe(ino.rank(), Debt::Link(ino)).await;
         }
         // If that name is another's by now, the file keeps both that it has got.
-        self.assign(what, what.from, (Some(what.source), None), Step::Only)
+        self.assign(what, what.from, (Some(what.source), None), Step::Last)
             .await?;
         self.owe(ino.rank(), Debt::Link(ino)).await;
         Ok(())
@@ -469,10 +476,15 @@ impl<P: Platform> Cluster<P> {
     }
 
     async fn unlock_seat(&self, seat: &Seat, token: Token) {
+        self.drop_seat(seat, token, false).await;
+    }
+
+    async fn drop_seat(&self, seat: &Seat, token: Token, goes_on: bool) {
         let unlock = peer::UnlockName {
             dir: seat.dir,
             name: seat.name.clone(),
             token: token.number,
+            goes_on,
         };
         self.owe(seat.home, Debt::Unlock(unlock)).await;
     }
@@ -499,19 +511,25 @@ impl<P: Platform> Cluster<P> {
         step: Step,
     ) -> Option<Result<(), FsError>> {
         let from = match step {
-            Step::Only => None,
+            Step::Only | Step::Last => None,
             Step::First(then) => Some(peer::Origin {
                 dir: what.from.dir,
                 name: what.from.name.clone(),
                 then,
             }),
         };
+        let to = matches!(step, Step::Last).then(|| peer::Destination {
+            dir: what.to.dir,
+            name: what.to.name.clone(),
+            exchange: false,
+        });
         let assign = peer::Assign {
             dir: seat.dir,
             name: seat.name.clone(),
             token: what.token.number,
             was,
             from,
+            to,
             child,
         };
         loop {
@@ -544,28 +562,54 @@ impl<P: Platform> Cluster<P> {
         let locked = self.inner.names.lock(key.clone(), token);
         let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
         self.in_time(locked).await?;
+        let moves = &self.inner.moves_of_others;
+        let going_to = moves.going.borrow().get(&key).map(|(_, to)| to.clone());
+        let asked = op.to.as_ref().filter(|to| !to.exchange);
+        let asked = asked.map(|to| (to.dir, to.name.clone()));
+        // Who asks for the same as before wants the name gone, too.
+        if asked.is_none() || asked != going_to {
+            self.have_name(&key);
+        }
         let found = self.node(|node| node.find_child(key.0, &key.1));
-        match &found {
-            Ok(Some(child)) => {
-                let two_steps = |to: &peer::Destination| to.exchange || child.kind == FileType::Dir;
-                if let Some(to) = op.to.filter(two_steps) {
-                    let mut leaving = self.inner.moves_of_others.leaving.borrow_mut();
-                    leaving.insert(token, (key, to));
-                }
+        match (&found, op.to) {
+            (Ok(Some(child)), Some(to)) if to.exchange || child.kind == FileType::Dir => {
+                moves.leaving.borrow_mut().insert(token, (key, to));
             }
-            Ok(None) => {}
-            Err(_) => {
-                self.inner.names.unlock(&key, token);
+            (Ok(Some(_)), Some(to)) => {
+                let going = (token, (to.dir, to.name));
+                moves.going.borrow_mut().insert(key, going);
             }
+            (Ok(_), _) => {}
+            (Err(_), _) => drop(self.inner.names.unlock(&key, token)),
         }
         found
     }
 
+    /// Somebody has locked a name and may rely on it: a rename whose lock of it was dropped does
+    /// not take it any more.
+    pub(super) fn have_name(&self, key: &Name) {
+        let moves = &self.inner.moves_of_others;
+        if let Some((token, _)) = moves.going.borrow_mut().remove(key) {
+            moves.ended.borrow_mut().insert(token);
+        }
+    }
+
+    /// A rename does not take an old name, or has.
+    fn end_going(&self, key: &Name, token: Token) {
+        let mut going = self.inner.moves_of_others.going.borrow_mut();
+        if going.get(key).is_some_and(|(by, _)| *by == token) {
+            going.remove(key);
+        }
+    }
+
     /// Drops the lock of a name that a rename had.
-    pub(super) fn unlock_name_of(&self, key: &Name, token: Token) {
+    pub(super) fn unlock_name_of(&self, key: &Name, token: Token, goes_on: bool) {
         let moves = &self.inner.moves_of_others;
         moves.moving.borrow_mut().remove(&token);
         moves.leaving.borrow_mut().remove(&token);
+        if !goes_on {
+            self.end_going(key, token);
+        }
         self.inner.names.unlock(key, token);
     }
 
@@ -630,8 +674,10 @@ impl<P: Platform> Cluster<P> {
 
     /// A server was started anew, and numbers its renames from the beginning.
     pub(super) fn forget_ended_moves(&self, rank: Rank) {
-        let mut ended = self.inner.moves_of_others.ended.borrow_mut();
-        ended.retain(|token| token.rank != rank);
+        let moves = &self.inner.moves_of_others;
+        moves.ended.borrow_mut().retain(|token| token.rank != rank);
+        let mut going = moves.going.borrow_mut();
+        going.retain(|_, (token, _)| token.rank != rank);
     }
 
     pub(super) async fn assign_name(&self, leader: Rank, op: peer::Assign) -> Result<(), FsError> {
@@ -651,9 +697,10 @@ impl<P: Platform> Cluster<P> {
             let done = self.assign_locked(&key, &op, token).await;
             self.inner.names.give_back(&key, own);
             done?;
+        } else if let Some(to) = &op.to {
+            self.take_late(&key, &op, to, token).await?;
         } else {
-            // The leader seemed lost, and its lock was dropped. That the file was given the same
-            // old name again meanwhile cannot be told from its having kept it: then that goes.
+            // The leader seemed lost, and its lock was dropped.
             let _name = self.name_lock(&key).await?;
             self.assign_locked(&key, &op, token).await?;
         }
@@ -661,6 +708,35 @@ impl<P: Platform> Cluster<P> {
             self.end_moves_of(leader);
         }
         Ok(())
+    }
+
+    /// Takes the old name of a file whose lock was dropped. The new one is locked meanwhile, as
+    /// renames lock names.
+    async fn take_late(
+        &self,
+        key: &Name,
+        op: &peer::Assign,
+        to: &peer::Destination,
+        token: Token,
+    ) -> Result<(), FsError> {
+        let old = self.seat(key.0, key.1.clone());
+        let new = self.seat(to.dir, to.name.clone());
+        let own = self.token();
+        let lock_new = || self.lock_seat(&new, own, None);
+        let (name, named) = if new.key() < old.key() {
+            let named = lock_new().await;
+            (self.hold_name(key).await, named)
+        } else {
+            (self.hold_name(key).await, lock_new().await)
+        };
+        let is_others = self.inner.moves_of_others.ended.borrow_mut().remove(&token);
+        let done = match name {
+            Ok(_) if named == Ok(op.was) && !is_others => self.assign_locked(key, op, token).await,
+            _ => Err(FsError::Unreachable),
+        };
+        drop(name);
+        self.unlock_seat(&new, own).await;
+        done
     }
 
     async fn assign_locked(
@@ -676,6 +752,7 @@ impl<P: Platform> Cluster<P> {
             }
         }
         self.change_name(key, op.was, op.child).await?;
+        self.end_going(key, token);
         let mut moving = self.inner.moves_of_others.moving.borrow_mut();
         match (&op.from, op.child) {
             (Some(from), Some(child)) => {
@@ -737,6 +814,8 @@ enum Step {
     Only,
     /// The old name must name this afterwards.
     First(Option<Child>),
+    /// Of a file: its old name goes.
+    Last,
 }
 
 /// A rename whose names are locked.

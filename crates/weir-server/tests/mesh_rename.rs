@@ -1,0 +1,178 @@
+//! A file's rename whose leader told its caller that nobody knows how it ends, between its two
+//! steps: the old name is free for others, and goes later only if that takes nothing from them.
+
+mod mesh;
+
+use mesh::{create, Mesh};
+use weir_core::names::FileType;
+use weir_core::placement::home_of_entry;
+use weir_core::proto::peer::{self, Destination};
+use weir_core::proto::{self, Child, FsError};
+use weir_core::types::{Ino, Rank};
+use weir_server::cluster::ROOT;
+
+const SERVERS: u16 = 3;
+const OLD: Rank = Rank(0);
+const NEW: Rank = Rank(1);
+const LEADER: Rank = Rank(2);
+const TOKEN: u64 = 1 << 40;
+
+/// A rename whose first step is done.
+struct Late {
+    mesh: Mesh,
+    file: Child,
+    old: String,
+    new: String,
+}
+
+impl Late {
+    fn new() -> Late {
+        let mut mesh = Mesh::new(SERVERS, 5);
+        let name_at = |rank| {
+            let mut names = (0..).map(|n| format!("name-{n}"));
+            names.find(|name| home_of_entry(ROOT, name.as_bytes(), SERVERS) == rank)
+        };
+        let (old, new) = (name_at(OLD).unwrap(), name_at(NEW).unwrap());
+        let file = Child {
+            ino: mesh.file(&old),
+            kind: FileType::File,
+        };
+        let mut late = Late {
+            mesh,
+            file,
+            old,
+            new,
+        };
+        let (ino, to) = (file.ino, Some(late.destination()));
+        let lock = |name: &str, to| peer::LockName {
+            dir: ROOT,
+            name: name.into(),
+            token: TOKEN,
+            to,
+        };
+        let (lock_old, lock_new) = (lock(&late.old, to), lock(&late.new, None));
+        let mesh = &mut late.mesh;
+        assert_eq!(mesh.ask_peer(LEADER, OLD, lock_old), Ok(Some(file)));
+        assert_eq!(mesh.ask_peer(LEADER, NEW, lock_new), Ok(None));
+        let link = peer::Relink { ino, add: true };
+        assert_eq!(mesh.ask_peer(LEADER, OLD, link), Ok(FileType::File));
+        let step = late.step(&late.new, None, Some(file));
+        assert_eq!(late.mesh.ask_peer(LEADER, NEW, step), Ok(()));
+        for (home, name, goes_on) in [(OLD, &late.old, true), (NEW, &late.new, false)] {
+            let unlock = peer::UnlockName {
+                dir: ROOT,
+                name: name.as_bytes().into(),
+                token: TOKEN,
+                goes_on,
+            };
+            late.mesh.ask_peer(LEADER, home, unlock).unwrap();
+        }
+        late
+    }
+
+    fn destination(&self) -> Destination {
+        Destination {
+            dir: ROOT,
+            name: self.new.as_bytes().into(),
+            exchange: false,
+        }
+    }
+
+    fn step(&self, name: &str, was: Option<Child>, child: Option<Child>) -> peer::Assign {
+        peer::Assign {
+            dir: ROOT,
+            name: name.into(),
+            token: TOKEN,
+            was,
+            from: None,
+            to: was.map(|_| self.destination()),
+            child,
+        }
+    }
+
+    /// The second step.
+    fn take_old(&mut self) -> Result<(), FsError> {
+        let step = self.step(&self.old, Some(self.file), None);
+        self.mesh.ask_peer(LEADER, OLD, step)
+    }
+
+    fn names(&mut self) -> [Option<Ino>; 2] {
+        [self.old.clone(), self.new.clone()].map(|name| {
+            let find = proto::Find {
+                dir: ROOT,
+                name: name.into(),
+            };
+            self.mesh.call(1, find).unwrap().what.map(|child| child.ino)
+        })
+    }
+
+    fn rename(&mut self, from: &str, to: &str) {
+        let rename = proto::Rename {
+            parent: ROOT,
+            name: from.into(),
+            new_parent: ROOT,
+            new_name: to.into(),
+            flags: 0,
+        };
+        self.mesh.call(1, rename).unwrap();
+    }
+}
+
+#[test]
+fn the_old_name_goes_if_nobody_has_had_it() {
+    let mut late = Late::new();
+    let file = Some(late.file.ino);
+    assert_eq!(late.names(), [file; 2]);
+    assert_eq!(late.take_old(), Ok(()));
+    assert_eq!(late.names(), [None, file]);
+}
+
+#[test]
+fn the_old_name_goes_if_the_rename_was_tried_again() {
+    let mut late = Late::new();
+    let (file, old, new) = (Some(late.file.ino), late.old.clone(), late.new.clone());
+    late.rename(&old, &new);
+    assert_eq!(late.take_old(), Ok(()));
+    assert_eq!(late.names(), [None, file]);
+}
+
+#[test]
+fn the_old_name_stays_if_the_new_one_was_taken_away() {
+    let mut late = Late::new();
+    let (file, new) = (Some(late.file.ino), late.new.clone());
+    let (parent, name) = (ROOT, new.into());
+    late.mesh.call(1, proto::Unlink { parent, name }).unwrap();
+    assert_eq!(late.take_old(), Err(FsError::Unreachable));
+    assert_eq!(late.names(), [file, None]);
+}
+
+#[test]
+fn the_old_name_stays_if_the_file_was_given_it_again() {
+    let mut late = Late::new();
+    let (file, old, new) = (Some(late.file.ino), late.old.clone(), late.new.clone());
+    // Two names of one file: both stay.
+    late.rename(&new, &old);
+    assert_eq!(late.take_old(), Err(FsError::Unreachable));
+    assert_eq!(late.names(), [file; 2]);
+}
+
+#[test]
+fn the_old_name_stays_if_another_file_has_it_or_had_it() {
+    let mut late = Late::new();
+    let (file, old, new) = (Some(late.file.ino), late.old.clone(), late.new.clone());
+    late.rename(&old, "kept");
+    let other = late.mesh.call(1, create(ROOT, &old)).unwrap().ino;
+    let other = late.mesh.call(1, proto::GetAttr { ino: other });
+    let other = Some(other.unwrap().home);
+    assert_eq!(late.take_old(), Err(FsError::Unreachable));
+    assert_eq!(late.names(), [other, file]);
+
+    let mut late = Late::new();
+    let file = Some(late.file.ino);
+    late.rename(&old, "kept");
+    late.rename("kept", &old);
+    assert_eq!(late.take_old(), Err(FsError::Unreachable));
+    assert_eq!(late.names(), [file; 2]);
+    late.rename(&new, "kept");
+    assert_eq!(late.names(), [file, None]);
+}
