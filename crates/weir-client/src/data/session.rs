@@ -41,7 +41,7 @@ impl Host for Session {
         let mut asked = false;
         for _ in 0..PATIENCE {
             match self.names().attr(ino) {
-                Ok(Some(attr)) if !attr.fresh || (attr.ask && !asked) => {
+                Ok(Some(attr)) if !attr.fresh || (!asked && (attr.ask || self.doubts(&attr))) => {
                     of_open(self.call(Lease { ino }))?;
                     asked = true;
                 }

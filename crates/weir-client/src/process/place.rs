@@ -10,6 +10,7 @@ use weir_core::placement::home_of_entry;
 use weir_core::proto::{Find, GetAttr, Lease, Passage, PathOf, Ping, Readlink};
 use weir_core::types::{Ino, Rank};
 
+use super::kept::KeptDirs;
 use super::start::Instance;
 use super::table::{self, Handle};
 use super::{Outcome, Process};
@@ -17,6 +18,7 @@ use crate::errno::of_open;
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::path::walk::Names;
 use crate::path::{Credentials, Guard, Name, Place, Walk};
+use crate::sys::coarse_now_ns;
 
 /// Something that exists.
 #[derive(Debug)]
@@ -121,10 +123,16 @@ impl View {
         self.hub.recalls.load(Ordering::Acquire)
     }
 
+    /// What this process keeps, unless the server has not said for long that it holds.
+    fn kept(&self) -> Option<&'static KeptDirs> {
+        (!self.hub.is_in_doubt(coarse_now_ns)).then_some(&self.process.kept)
+    }
+
     /// As [`Names::lookup`], of a name that another server has.
     fn lookup_elsewhere(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
         let recalls = self.recalls();
-        if let Some(child) = self.process.kept.entry(recalls, dir, name) {
+        let kept = self.kept().and_then(|kept| kept.entry(recalls, dir, name));
+        if let Some(child) = kept {
             return Ok(Some((child, FileType::Dir)));
         }
         let asked = name.to_vec();
@@ -160,7 +168,8 @@ impl View {
             } else {
                 None
             };
-            if attr.is_some_and(|attr| !attr.fresh || attr.ask) {
+            let doubted = |attr: Attr| attr.home != ino && self.hub.is_in_doubt(coarse_now_ns);
+            if attr.is_some_and(|attr| !attr.fresh || attr.ask || doubted(attr)) {
                 // A file that is open here: what is said of it holds until it changes.
                 return match self.process.session()?.call(Lease { ino }) {
                     Ok(()) => self.settled(|names| names.attr(ino)),
@@ -208,7 +217,8 @@ impl Names for View {
             return Ok(attr.as_ref().map(Guard::from));
         }
         let recalls = self.recalls();
-        if let Some(guard) = self.process.kept.guard(recalls, dir) {
+        let kept = self.kept().and_then(|kept| kept.guard(recalls, dir));
+        if let Some(guard) = kept {
             return Ok(Some(guard));
         }
         match self.process.session()?.call(Passage { ino: dir }) {

@@ -56,7 +56,10 @@ pub struct Hub {
     /// Changes whenever what clients were told of directories of other servers, to be kept, may no
     /// longer hold: what they kept before is void.
     pub recalls: AtomicU64,
-    spare: AtomicU64,
+    /// Until then, ns since 1970, what these tables and what clients keep say of other servers'
+    /// files and directories is believed without asking the server, which may have been killed or
+    /// stopped since; 0: nothing is believed that could end.
+    pub believed_until_ns: AtomicU64,
     /// [`SLEEPS_HERE`] or [`SLEEPS_AT_BELL`] while the server sleeps (or is about to); a futex.
     pub server_sleeps: AtomicU32,
     /// The CPU the server ran on last.
@@ -75,6 +78,13 @@ pub const SLEEPS_AT_BELL: u32 = 2;
 pub const BELL: &str = "bell";
 
 impl Hub {
+    /// Whether what is believed of other servers is to be asked of this one first.
+    #[inline]
+    pub fn is_in_doubt(&self, now_ns: impl FnOnce() -> u64) -> bool {
+        let until_ns = self.believed_until_ns.load(Ordering::SeqCst);
+        until_ns != 0 && now_ns() > until_ns
+    }
+
     /// Rings for client `id`; true if the server sleeps and must be woken.
     pub fn ring(&self, id: u32) -> bool {
         if let Some(word) = self.doorbells.get(id as usize / 64) {
@@ -235,7 +245,7 @@ mod tests {
             audit: AtomicU32::default(),
             deadline_ms: AtomicU32::default(),
             recalls: AtomicU64::default(),
-            spare: AtomicU64::default(),
+            believed_until_ns: AtomicU64::default(),
             server_sleeps: AtomicU32::new(1),
             server_cpu: AtomicU32::default(),
             spare_line: Default::default(),
@@ -249,7 +259,7 @@ mod tests {
     #[test]
     fn format_of_the_heads() {
         use crate::node::format::check_format;
-        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls server_sleeps server_cpu doorbells);
+        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls believed_until_ns server_sleeps server_cpu doorbells);
         check_format!(ClientHeader: magic id pid tail records notes counters refused);
     }
 }

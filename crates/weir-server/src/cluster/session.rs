@@ -17,7 +17,11 @@
 //! *Leases have a term.* A server believes what it was leased for [`TERM_NS`] from the moment it
 //! asked something that was answered, and asks ([`peer::Renew`]) before that is over; a home that
 //! cannot recall a lease waits until the holder has stopped believing it. So no read is older than
-//! what visibility allows, whoever is cut off from whom.
+//! what visibility allows, whoever is cut off from whom. The end of the term is in shared memory
+//! ([`Hub::believed_until_ns`]): programs of a node whose server was killed, or is stopped, believe
+//! no longer than it may.
+//!
+//! [`Hub::believed_until_ns`]: weir_core::node::region::Hub::believed_until_ns
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,6 +101,12 @@ impl Session {
 impl Sessions {
     fn of(&mut self, rank: Rank) -> &mut Session {
         self.with.entry(rank).or_default()
+    }
+
+    /// Until when all that is believed may be, if nothing more is heard of anybody.
+    fn believed_until(&self) -> Option<i64> {
+        let believed = self.with.values().filter(|session| session.believes);
+        believed.map(|session| session.heard_ns + TERM_NS).min()
     }
 
     /// As after a restart: nothing of before holds, with any of the others.
@@ -569,7 +579,7 @@ impl<P: Platform> Cluster<P> {
     /// Wakes who waits for a time that has come, and believes no lease whose term is over.
     pub(super) fn look_at_times(&self, now_ns: i64) {
         let mut doubted = Vec::new();
-        {
+        let believed_until = {
             let mut sessions = self.inner.sessions.borrow_mut();
             while let Some(first) = sessions
                 .timers
@@ -585,10 +595,12 @@ impl<P: Platform> Cluster<P> {
                     doubted.push(*rank);
                 }
             }
-        }
+            sessions.believed_until()
+        };
         for rank in doubted {
             self.doubt(rank);
         }
+        self.node(|node| node.set_believed_until(believed_until));
     }
 
     /// A lease of a server's files is believed from now on, if what was asked at `asked_ns` is
@@ -601,7 +613,13 @@ impl<P: Platform> Cluster<P> {
         if session.ended || now_ns + LOOK_NS > heard_ns + TERM_NS {
             return false;
         }
-        (session.believes, session.used) = (true, true);
+        session.used = true;
+        if !session.believes {
+            session.believes = true;
+            let believed_until = sessions.believed_until();
+            drop(sessions);
+            self.node(|node| node.set_believed_until(believed_until));
+        }
         true
     }
 

@@ -442,6 +442,15 @@ impl<'m, P: Platform> Node<'m, P> {
         self.open.hub.recalls.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// What is believed of other servers is believed until then, if nothing is heard of this one.
+    pub(crate) fn set_believed_until(&self, until_ns: Option<i64>) {
+        let until_ns = until_ns.map_or(0, |until_ns| u64::try_from(until_ns).unwrap_or(1));
+        self.open
+            .hub
+            .believed_until_ns
+            .store(until_ns, Ordering::SeqCst);
+    }
+
     /// Whether a `Stop` was asked for.
     pub fn stopping(&self) -> bool {
         self.stopping

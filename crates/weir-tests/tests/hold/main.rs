@@ -23,3 +23,4 @@ mod many;
 mod partition;
 mod probes;
 mod room;
+mod stale;
