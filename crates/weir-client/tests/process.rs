@@ -436,6 +436,24 @@ fn writers_through_one_offset_never_overlap() {
     assert_eq!(counts, [EACH; 3]);
 }
 
+fn creating_meets_no_file_that_goes() {
+    const TIMES: usize = 400_000;
+    let path = "/weir/comes-and-goes";
+    let makes = in_child(move || {
+        for _ in 0..TIMES {
+            close(open(path, O_RDWR | O_CREAT).unwrap());
+        }
+    });
+    let removes = in_child(move || {
+        for _ in 0..TIMES {
+            let gone = p().unlinkat(CWD, path.as_bytes(), 0).unwrap();
+            assert!(matches!(gone, Ok(()) | Err(Errno::NOENT)), "{gone:?}");
+        }
+    });
+    join(makes);
+    join(removes);
+}
+
 fn locks_keep_others_out_until_given_back() {
     const F_SETLK: i32 = 6;
     const F_SETLKW: i32 = 7;
@@ -568,6 +586,7 @@ fn a_process_and_its_children() {
     the_current_directory_is_kept();
     children_share_descriptions_and_see_writes();
     writers_through_one_offset_never_overlap();
+    creating_meets_no_file_that_goes();
     locks_keep_others_out_until_given_back();
     our_own_descriptors_survive_a_program_that_closes_everything();
     copies_and_mappings();

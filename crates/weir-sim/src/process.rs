@@ -176,12 +176,18 @@ impl<'f> Process<'f> {
             exclusive,
             attach: true,
         };
-        let made = self.call(op)?;
-        if !made.new && made.held {
+        let made = loop {
+            let made = self.call(op.clone())?;
+            if made.new || !made.held {
+                break made;
+            }
             // By its number in this node's table, which others do not know.
             let attr = self.settled(|| self.site.names.attr(made.ino))?;
-            return Ok((attr.ok_or(Errno::NOENT)?.home, None));
-        }
+            if let Some(attr) = attr {
+                return Ok((attr.home, None));
+            }
+            // It has gone meanwhile.
+        };
         if !made.new {
             return Ok((made.ino, None));
         }

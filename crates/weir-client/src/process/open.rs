@@ -73,19 +73,29 @@ impl Process {
             let _ = ours!(self.existing(dirfd, path, true, false));
             return Some(self.refuse("o_tmpfile"));
         }
-        let way = if flags & O_CREAT != 0 && flags & O_PATH == 0 {
-            ours!(self.create_target(dirfd, path, flags, mode))
-        } else {
-            let follow = flags & O_NOFOLLOW == 0;
-            match ours!(self.existing(dirfd, path, follow, false)) {
-                Found::Outside(path) => Way::Outside(path),
-                Found::Inode(ino, kind) => Way::Ours(Target::existing(ino, kind)),
-            }
-        };
-        Some(match way {
-            Way::Ours(target) => self.open_target(&target, flags),
-            Way::Outside(path) => outside::open(&path, flags, mode),
+        if flags & O_CREAT != 0 && flags & O_PATH == 0 {
+            return self.open_or_create(dirfd, path, flags, mode);
+        }
+        let follow = flags & O_NOFOLLOW == 0;
+        Some(match ours!(self.existing(dirfd, path, follow, false)) {
+            Found::Outside(path) => outside::open(&path, flags, mode),
+            Found::Inode(ino, kind) => self.open_target(&Target::existing(ino, kind), flags),
         })
+    }
+
+    /// Opens the file, or makes it, also where one goes between being found and being opened.
+    fn open_or_create(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
+        for _ in 0..TRIES {
+            let target = match ours!(self.create_target(dirfd, path, flags, mode)) {
+                Way::Outside(path) => return Some(outside::open(&path, flags, mode)),
+                Way::Ours(target) => target,
+            };
+            match self.open_target(&target, flags) {
+                Err(Errno::NOENT) if !target.new => {}
+                opened => return Some(opened),
+            }
+        }
+        Some(Err(Errno::IO))
     }
 
     /// Finds or makes the file.
