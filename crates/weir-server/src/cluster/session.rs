@@ -40,6 +40,10 @@ use crate::node::Platform;
 pub(super) const TERM_NS: i64 = 2_000_000_000;
 /// The server looks at its leases at least so often while it believes any, ns.
 const LOOK_NS: i64 = 500_000_000;
+/// It looks no oftener, ns: whoever has thousands of others does so between messages.
+const LOOK_LEAST_NS: i64 = LOOK_NS / 4;
+/// Until the next look passes so long at most, ns.
+const LOOK_MOST_NS: i64 = LOOK_NS + LOOK_LEAST_NS;
 /// Of a session number: it begins here.
 const BEGINS: u64 = 1 << 63;
 
@@ -51,6 +55,8 @@ pub struct Sessions {
     timers: BTreeMap<(i64, u64), oneshot::Sender<()>>,
     next_timer: u64,
     looked_ns: i64,
+    /// When it was looked which leases are over.
+    doubted_ns: i64,
 }
 
 #[allow(clippy::struct_excessive_bools)] // each is of another matter
@@ -588,9 +594,12 @@ impl<P: Platform> Cluster<P> {
             {
                 let _ = first.remove().send(());
             }
+            if (0..LOOK_LEAST_NS).contains(&(now_ns - sessions.doubted_ns)) {
+                return;
+            }
+            sessions.doubted_ns = now_ns;
             for (rank, session) in &mut sessions.with {
-                // Until the next look, at the latest.
-                if session.believes && now_ns + LOOK_NS > session.heard_ns + TERM_NS {
+                if session.believes && now_ns + LOOK_MOST_NS > session.heard_ns + TERM_NS {
                     session.believes = false;
                     doubted.push(*rank);
                 }
@@ -610,7 +619,7 @@ impl<P: Platform> Cluster<P> {
         let mut sessions = self.inner.sessions.borrow_mut();
         let session = sessions.of(of);
         let heard_ns = session.heard_ns.max(asked_ns);
-        if session.ended || now_ns + LOOK_NS > heard_ns + TERM_NS {
+        if session.ended || now_ns + LOOK_MOST_NS > heard_ns + TERM_NS {
             return false;
         }
         session.used = true;
