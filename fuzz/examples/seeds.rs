@@ -417,7 +417,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
             ino,
             owners: vec![wish.owner],
         }),
-        peer::request(peer::Release { ino }),
+        peer::request(peer::Release { inos: vec![ino] }),
         peer::request(peer::Settled { dir }),
         peer::request(peer::Retire { dir }),
         peer::request(peer::Unlink {

@@ -22,7 +22,7 @@ fn file(mesh: &mut Mesh, visibility: Visibility) -> Ino {
     .unwrap();
     let home = mesh.call(0, proto::GetAttr { ino: made }).unwrap().home;
     // The maker is done with it.
-    mesh.ask_peer(Rank(0), home.rank(), peer::Release { ino: home })
+    mesh.ask_peer(Rank(0), home.rank(), peer::Release { inos: vec![home] })
         .unwrap();
     home
 }
@@ -151,7 +151,8 @@ fn readers_ask_only_while_others_write() {
     let home = usize::from(ino.rank().0);
     mesh.call(home, proto::Lease { ino }).unwrap();
     assert_eq!(mesh.asked(b, "flush"), flushed + 1, "the home asks, too");
-    mesh.ask_peer(b, ino.rank(), peer::Release { ino }).unwrap();
+    mesh.ask_peer(b, ino.rank(), peer::Release { inos: vec![ino] })
+        .unwrap();
     mesh.settle();
     assert_eq!(read(&mut mesh, at_a, ino), 0, "nobody writes any more");
 }
@@ -204,4 +205,30 @@ fn files_take_over_the_policy_of_their_directory_at_any_server() {
         let attr = mesh.call(n % 4, proto::GetAttr { ino }).unwrap();
         assert_eq!(attr.policy, policy);
     }
+}
+
+/// What a node made and does not use any more its home keeps for it no longer; it is told of many
+/// files at once.
+#[test]
+fn a_home_is_told_of_many_files_at_once() {
+    let mut mesh = Mesh::new(2, 7);
+    let made: Vec<Ino> = (0..300).map(|n| mesh.file(&format!("f{n}"))).collect();
+    let foreign = made.iter().filter(|ino| ino.rank() == Rank(1));
+    let foreign = u64::try_from(foreign.count()).unwrap();
+    assert!(foreign > 100);
+    let maker = mesh.server(0);
+    let let_go = |mesh: &mut Mesh, now_ns: i64| {
+        let before = mesh.asked(Rank(1), "release");
+        maker.tick(now_ns);
+        maker.catch_up();
+        mesh.settle();
+        mesh.asked(Rank(1), "release") - before
+    };
+    assert_eq!(
+        let_go(&mut mesh, 1_000_000_000),
+        0,
+        "they may be used again"
+    );
+    assert_eq!(let_go(&mut mesh, 60_000_000_000), foreign.div_ceil(64));
+    assert_eq!(let_go(&mut mesh, 120_000_000_000), 0, "there is none left");
 }

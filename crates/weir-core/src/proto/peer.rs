@@ -310,10 +310,10 @@ peer_operations! {
         write: bool,
     } -> Attr;
 
-    /// Ends [`Hold`] and any lease.
+    /// Ends [`Hold`] and any lease. At the home of all of them.
     release: Release {
-        /// The file.
-        ino: Ino,
+        /// The files.
+        inos: Vec<Ino>,
     } -> ();
 
     /// The attributes of a file, which hold until the asker is sent [`Recall`]. If `ask` is

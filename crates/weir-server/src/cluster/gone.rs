@@ -9,7 +9,7 @@
 //! apart by [`Leaving`].
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use futures_util::future::join_all;
 use weir_core::extent::{Run, MAX_OFFSET};
@@ -24,6 +24,8 @@ use crate::node::{Node, Platform};
 
 /// How long a stand-in stays that nobody uses, ns.
 const LINGER_NS: i64 = 5_000_000_000;
+/// Of how many files a home is told at a time.
+const TOLD_MOST: usize = 64;
 
 /// Files that this node lets go of, and those it asks to hold.
 #[derive(Debug, Default)]
@@ -87,9 +89,16 @@ impl<P: Platform> Cluster<P> {
         }
         let open = self.node(|node| node.open_files());
         self.end_own_writers(&written, &open);
-        for (ino, local) in old {
-            if !open.contains(&local) {
-                self.let_go_of_unopened(ino);
+        let unopened = old.into_iter().filter(|(_, local)| !open.contains(local));
+        let mut left: BTreeMap<Rank, Vec<Ino>> = BTreeMap::new();
+        for (ino, _) in unopened {
+            if self.ends_unopened(ino) {
+                left.entry(ino.rank()).or_default().push(ino);
+            }
+        }
+        for inos in left.into_values() {
+            for inos in inos.chunks(TOLD_MOST) {
+                self.leave(inos.to_vec());
             }
         }
     }
@@ -105,20 +114,27 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Lets go of a foreign file that nobody here has open, if all of it is published and nothing
-    /// else is being done with it: then another time.
-    fn let_go_of_unopened(&self, ino: Ino) {
+    /// else is being done with it: then another time. If so, its home is to be told.
+    fn ends_unopened(&self, ino: Ino) -> bool {
         let leaving = &self.inner.leaving;
         let busy = leaving.told.is_held(&ino) || leaving.asking.borrow().contains_key(&ino);
-        if busy || !self.end_stand_in(ino) {
-            return;
-        }
+        !busy && self.end_stand_in(ino)
+    }
+
+    /// Tells the home of these files, before whoever asks to hold one of them, that this node has
+    /// let go of them.
+    fn leave(&self, inos: Vec<Ino>) {
         let token = self.token();
-        // Before anybody else runs: who asks to hold it waits until its home has been told.
-        leaving.told.take(ino, token);
+        for ino in &inos {
+            self.inner.leaving.told.take(*ino, token);
+        }
         let this = self.clone();
         self.spawn(async move {
-            let _told = this.inner.leaving.told.hold(ino, token).await;
-            this.tell_left(ino).await;
+            let mut told = Vec::with_capacity(inos.len());
+            for ino in &inos {
+                told.push(this.inner.leaving.told.hold(*ino, token).await);
+            }
+            this.tell_left(inos).await;
         });
     }
 
@@ -130,15 +146,19 @@ impl<P: Platform> Cluster<P> {
         if asked_for || self.local(ino).is_some_and(is_open) || !self.end_stand_in(ino) {
             return;
         }
-        self.tell_left(ino).await;
+        self.tell_left(vec![ino]).await;
     }
 
-    /// Tells the home of a file that this node has let go of it.
-    async fn tell_left(&self, ino: Ino) {
-        // If its home is gone, so is the hold.
-        let _ = self.call(ino.rank(), peer::Release { ino }).await;
+    /// Tells the home of some files that this node has let go of them.
+    async fn tell_left(&self, inos: Vec<Ino>) {
+        let Some(home) = inos.first().map(|ino| ino.rank()) else {
+            return;
+        };
+        let count = inos.len() as u64;
+        // If their home is gone, so are the holds.
+        let _ = self.call(home, peer::Release { inos }).await;
         let times = &self.inner.leaving.times;
-        times.set((times.get().0, times.get().1 + 1));
+        times.set((times.get().0, times.get().1 + count));
     }
 
     /// Ends the stand-in of a file that nobody here has open. If so, its home is to be told.
@@ -174,12 +194,18 @@ impl<P: Platform> Cluster<P> {
         self.let_go_of(ino).await;
     }
 
-    /// A node has a file of this server open no more.
-    pub(super) async fn release(&self, from: Rank, ino: Ino) {
-        // Who lets go of a file has published all that it wrote.
-        self.forget_counted(from, ino);
-        if self.end_hold(from, ino, false) {
-            self.node(|node| node.unpin(ino));
+    /// A node has these files of this server open no more.
+    pub(super) async fn release(&self, from: Rank, inos: &[Ino]) {
+        let mut unheld = false;
+        for ino in inos {
+            // Who lets go of a file has published all that it wrote.
+            self.forget_counted(from, *ino);
+            if self.end_hold(from, *ino, false) {
+                self.node(|node| node.unpin(*ino));
+                unheld = true;
+            }
+        }
+        if unheld {
             self.erase_gone().await;
         }
     }

@@ -211,7 +211,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
     }
 
     async fn release(&self, from: Rank, op: Release) -> Result<(), FsError> {
-        self.counted("release").release(from, op.ino).await;
+        self.counted("release").release(from, &op.inos).await;
         Ok(())
     }
 
