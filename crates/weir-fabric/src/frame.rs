@@ -13,8 +13,8 @@
 //!                                       <--- CHALLENGE  the same of the acceptor, and
 //!                                                       proof("acceptor", both)
 //!   PROOF  proof("dialler", both)       --->
-//!   REQUEST, REQUEST, ...               --->
-//!                                       <--- REPLY, REPLY, ...
+//!   REQUEST, REPLY, REQUEST, ...        --->
+//!                                       <--- REPLY, REQUEST, REPLY, ...
 //! or, on a connection of the bulk plane:
 //!   READ, READ, ...                     --->
 //!                                       <--- BYTES or REFUSED, in any order
@@ -22,7 +22,7 @@
 //!
 //! A proof is the keyed BLAKE3 of a word for the role and of both greetings, under the
 //! instance's secret; the nonces make each handshake's its own. REQUEST's body begins with the
-//! number below which all calls of the dialler have ended: what is remembered of them can go.
+//! number below which all calls of the asker have ended: what is remembered of them can go.
 //! READ's body is up to [`PIECES_MOST`] pieces of a log, each slab (u32), length (u32), position
 //! (u64), [`READ_MOST`] bytes in all; BYTES has them as its bulk, one behind the other.
 
@@ -33,7 +33,7 @@ use weir_core::types::Rank;
 use crate::CallId;
 
 /// The version of this format and of `proto::peer`.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// "WFAB".
 const MAGIC: u32 = u32::from_le_bytes(*b"WFAB");
 /// Bytes of a frame's head.

@@ -2,15 +2,14 @@
 //!
 //! ```text
 //!  service thread                         its own sockets, or an I/O thread
-//!   Fabric::call(rank, body) --------->   connection to that rank: proof, request
+//!   Fabric::call(rank, body) --------->   connection with that rank: proof, request
 //!   Fabric::poll() <-------------------   reply, or: lost
-//!   Event::Request(token, body)  <-----   connection from that rank
+//!   Event::Request(token, body)  <-----   request
 //!   Fabric::reply(token, body) ------->   reply
 //! ```
 //!
-//! A server dials another when it first asks it something; what the other asks comes over a
-//! connection of its own. So 4,000 servers do not all connect at the start, and nobody has to
-//! decide which of two connections stays.
+//! A server dials another when it first asks it something, unless it was dialled by that one
+//! before: a connection is used both ways. So 4,000 servers do not all connect at the start.
 //!
 //! Invariants:
 //! - A call ends once: with its reply, or with [`Lost`] when its deadline passes, when the

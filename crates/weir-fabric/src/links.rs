@@ -9,9 +9,9 @@
 //!               next_event            connected, broken, admit, asked, replied, look
 //! ```
 //!
-//! What a server asks goes over a connection that it dialled; what it answers over the one by
-//! which it was asked. A connection brings what is sent whole, or breaks; it may bring it twice
-//! and out of order. The transport sends orders in their order, and may drop any that it has no
+//! What a server asks goes over a connection that it dialled, or, where a transport can use one both
+//! ways, was dialled by; what it answers over the one by which it was asked last. A connection brings
+//! what is sent whole, or breaks; it may bring it twice and out of order. The transport sends orders in their order, and may drop any that it has no
 //! connection for: what matters is sent again.
 //!
 //! Times are since any moment that the transport chooses, and never go back.
@@ -37,7 +37,7 @@ const PROBING: Duration = Duration::from_secs(30);
 pub enum Order {
     /// Connect to a server; [`Links::connected`] or [`Links::broken`] says how that ended.
     Dial(Rank),
-    /// Ask over the connection that was dialled.
+    /// Ask over the connection that is there for that.
     Request {
         /// Whom.
         to: Rank,
@@ -243,20 +243,28 @@ impl Links {
             let ended = Event::Done(id, Err(Lost::Unreachable));
             return self.events.push_back(ended);
         }
+        // Of those before it, all were sent when the connection was made, or later.
+        let sent = peer.line == Line::Up;
+        if sent {
+            self.orders.push_back(Order::Request {
+                to,
+                call: id,
+                ended_below: peer.first().unwrap_or(id).0.min(id.0),
+                message: message.clone(),
+            });
+        }
         let call = Call {
             message,
             deadline: now + self.timing.deadline,
-            sent: false,
+            sent,
         };
         match patience {
             Patience::Bounded => peer.calls.insert(id, call),
             Patience::Endless => peer.owed.insert(id, call),
         };
         let waits = peer.retry_at.is_some() && !(peer.lost && patience == Patience::Bounded);
-        match peer.line {
-            Line::Up => self.send_calls(to, false),
-            Line::Down if !waits => self.dial(to),
-            Line::Down | Line::Dialling => {}
+        if peer.line == Line::Down && !waits {
+            self.dial(to);
         }
     }
 
@@ -267,8 +275,20 @@ impl Links {
         self.orders.push_back(Order::Dial(to));
     }
 
-    /// A dialled server is there, in this life of it: calls without a reply go out.
+    /// There is a connection with a server, in this life of it: calls without a reply go out.
     pub fn connected(&mut self, to: Rank, incarnation: u64) {
+        self.meet(to, incarnation, true);
+    }
+
+    /// The same, of an admitted server and a connection over which it asks, too: a new life of it is
+    /// told of once, which [`Links::admit`] did.
+    pub fn opened(&mut self, with: Rank, incarnation: u64) {
+        let told = |seen: &Seen| seen.incarnation == incarnation && seen.follows;
+        let told = self.seen.get(&with).is_some_and(told);
+        self.meet(with, incarnation, !told);
+    }
+
+    fn meet(&mut self, to: Rank, incarnation: u64, tell: bool) {
         let peer = self.peers.entry(to).or_default();
         let before = peer.incarnation.replace(incarnation);
         (peer.unreachable_since, peer.retry_at) = (None, None);
@@ -289,32 +309,44 @@ impl Links {
             let ended = lost.into_iter();
             let ended = ended.map(|id| Event::Done(id, Err(Lost::Restarted)));
             self.events.extend(ended);
-            self.events.push_back(Event::PeerLost(to));
+            if tell {
+                self.events.push_back(Event::PeerLost(to));
+            }
         }
-        self.send_calls(to, true);
+        self.send_calls(to);
         self.list(to);
     }
 
-    /// Sends calls that were not sent yet, or all that have no reply.
-    fn send_calls(&mut self, to: Rank, again: bool) {
+    /// One of several connections with a server has ended, which may have had calls or replies:
+    /// calls without a reply go out over another one.
+    pub fn other_broken(&mut self, to: Rank) {
+        if self
+            .peers
+            .get(&to)
+            .is_some_and(|peer| peer.line == Line::Up)
+        {
+            self.send_calls(to);
+        }
+    }
+
+    /// Sends all calls that have no reply.
+    fn send_calls(&mut self, to: Rank) {
         let Some(peer) = self.peers.get_mut(&to) else {
             return;
         };
         let ended_below = peer.first().map_or(self.next_call, |id| id.0);
         for (id, call) in peer.calls.iter_mut().chain(&mut peer.owed) {
-            if again || !call.sent {
-                call.sent = true;
-                self.orders.push_back(Order::Request {
-                    to,
-                    call: *id,
-                    ended_below,
-                    message: call.message.clone(),
-                });
-            }
+            call.sent = true;
+            self.orders.push_back(Order::Request {
+                to,
+                call: *id,
+                ended_below,
+                message: call.message.clone(),
+            });
         }
     }
 
-    /// The connection that was dialled has ended, or could not be made.
+    /// The connection by which a server is asked has ended, or could not be made.
     pub fn broken(&mut self, now: Duration, to: Rank) {
         self.broken_since(now, now, to);
     }
@@ -363,7 +395,9 @@ impl Links {
             return false;
         }
         if known != Some(incarnation) {
-            self.seen.insert(from, Seen::new(incarnation));
+            let mut seen = Seen::new(incarnation);
+            seen.follows = known.is_some();
+            self.seen.insert(from, seen);
             if known.is_some() {
                 self.events.push_back(Event::PeerLost(from));
             }
@@ -417,7 +451,7 @@ impl Links {
         });
     }
 
-    /// A reply came over the connection that was dialled.
+    /// A reply came.
     pub fn replied(&mut self, to: Rank, call: CallId, message: Message) {
         let peer = self.peers.entry(to).or_default();
         if peer
@@ -708,6 +742,27 @@ mod tests {
         assert!(!links.admit(THERE, 1));
         assert!(!links.asked(token(1), 7, body(7)));
         links.answer(token(1), body(8));
+        assert_eq!(orders(&mut links), []);
+    }
+
+    #[test]
+    fn of_two_connections_either_may_break() {
+        let mut links = links();
+        assert!(links.admit(THERE, 1));
+        links.opened(THERE, 1);
+        links.ask(ms(0), THERE, CallId(1), body(1));
+        links.ask_surely(ms(0), THERE, CallId(2), body(2));
+        let asked = [request(1, 1), request(2, 1)];
+        assert_eq!(orders(&mut links), asked);
+        links.other_broken(THERE);
+        assert_eq!(orders(&mut links), asked, "they may have gone by that one");
+        // The next life is told of once, though both are there anew.
+        assert!(links.admit(THERE, 2));
+        links.opened(THERE, 2);
+        let restarted = |call| Event::Done(CallId(call), Err(Lost::Restarted));
+        let told = [Event::PeerLost(THERE), restarted(1), restarted(2)];
+        assert_eq!(events(&mut links), told);
+        links.other_broken(THERE);
         assert_eq!(orders(&mut links), []);
     }
 

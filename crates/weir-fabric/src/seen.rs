@@ -25,6 +25,8 @@ pub enum Verdict {
 pub struct Seen {
     /// Which life.
     pub incarnation: u64,
+    /// It came after another one.
+    pub follows: bool,
     calls: BTreeMap<CallId, Option<Message>>,
     ended_below: CallIdFloor,
 }

@@ -112,6 +112,13 @@ impl Driven {
         self.io.borrow_mut().next_event()
     }
 
+    /// Takes in what has come, without waiting and without sending anything.
+    pub fn look(&self) {
+        if self.io.borrow_mut().take_in(Some(Duration::ZERO)) == Turn::End {
+            self.ended.set(true);
+        }
+    }
+
     /// Sends what is to be sent.
     pub fn flush(&self) {
         self.io.borrow_mut().work();

@@ -103,3 +103,35 @@ fn who_claims_to_be_the_server_itself_is_refused() {
     assert_eq!(stranger.read_to_end(&mut Vec::new()).unwrap(), 0);
     assert_eq!(server.counters().rank, 1);
 }
+
+/// What comes of a call; the other server echoes.
+fn asked(asker: &Tcp, to: (&Tcp, u16), body: u8) -> Result<Message, Lost> {
+    let message = Message {
+        body: vec![body],
+        bulk: Vec::new(),
+    };
+    let id = asker.call(Rank(to.1), message);
+    loop {
+        if let Some(Event::Request(token, message)) = to.0.poll() {
+            to.0.reply(token, message);
+        }
+        if let Some(Event::Done(ended, result)) = asker.poll() {
+            assert_eq!(ended, id);
+            return result;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn who_was_asked_asks_by_the_same_connection() {
+    let ((near, near_at), (far, far_at)) = (listener(), listener());
+    // The far one could not dial the near one.
+    let (_, nowhere) = listener();
+    let near = Tcp::start(near, membership(0, 1, &[near_at, far_at]), TIMING, || {}).unwrap();
+    let far = Tcp::start(far, membership(1, 1, &[nowhere, far_at]), TIMING, || {}).unwrap();
+    for body in 0..3 {
+        assert_eq!(asked(&near, (&far, 1), body).unwrap().body, [body]);
+        assert_eq!(asked(&far, (&near, 0), body).unwrap().body, [body]);
+    }
+}

@@ -7,6 +7,10 @@
 //! | `sockets` | connections: their bytes, frames, stages, end |
 //! | `shake` | who is at the other end |
 //!
+//! A connection is used both ways, so that what a turn has to say to another server, requests and
+//! replies, goes by one write. Two that are made at once are both kept; each end asks by that which
+//! the server of the lower rank dialled, and answers by that by which it was asked.
+//!
 //! A connection of the bulk plane is handled here until both have proved who they are; then it
 //! goes to the threads of [`crate::bulk`].
 
@@ -95,10 +99,8 @@ enum Stage {
     Stranger,
     /// Theirs: challenged, waits for the proof.
     Challenged(Greeting, Greeting),
-    /// Ours: may ask.
-    Asking(Rank),
-    /// Theirs: may ask, as that life of that server.
-    Asked(Rank, u64),
+    /// Both have proved who they are, and may ask: with which life of which server.
+    Open(Rank, u64, Dialled),
     /// Of the bulk plane, and to be handed over: dialled by us or not.
     Bulk(Rank, Dialled),
 }
@@ -137,9 +139,11 @@ pub struct Io {
     /// The calls, and what is to be done for them.
     links: Links,
     begun: Instant,
+    /// Connections to be asked over that are being made.
+    dials: HashMap<Rank, Key>,
     /// The connection by which each server is asked.
     asks: HashMap<Rank, Key>,
-    /// The newest connection by which each server asks.
+    /// The connection by which each server asked last.
     asked_by: HashMap<Rank, Key>,
     strangers: usize,
     /// Whether a handshake may be under way.
@@ -179,6 +183,7 @@ impl Io {
             next_key: FIRST,
             links,
             begun: Instant::now(),
+            dials: HashMap::new(),
             asks: HashMap::new(),
             asked_by: HashMap::new(),
             strangers: 0,
@@ -249,6 +254,13 @@ impl Io {
     /// does what follows of it.
     pub fn turn(&mut self, most: Option<Duration>) -> Turn {
         self.work();
+        let turn = self.take_in(most);
+        self.work();
+        turn
+    }
+
+    /// Waits until something happens, but no longer than that, and takes in what came.
+    pub fn take_in(&mut self, most: Option<Duration>) -> Turn {
         // Who only polls is not to pay for a look at all servers each time.
         let timeout = match most {
             Some(Duration::ZERO) => most,
@@ -280,7 +292,6 @@ impl Io {
             self.looked = now;
             self.look();
         }
-        self.work();
         Turn::On
     }
 

@@ -80,20 +80,25 @@ impl Io {
             return Err(Garbage.into());
         }
         self.check_proof(Role::Acceptor, ours, &theirs, &body[GREETING_BYTES..])?;
+        self.meet((to, theirs.incarnation))?;
         let proof = proof(&self.me.secret, Role::Dialler, ours, &theirs);
-        if let Some(conn) = self.conns.get_mut(&key) {
-            conn.stage = match plane {
-                Plane::Control => Stage::Asking(to),
-                Plane::Bulk => Stage::Bulk(to, Dialled::ByUs),
-            };
-            conn.incoming.admit(plane == Plane::Control);
-            conn.until = None;
-        }
         self.say(key, Kind::Proof, proof.as_bytes().to_vec());
-        if plane == Plane::Control {
-            self.links.connected(to, theirs.incarnation);
-        }
+        self.agree(key, (to, theirs.incarnation), plane, Dialled::ByUs);
         Ok(())
+    }
+
+    /// Both ends have proved who they are.
+    fn agree(&mut self, key: Key, with: (Rank, u64), plane: Plane, dialled: Dialled) {
+        match plane {
+            Plane::Control => self.open(key, with, dialled),
+            Plane::Bulk => {
+                if let Some(conn) = self.conns.get_mut(&key) {
+                    conn.stage = Stage::Bulk(with.0, dialled);
+                    conn.incoming.admit(false);
+                    conn.until = None;
+                }
+            }
+        }
     }
 
     pub(super) fn check_proof(
@@ -120,25 +125,20 @@ impl Io {
         body: &[u8],
     ) -> Result<(), Broken> {
         self.check_proof(Role::Dialler, theirs, ours, body)?;
-        let (from, incarnation) = (theirs.from, theirs.incarnation);
-        if !self.links.admit(from, incarnation) {
+        let with = (theirs.from, theirs.incarnation);
+        self.meet(with)?;
+        let plane = theirs.plane()?;
+        self.strangers -= 1;
+        self.agree(key, with, plane, Dialled::ByThem);
+        Ok(())
+    }
+
+    /// A life of a server has proved itself.
+    fn meet(&mut self, with: (Rank, u64)) -> Result<(), Broken> {
+        if !self.links.admit(with.0, with.1) {
             return Err(Garbage.into()); // a life that has ended
         }
-        let plane = theirs.plane()?;
-        if let Some(conn) = self.conns.get_mut(&key) {
-            conn.stage = match plane {
-                Plane::Control => Stage::Asked(from, incarnation),
-                Plane::Bulk => Stage::Bulk(from, Dialled::ByThem),
-            };
-            conn.incoming.admit(plane == Plane::Control);
-            conn.until = None;
-            self.strangers -= 1;
-        }
-        if plane == Plane::Control {
-            // The proof of an older one may come late; what is asked comes over the newest.
-            let newest = self.asked_by.entry(from).or_insert(key);
-            *newest = key.max(*newest);
-        }
+        self.end_others(with);
         Ok(())
     }
 }

@@ -24,13 +24,16 @@ impl Io {
     }
 
     pub(super) fn dial(&mut self, to: Rank) {
+        if self.asks.contains_key(&to) {
+            return; // it dialled meanwhile
+        }
         let socket = self.address(to).map(TcpStream::connect);
         let key = match socket {
             Some(Ok(socket)) => self.adopt(socket, Stage::Dialling(to, Plane::Control)),
             _ => None,
         };
         match key {
-            Some(key) => drop(self.asks.insert(to, key)),
+            Some(key) => drop(self.dials.insert(to, key)),
             None => self.links.broken(self.begun.elapsed(), to),
         }
     }
@@ -232,16 +235,18 @@ impl Io {
                 let (theirs, ours) = (*theirs, *ours);
                 self.admit(key, &theirs, &ours, &message.body)
             }
-            (Stage::Asking(to), Kind::Reply) => {
+            (Stage::Open(to, ..), Kind::Reply) => {
                 self.links.replied(*to, head.call, message);
                 Ok(())
             }
-            (Stage::Asked(from, incarnation), Kind::Request) => {
+            (Stage::Open(from, incarnation, _), Kind::Request) => {
                 let token = Token {
                     from: *from,
                     incarnation: *incarnation,
                     call: head.call,
                 };
+                // An answer goes by a connection that the asker still had when it asked.
+                self.asked_by.insert(token.from, key);
                 self.asked(token, message)
             }
             _ => Err(Garbage.into()),
@@ -263,7 +268,7 @@ impl Io {
             (Stage::Dialling(..), Broken::Ended(error)) if is_silence(error) => {
                 self.timing.give_up.min(self.timing.handshake)
             }
-            (Stage::Asking(_), Broken::Ended(error)) if is_silence(error) => SILENCE,
+            (Stage::Open(..), Broken::Ended(error)) if is_silence(error) => SILENCE,
             _ => Duration::ZERO,
         }
     }
@@ -281,22 +286,96 @@ impl Io {
             | Stage::Greeted(to, Plane::Bulk, _)
             | Stage::Bulk(to, Dialled::ByUs) => self.bulk.not_reached(to),
             Stage::Bulk(_, Dialled::ByThem) => {}
-            Stage::Dialling(to, _) | Stage::Greeted(to, ..) | Stage::Asking(to) => {
-                if self.asks.get(&to) == Some(&key) {
-                    self.asks.remove(&to);
-                    let now = self.begun.elapsed();
-                    let silent = self.silent_for(&conn.stage, broken);
-                    self.links.broken_since(now, now.saturating_sub(silent), to);
+            Stage::Dialling(to, _) | Stage::Greeted(to, ..) => {
+                let current = self.dials.get(&to) == Some(&key);
+                if current {
+                    self.dials.remove(&to);
+                }
+                if current && !self.asks.contains_key(&to) {
+                    self.lost_touch(to, self.silent_for(&conn.stage, broken));
                 }
             }
             Stage::Stranger | Stage::Challenged(..) => self.strangers -= 1,
-            Stage::Asked(from, _) => {
-                if self.asked_by.get(&from) == Some(&key) {
-                    self.asked_by.remove(&from);
-                    self.links.asker_left(self.begun.elapsed(), from);
-                }
+            Stage::Open(with, incarnation, _) => {
+                let silent = self.silent_for(&conn.stage, broken);
+                self.part(key, (with, incarnation), silent);
             }
         }
+    }
+
+    fn lost_touch(&mut self, with: Rank, silent: Duration) {
+        let now = self.begun.elapsed();
+        let since = now.saturating_sub(silent);
+        self.links.broken_since(now, since, with);
+    }
+
+    /// Both ends of a connection have proved who they are.
+    pub(super) fn open(&mut self, key: Key, with: (Rank, u64), dialled: Dialled) {
+        let (rank, incarnation) = with;
+        if let Some(conn) = self.conns.get_mut(&key) {
+            conn.stage = Stage::Open(rank, incarnation, dialled);
+            conn.incoming.admit(true);
+            conn.until = None;
+        }
+        if self.dials.get(&rank) == Some(&key) {
+            self.dials.remove(&rank);
+        }
+        let before = self.asks.get(&rank);
+        let known = before.is_some_and(|before| self.is_open(*before, with));
+        if let Some(best) = self.best(with) {
+            self.asks.insert(rank, best);
+        }
+        if !known {
+            self.links.opened(rank, incarnation);
+        }
+    }
+
+    /// A life of a server is there: what comes over connections with those before counts no more.
+    pub(super) fn end_others(&mut self, (rank, incarnation): (Rank, u64)) {
+        let other = |conn: &Conn| matches!(conn.stage, Stage::Open(r, i, _) if r == rank && i != incarnation);
+        let others = self.conns.iter().filter(|(_, conn)| other(conn));
+        let others: Vec<Key> = others.map(|(key, _)| *key).collect();
+        for key in others {
+            let reset = std::io::ErrorKind::ConnectionReset.into();
+            self.close(key, &Broken::Ended(reset));
+        }
+    }
+
+    /// A connection with that life of a server has ended.
+    fn part(&mut self, key: Key, with: (Rank, u64), silent: Duration) {
+        let (rank, _) = with;
+        if self.asked_by.get(&rank) == Some(&key) {
+            self.asked_by.remove(&rank);
+        }
+        if self.asks.get(&rank) == Some(&key) {
+            self.asks.remove(&rank);
+            match self.best(with) {
+                Some(other) => drop(self.asks.insert(rank, other)),
+                None => return self.lost_touch(rank, silent),
+            }
+        }
+        self.links.other_broken(rank);
+    }
+
+    fn is_open(&self, key: Key, (rank, incarnation): (Rank, u64)) -> bool {
+        let stage = self.conns.get(&key).map(|conn| &conn.stage);
+        matches!(stage, Some(Stage::Open(r, i, _)) if (*r, *i) == (rank, incarnation))
+    }
+
+    /// Of the connections with a life of a server, that by which both ends ask: the newest that was
+    /// dialled by the lower rank, if there is one.
+    fn best(&self, (rank, incarnation): (Rank, u64)) -> Option<Key> {
+        let of_lower = |dialled: Dialled| (dialled == Dialled::ByUs) == (self.me.rank < rank);
+        let open = self
+            .conns
+            .iter()
+            .filter_map(|(key, conn)| match conn.stage {
+                Stage::Open(r, i, dialled) if (r, i) == (rank, incarnation) => {
+                    Some((of_lower(dialled), *key))
+                }
+                _ => None,
+            });
+        open.max().map(|(_, key)| key)
     }
 }
 

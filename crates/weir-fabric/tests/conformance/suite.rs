@@ -235,13 +235,17 @@ fn trouble<T: Transport>() {
     };
     let mut all = Servers::on(T::troubled(2, timing), 2);
     let calls: Vec<_> = (0..300)
-        .map(|i| all.call(0, 1, message(40 + i, 0, i)))
+        .map(|i| [0, 1].map(|from| all.call(from, 1 - from, message(40 + i, 0, i))))
         .collect();
-    for (i, id) in calls.into_iter().enumerate() {
-        assert_eq!(all.wait(0, id), Ok(message(40 + i, 0, i)));
+    for (i, ids) in calls.into_iter().enumerate() {
+        for (from, id) in (0..).zip(ids) {
+            assert_eq!(all.wait(from, id), Ok(message(40 + i, 0, i)));
+        }
     }
-    assert_eq!(all.server(1).asked, 300);
-    assert_eq!(all.server(0).lost, []);
+    for rank in [0, 1] {
+        assert_eq!(all.server(rank).asked, 300);
+        assert_eq!(all.server(rank).lost, []);
+    }
 }
 
 fn strangers<T: Transport>() {

@@ -206,6 +206,8 @@ pub struct Joined {
     waiting: Waiting,
     missed: Arc<Missed>,
     outbox: Outbox,
+    /// A client asked something that has not begun yet.
+    asked: bool,
     caught_up_ns: i64,
 }
 
@@ -269,6 +271,7 @@ impl Joined {
             waiting,
             missed,
             outbox: Outbox::default(),
+            asked: false,
             caught_up_ns: 0,
         })
     }
@@ -296,14 +299,20 @@ impl Joined {
     /// Takes what came from others and runs what can run; false if there was nothing. Who is
     /// about to sleep need not `look` for what has come since: that ends the sleep.
     pub fn step(&mut self, look: bool) -> bool {
-        let mut any = false;
+        let mut any = std::mem::take(&mut self.asked);
+        if let Some((driven, _)) = self.driven.as_ref().filter(|_| look) {
+            driven.look();
+        }
         let next = |this: &Joined| match &this.driven {
-            Some((driven, _)) if !look => driven.next_event(),
-            _ => this.fabric.poll(),
+            Some((driven, _)) => driven.next_event(),
+            None => this.fabric.poll(),
         };
+        let mut ticked = false;
         while let Some(event) = next(self) {
             any = true;
-            self.cluster.tick(now_ns());
+            if !std::mem::replace(&mut ticked, true) {
+                self.cluster.tick(now_ns());
+            }
             self.take(event);
         }
         if any {
@@ -414,7 +423,7 @@ impl Joined {
                     node.put_reply(id, &mut reply);
                 }
             });
-            self.run();
+            self.asked = true;
             return true;
         }
         noted
