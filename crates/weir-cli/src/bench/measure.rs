@@ -431,41 +431,81 @@ impl<'a> Run<'a> {
 
     /// Processes create files in one directory, at all servers and at one alone.
     fn creates(&mut self) -> Result<()> {
-        let servers = self.stage.nodes.len();
-        let [row, spread] = plan::creates(servers, self.stage.one_machine);
+        let (servers, one_machine) = (self.stage.nodes.len(), self.stage.one_machine);
+        let [row, by_core, spread] = plan::creates(servers, one_machine);
         self.say(&row.what);
         self.rows.declare(&row);
-        let files = self.plan.files;
+        self.rows.declare(&by_core);
         let over_all: Vec<Hand> = (0..servers * plan::CREATORS)
             .map(|i| self.stage.process(i % servers, 1 + i / servers))
             .collect();
         let at_one = self.stage.alone.clone();
-        let mut rates = Vec::new();
-        for (hands, several) in [(over_all, true), (at_one, false)] {
-            let directory = self.stage.path("create");
-            let make = Step::Directory(directory.clone());
-            self.stage.hands.run(&[(hands[0], make)])?;
-            let group = (0..).zip(&hands).map(|(i, hand)| {
-                let step = Step::Create {
-                    directory: directory.clone(),
-                    first: i * files,
-                    files,
-                };
-                (*hand, step)
-            });
-            let group: Vec<(Hand, Step)> = group.collect();
-            let before = self.stage.counts()?;
-            let did = self.stage.hands.run(&group)?;
-            rates.push(per_second(files * hands.len() as u64, did.slowest()));
-            if several {
-                let asked = since(&before, &self.stage.counts()?, is_request);
-                let most = number(asked.iter().copied().max().unwrap_or(0));
-                let mean = number(asked.iter().sum::<u64>().max(1)) / number(asked.len() as u64);
-                self.rows.add(&spread, most / mean - 1.0, None);
-            }
-            self.remove(hands[0], "create")?;
+        let before = self.stage.counts()?;
+        let rate = self.create(&over_all)?;
+        let asked = since(&before, &self.stage.counts()?, is_request);
+        let most = number(asked.iter().copied().max().unwrap_or(0));
+        let mean = number(asked.iter().sum::<u64>().max(1)) / number(asked.len() as u64);
+        self.rows.add(&spread, most / mean - 1.0, None);
+        self.remove(over_all[0], "create")?;
+        let beside = self.create(&at_one)?;
+        self.remove(at_one[0], "create")?;
+        self.rows.add(&row, rate, Some(beside));
+        // A core for each server and its processes: on one machine they are of the same one.
+        let cores = std::thread::available_parallelism()?.get();
+        if one_machine && cores < servers {
+            let why = format!("{servers} servers, and {cores} processors");
+            self.rows.why_not(&by_core, &why);
+            return Ok(());
         }
-        self.rows.add(&row, rates[0], Some(rates[1]));
+        let core = |i: usize| if one_machine { i % servers } else { 0 };
+        let cores: Vec<(Hand, usize)> = (0..)
+            .map(core)
+            .zip(over_all)
+            .map(|(core, hand)| (hand, core))
+            .collect();
+        let rate = self.create_on_cores(&cores)?;
+        let cores: Vec<(Hand, usize)> = at_one
+            .into_iter()
+            .take(plan::CREATORS)
+            .zip([0; plan::CREATORS])
+            .collect();
+        let beside = self.create_on_cores(&cores)?;
+        self.rows.add(&by_core, rate, Some(beside));
         Ok(())
+    }
+
+    /// All create files, each on a core that its server is on too; files a second.
+    fn create_on_cores(&mut self, on: &[(Hand, usize)]) -> Result<f64> {
+        let pin = |which: fn(usize) -> Option<usize>| -> Vec<(Hand, Step)> {
+            let pins = on
+                .iter()
+                .map(|(hand, core)| (*hand, Step::Pin(which(*core))));
+            pins.collect()
+        };
+        self.stage.hands.run(&pin(Some))?;
+        let hands: Vec<Hand> = on.iter().map(|(hand, _)| *hand).collect();
+        let rate = self.create(&hands)?;
+        self.stage.hands.run(&pin(|_| None))?;
+        self.remove(hands[0], "create")?;
+        Ok(rate)
+    }
+
+    /// All create files in a directory that is made for it; files a second.
+    fn create(&mut self, hands: &[Hand]) -> Result<f64> {
+        let directory = self.stage.path("create");
+        let make = Step::Directory(directory.clone());
+        self.stage.hands.run(&[(hands[0], make)])?;
+        let files = self.plan.files;
+        let group = (0..).zip(hands).map(|(i, hand)| {
+            let step = Step::Create {
+                directory: directory.clone(),
+                first: i * files,
+                files,
+            };
+            (*hand, step)
+        });
+        let group: Vec<(Hand, Step)> = group.collect();
+        let did = self.stage.hands.run(&group)?;
+        Ok(per_second(files * hands.len() as u64, did.slowest()))
     }
 }

@@ -18,6 +18,7 @@ mod files;
 mod hands;
 mod link;
 mod measure;
+mod pin;
 mod plan;
 mod rows;
 mod stage;

@@ -140,6 +140,8 @@ pub enum Step {
     Directory(PathBuf),
     /// Remove a file, or a directory with all that is in it.
     Remove(PathBuf),
+    /// Run on this one of the processors that it may use, its server too; `None`: on all again.
+    Pin(Option<usize>),
 }
 
 /// Which bytes of a file.

@@ -16,6 +16,7 @@ use weir_core::types::Rank;
 use super::calls::{self, Opened};
 use super::files::{self, Prepared};
 use super::link;
+use super::pin::Pinned;
 use super::wire::{receive, send, tend, Answer, Order, Place, Step};
 use crate::inject;
 use crate::launch::errand::Task;
@@ -39,6 +40,7 @@ pub fn run() -> Result<()> {
         task,
         opened: Opened::default(),
         file: None,
+        pinned: Pinned::new()?,
     };
     worker.serve(&stream)
 }
@@ -59,6 +61,7 @@ struct Worker {
     opened: Opened,
     /// What was written and is not published yet.
     file: Option<File>,
+    pinned: Pinned,
 }
 
 impl Worker {
@@ -154,6 +157,7 @@ impl Worker {
             } => Ok(files::create(directory, *first, *files)),
             Step::Directory(path) => Ok(files::make_directory(path)),
             Step::Remove(path) => Ok(files::remove(path)),
+            Step::Pin(which) => Ok(self.pinned.pin(&self.task.run_dir, *which)),
         }
     }
 
