@@ -51,6 +51,9 @@ struct Cutting {
     /// What was published of the file before. The journal has this until all that is beyond the
     /// end is erased: whoever takes it up must not believe that there is nothing.
     old: u64,
+    /// This node has given up what it wrote and did not publish, and what was published before is
+    /// still at the slices' homes.
+    erasing: bool,
 }
 
 /// Ends when all are told.
@@ -686,7 +689,11 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn truncate_at_home(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let _alone = self.hold_in_time(&self.inner.publishing, ino).await?;
         let old = self.published_size(ino);
-        let cutting = Cutting { to: size, old };
+        let cutting = Cutting {
+            to: size,
+            old,
+            erasing: false,
+        };
         self.inner.files.borrow_mut().cutting.insert(ino, cutting);
         let cut = self.cut_everywhere(ino, size).await;
         self.inner.files.borrow_mut().cutting.remove(&ino);
@@ -701,7 +708,9 @@ impl<P: Platform> Cluster<P> {
             let _sent = self.hold_in_time(&self.inner.publishing_here, ino).await?;
             let old = self.published_size(ino);
             self.set_published_size(ino, size)?;
-            old
+            self.set_erasing(ino, true);
+            // What could not be sent does not come later.
+            old.max(self.cut_in_flight(ino, size))
         };
         self.cut_appends(ino, size);
         let holders = self.holders_of(ino);
@@ -711,6 +720,7 @@ impl<P: Platform> Cluster<P> {
             true => Ok(Vec::new()),
             false => self.erase_everywhere(ino, size, old).await,
         };
+        self.set_erasing(ino, false);
         let number = self.number_of_cut();
         let cut = peer::Cut { ino, size, number };
         let told = self.tell(&holders, &News::Cut(cut)).await;
@@ -731,6 +741,20 @@ impl<P: Platform> Cluster<P> {
         self.add_stored(ino, -bytes_of(&freed));
         self.give_back(freed).await;
         Ok(())
+    }
+
+    fn set_erasing(&self, ino: Ino, erasing: bool) {
+        if let Some(cutting) = self.inner.files.borrow_mut().cutting.get_mut(&ino) {
+            cutting.erasing = erasing;
+        }
+    }
+
+    /// Where a file ends for readers here, whatever is still said to be behind that: it is being
+    /// erased.
+    pub(super) fn erased_from(&self, ino: Ino) -> u64 {
+        let files = self.inner.files.borrow();
+        let cutting = files.cutting.get(&ino).filter(|cutting| cutting.erasing);
+        cutting.map_or(MAX_OFFSET, |cutting| cutting.to)
     }
 
     fn set_published_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {

@@ -14,6 +14,7 @@ use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::{FsError, Located};
 use weir_core::types::Ino;
 
+use super::publish::cut_off;
 use super::Cluster;
 use crate::node::{Platform, MAX_RUNS};
 
@@ -177,7 +178,14 @@ impl<P: Platform> Cluster<P> {
             let laid = both.insert(run, &mut |_| ());
             laid.map(drop).map_err(|_| FsError::Io)
         };
-        base.into_iter().try_for_each(&mut lay)?;
+        let erased_from = self.erased_from(ino);
+        if erased_from < MAX_OFFSET {
+            let all = std::mem::take(&mut base);
+            cut_off(&all, erased_from, &mut base);
+        }
+        base.into_iter()
+            .map(|run| Run { stamp: 0, ..run })
+            .try_for_each(&mut lay)?;
         let flying = self.in_flight(ino).into_iter();
         flying
             .map(|run| Run { stamp: 1, ..run })

@@ -78,7 +78,7 @@ impl Batch {
 }
 
 /// What of runs, no two of which overlap, is before `cut`; the bytes of the rest.
-fn cut_off(runs: &[Run], cut: u64, kept: &mut Vec<Run>) -> Vec<LogRange> {
+pub(super) fn cut_off(runs: &[Run], cut: u64, kept: &mut Vec<Run>) -> Vec<LogRange> {
     let (mut index, mut freed) = (ExtentIndex::new(), Vec::new());
     for run in runs {
         // Checked when it came or was made.
