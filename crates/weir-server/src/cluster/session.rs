@@ -44,6 +44,8 @@ const LOOK_NS: i64 = 500_000_000;
 const LOOK_LEAST_NS: i64 = LOOK_NS / 4;
 /// Until the next look passes so long at most, ns.
 const LOOK_MOST_NS: i64 = LOOK_NS + LOOK_LEAST_NS;
+/// The clock of programs that look may be late by a tick of the kernel, ns.
+const TICK_NS: i64 = 10_000_000;
 /// Of a session number: it begins here.
 const BEGINS: u64 = 1 << 63;
 
@@ -112,7 +114,7 @@ impl Sessions {
     /// Until when all that is believed may be, if nothing more is heard of anybody.
     fn believed_until(&self) -> Option<i64> {
         let believed = self.with.values().filter(|session| session.believes);
-        believed.map(|session| session.heard_ns + TERM_NS).min()
+        believed.map(|session| session.heard_ns + TERM_NS - TICK_NS).min()
     }
 
     /// As after a restart: nothing of before holds, with any of the others.
