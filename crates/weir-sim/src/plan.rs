@@ -91,6 +91,17 @@ pub struct Fault {
     pub what: Trouble,
 }
 
+/// What programs do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Habit {
+    /// Everything.
+    All,
+    /// They append to a few files and do little else.
+    Logs,
+    /// They make and rename directories and files and do little else.
+    Moves,
+}
+
 /// A client program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Client {
@@ -119,8 +130,8 @@ pub struct Plan {
     pub warm: bool,
     /// Longest pause of a program between two operations.
     pub pause: Duration,
-    /// Whether programs append to a few files and do little else.
-    pub logs: bool,
+    /// What programs do.
+    pub habit: Habit,
     /// After so many bytes a server's journal is begun anew.
     pub journal_bytes: usize,
     /// What happens to messages.
@@ -178,7 +189,10 @@ impl Plan {
             })
             .collect();
         // Drawn last, so that plans of before they were drawn are what they were, but for it.
-        let logs = dice.chance(200);
+        let habit = match dice.chance(200) {
+            true => Habit::Logs,
+            false => Habit::All,
+        };
         let restarts = if dice.chance(400) {
             1 + dice.pick(3)
         } else {
@@ -210,7 +224,7 @@ impl Plan {
             units,
             warm,
             pause,
-            logs,
+            habit,
             journal_bytes,
             weather,
             faults,
@@ -251,6 +265,35 @@ impl Plan {
             left -= usize::from(stays && fault.what.restarts());
             stays
         });
+        self
+    }
+
+    /// The plan with programs that rename and do little else, and of all faults only servers that
+    /// come back, several about the same time.
+    #[must_use]
+    pub fn moving(mut self) -> Plan {
+        let dice = Dice::new(!self.seed);
+        let times = Duration::from_millis([1, 20][dice.pick(2)]);
+        let operations = self.clients.first().map_or(0, |client| client.operations);
+        let span = times * u32::try_from(operations).expect("few") / 2;
+        (self.habit, self.pause) = (Habit::Moves, times);
+        let at = dice.time((Duration::ZERO, span));
+        let restart = |number: usize| {
+            let longest = [5, 100, 3_000][dice.pick(3)];
+            let lasts = dice.time((Duration::from_millis(1), Duration::from_millis(longest)));
+            let rank = Rank(u16::try_from(dice.roll(u64::from(self.servers))).expect("few"));
+            let burns = 1 + u32::try_from(dice.roll(30)).expect("few");
+            let kill = Kill {
+                burns: dice.chance(800).then_some(burns),
+                stumbles: u32::from(dice.chance(100)),
+            };
+            Fault {
+                at: at + times * u32::try_from(dice.pick(1 + number * 3)).expect("few"),
+                lasts,
+                what: Trouble::Restart(rank, kill),
+            }
+        };
+        self.faults = (0..2 + dice.pick(3)).map(restart).collect();
         self
     }
 

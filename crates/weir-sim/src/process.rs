@@ -304,6 +304,11 @@ impl<'f> Process<'f> {
         detached.map(|()| self.published.get())
     }
 
+    /// The path of a directory, as getcwd(2) has it.
+    pub fn path(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        self.call(proto::PathOf { ino })
+    }
+
     /// Entries of a directory, as getdents(2) is asked for them until there are no more.
     pub fn readdir(&self, dir: Ino) -> Result<Vec<proto::Entry>, Errno> {
         let (mut all, mut cookie) = (Vec::new(), 0);

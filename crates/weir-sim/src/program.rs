@@ -16,6 +16,7 @@ use crate::bytes::{Block, Read, Span, BLOCK};
 use crate::executor::Executor;
 use crate::linear::Call;
 use crate::model::{NameOp, Outcome, Seat};
+use crate::plan::Habit;
 use crate::process::{File, Process};
 use crate::record::Record;
 
@@ -404,8 +405,7 @@ pub struct Program<'a, 'f> {
     pub dice: Dice,
     /// Directories that it has seen.
     pub dirs: Vec<Ino>,
-    /// Whether it does little else than append.
-    logs: bool,
+    habit: Habit,
     open: Vec<(File, u64)>,
     files: Vec<Ino>,
 }
@@ -414,14 +414,14 @@ impl<'a, 'f> Program<'a, 'f> {
     /// One that knows these directories.
     pub fn new(
         actor: &'a Actor<'f>,
-        (dice, logs): (Dice, bool),
+        (dice, habit): (Dice, Habit),
         dirs: Vec<Ino>,
     ) -> Program<'a, 'f> {
         Program {
             actor,
             dice,
             dirs,
-            logs,
+            habit,
             open: Vec::new(),
             files: Vec::new(),
         }
@@ -442,8 +442,10 @@ impl<'a, 'f> Program<'a, 'f> {
     /// Does one operation.
     pub fn step(&mut self) {
         let (actor, dice) = (self.actor, self.dice.clone());
-        if self.logs && !dice.chance(150) {
-            return self.log();
+        match self.habit {
+            Habit::Logs if !dice.chance(150) => return self.log(),
+            Habit::Moves if !dice.chance(50) => return self.make_or_move(),
+            _ => {}
         }
         let drawn = dice.roll(100);
         if drawn < 55 && !self.open.is_empty() {
@@ -473,6 +475,33 @@ impl<'a, 'f> Program<'a, 'f> {
                 }
             }
             _ => self.list(),
+        }
+    }
+
+    /// Makes and renames, directories above all.
+    fn make_or_move(&mut self) {
+        let (actor, dice) = (self.actor, self.dice.clone());
+        match dice.roll(100) {
+            0..15 => {
+                if let Ok(dir) = actor.mkdir(self.seat()) {
+                    self.know_dir(dir);
+                }
+            }
+            15..25 => {
+                if let Ok((_, Some(file))) = actor.create(self.seat(), true) {
+                    actor.close(file);
+                }
+            }
+            25..32 => drop(actor.remove(self.seat(), dice.chance(700))),
+            32..45 => {
+                if let Ok(Some((dir, FileType::Dir))) = actor.find(self.seat()) {
+                    self.know_dir(dir);
+                }
+            }
+            _ => {
+                let flags = [0, 0, 0, 1, 2][dice.pick(5)];
+                let _ = actor.rename(self.seat(), self.seat(), flags);
+            }
         }
     }
 

@@ -239,9 +239,9 @@ impl World {
     /// Starts the process of a program, or another one with what is left of it to do. It ends when
     /// all is done, and some time after its server was killed.
     fn go_on_as(self: &Rc<World>, mut client: Client, dice: Dice, dirs: Vec<Ino>) {
-        let (pause, logs) = (self.plan.pause, self.plan.logs);
+        let (pause, habit) = (self.plan.pause, self.plan.habit);
         self.process(client.rank, client.number, move |actor, world| {
-            let mut program = Program::new(actor, (dice.clone(), logs), dirs);
+            let mut program = Program::new(actor, (dice.clone(), habit), dirs);
             let mut stays = None;
             while client.operations > 0 && stays != Some(0) {
                 client.operations -= 1;
@@ -554,12 +554,13 @@ struct Tree {
 impl Tree {
     fn walk(actor: &Actor<'_>, world: &World) -> Tree {
         let mut tree = Tree::default();
-        let mut left = vec![ROOT];
-        while let Some(dir) = left.pop() {
+        let mut left = vec![(ROOT, Vec::new())];
+        while let Some((dir, path)) = left.pop() {
             if !tree.dirs.insert(dir) {
                 tree.troubles.push(format!("{dir:?} is in two places"));
                 continue;
             }
+            tree.place(actor, dir, &path);
             let Ok(entries) = actor.list(dir) else {
                 tree.troubles.push(format!("{dir:?} cannot be listed"));
                 continue;
@@ -569,7 +570,7 @@ impl Tree {
                 let found = actor.find(Seat { dir, name });
                 match found {
                     Ok(Some((ino, FileType::Dir))) => {
-                        left.push(ino);
+                        left.push((ino, [&path[..], b"/", &entry.name].concat()));
                         tree.enter(dir, &entry.name, ino);
                     }
                     Ok(Some((ino, _))) => {
@@ -604,6 +605,17 @@ impl Tree {
         }
     }
 
+    /// A directory says where it is.
+    fn place(&mut self, actor: &Actor<'_>, dir: Ino, path: &[u8]) {
+        let says = actor.process.path(dir);
+        let is = if path.is_empty() { b"/" } else { path };
+        if says.as_deref() != Ok(is) {
+            let (says, is) = (says.map(text), text(is.to_vec()));
+            self.troubles
+                .push(format!("{dir:?} is {is}, and says {says:?}"));
+        }
+    }
+
     fn file(&mut self, actor: &Actor<'_>, ino: Ino) {
         match actor.process.attr(ino) {
             Ok(attr) => drop(self.links.insert(ino, attr.nlink)),
@@ -620,6 +632,10 @@ impl Tree {
         actor.close(file);
         self.files.insert(ino, (size, blocks));
     }
+}
+
+fn text(path: Vec<u8>) -> String {
+    String::from_utf8_lossy(&path).into_owned()
 }
 
 /// Removes what is below the root.
