@@ -7,7 +7,7 @@ use std::path::Path;
 
 use weir_cli::launch::message::{send_up, Down, Failed, Own, Seat, Up};
 use weir_core::extent::{Run, Source};
-use weir_core::journal::{InodeImage, Item};
+use weir_core::journal::{InodeImage, Item, LockedName, NameChange};
 use weir_core::names::{FileType, Lamination, Policy};
 use weir_core::proto::peer::{self, LockOwner, LockWish, LogRange, What};
 use weir_core::proto::{self, Cause, Child, Hello, Operation, Role, Welcome};
@@ -316,12 +316,21 @@ fn peer_requests() -> Vec<Vec<u8>> {
             to: Some(peer::Destination {
                 dir,
                 name: name.clone(),
-                exchange: true,
             }),
+            swaps: true,
+        }),
+        peer::request(peer::Leave {
+            dir,
+            name: name.clone(),
+            leader: 2,
+            token: 1,
+            was: child,
+            then: Some(child),
         }),
         peer::request(peer::EndMove {
             leader: 2,
             token: 1,
+            over: false,
         }),
         peer::request(peer::Assign {
             dir,
@@ -340,12 +349,21 @@ fn peer_requests() -> Vec<Vec<u8>> {
             dir,
             name: name.clone(),
             token: 1,
-            goes_on: true,
+            left: peer::Left::Later,
         }),
         peer::request(peer::Moved {
             ino,
             parent: dir,
             name: name.clone(),
+            token: 1,
+        }),
+        peer::request(peer::Stayed {
+            ino,
+            parent: dir,
+            name: name.clone(),
+            leader: 2,
+            token: 1,
+            over: true,
         }),
         peer::request(peer::LockMoves { token: 2 }),
         peer::request(peer::UnlockMoves { token: 2 }),
@@ -827,6 +845,31 @@ fn journal() {
         ino: FILE,
         block: 1,
     };
+    let child = Child {
+        ino: FOREIGN,
+        kind: FileType::Dir,
+    };
+    let locked = LockedName {
+        leader: Rank(1),
+        token: 7,
+        child,
+        to: Some(peer::Destination {
+            dir: ROOT,
+            name: b"b".to_vec(),
+        }),
+    };
+    let change = NameChange {
+        dir: ROOT,
+        name: b"b".to_vec(),
+        was: None,
+        child: Some(child),
+        from: Some(peer::Origin {
+            dir: ROOT,
+            name: b"a".to_vec(),
+            then: None,
+        }),
+        done: true,
+    };
     let items = [
         Item::Inode(inode),
         entry,
@@ -845,6 +888,12 @@ fn journal() {
             name: b"a",
         },
         Item::InodeGone(FILE),
+        Item::Locked(ROOT, b"a", locked),
+        Item::Unlocked(ROOT, b"a"),
+        Item::Changing(Rank(1), 7, change),
+        Item::ChangeOver(Rank(1), 7),
+        Item::CalledOff(Rank(1), 8),
+        Item::CalledOffGone(Rank(1)),
     ];
     let said = items.iter().map(post);
     let frames = said.fold(Parts::default(), |parts, item| parts.with(0, &item));

@@ -6,7 +6,7 @@ mod mesh;
 use mesh::{create, Mesh};
 use weir_core::names::FileType;
 use weir_core::placement::home_of_entry;
-use weir_core::proto::peer::{self, Destination};
+use weir_core::proto::peer::{self, Destination, Left};
 use weir_core::proto::{self, Child, FsError};
 use weir_core::types::{Ino, Rank};
 use weir_server::cluster::ROOT;
@@ -49,6 +49,7 @@ impl Late {
             name: name.into(),
             token: TOKEN,
             to,
+            swaps: false,
         };
         let (lock_old, lock_new) = (lock(&late.old, to), lock(&late.new, None));
         let mesh = &mut late.mesh;
@@ -58,12 +59,15 @@ impl Late {
         assert_eq!(mesh.ask_peer(LEADER, OLD, link), Ok(FileType::File));
         let step = late.step(&late.new, None, Some(file));
         assert_eq!(late.mesh.ask_peer(LEADER, NEW, step), Ok(()));
-        for (home, name, goes_on) in [(OLD, &late.old, true), (NEW, &late.new, false)] {
+        for (home, name, left) in [
+            (OLD, &late.old, Left::Later),
+            (NEW, &late.new, Left::Nothing),
+        ] {
             let unlock = peer::UnlockName {
                 dir: ROOT,
                 name: name.as_bytes().into(),
                 token: TOKEN,
-                goes_on,
+                left,
             };
             late.mesh.ask_peer(LEADER, home, unlock).unwrap();
         }
@@ -74,7 +78,6 @@ impl Late {
         Destination {
             dir: ROOT,
             name: self.new.as_bytes().into(),
-            exchange: false,
         }
     }
 

@@ -190,6 +190,7 @@ fn change(mesh: &mut Mesh, known: &mut Known, dice: &Dice) {
                 ino: dir,
                 parent: ROOT,
                 name: format!("d{}", dice.roll(1000)).into(),
+                token: 1,
             };
             mesh.ask_peer(Rank(2), WHOSE.0, moved).unwrap();
         }

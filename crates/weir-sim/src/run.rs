@@ -610,7 +610,7 @@ impl Tree {
         let says = actor.process.path(dir);
         let is = if path.is_empty() { b"/" } else { path };
         if says.as_deref() != Ok(is) {
-            let (says, is) = (says.map(text), text(is.to_vec()));
+            let (says, is) = (says.map(|says| text(&says)), text(is));
             self.troubles
                 .push(format!("{dir:?} is {is}, and says {says:?}"));
         }
@@ -634,8 +634,8 @@ impl Tree {
     }
 }
 
-fn text(path: Vec<u8>) -> String {
-    String::from_utf8_lossy(&path).into_owned()
+fn text(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
 }
 
 /// Removes what is below the root.

@@ -34,6 +34,7 @@ fn what_failed_once_fails_no_more() {
     let plain = |seed| Plan::of(seed).with_plain_kills();
     let one = |seed| Plan::of(seed).with_one_restart();
     let mild = |seed| Plan::of(seed).mild();
+    let moving = |seed| Plan::of(seed).moving();
     for plan in [
         // A truncation overlooked what its own node published while it waited for that.
         mild(1800),
@@ -119,6 +120,21 @@ fn what_failed_once_fails_no_more() {
         Plan::of(1175),
         // A file whose own home had written what was not published yet had no writer there.
         Plan::of(4598),
+        // What the homes of a rename's names knew of each other's steps was lost when they were
+        // killed: directories in two places, or that said they were where they were not.
+        moving(83),
+        moving(105),
+        moving(180),
+        moving(193),
+        moving(239),
+        moving(360),
+        // The name of a directory that was buried, where who buried it was killed.
+        moving(113),
+        moving(285),
+        // Who led a rename that had come to nothing meanwhile said so late where the directory was.
+        moving(161),
+        moving(287),
+        moving(1290),
     ] {
         assert_eq!(run(&plan, false).faults, [""; 0], "seed {}", plan.seed);
     }

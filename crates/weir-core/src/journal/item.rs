@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::extent::Run;
 use crate::names::FileType;
-use crate::proto::peer::LogRange;
+use crate::proto::peer::{Destination, LogRange, Origin};
+use crate::proto::Child;
 use crate::types::{ClientId, Ino, Rank, SegmentId};
 
 /// An inode as the table has it, but for what the clients of this node write.
@@ -166,6 +167,49 @@ pub enum Item<'a> {
     /// Within a snapshot: what was said so far of clients, segments and cells, of what is being
     /// published and of how much is, is void, for all of that follows.
     Anew,
+    /// A name is locked, by a rename that has two steps.
+    Locked(Ino, &'a [u8], LockedName),
+    /// It is not any more.
+    Unlocked(Ino, &'a [u8]),
+    /// A name is being changed, by this server's operation of that number; or the change is made,
+    /// and something is left to be done elsewhere.
+    Changing(Rank, u64, NameChange),
+    /// Nothing of it is left to be done.
+    ChangeOver(Rank, u64),
+    /// That server's rename of that number gives no name any more.
+    CalledOff(Rank, u64),
+    /// It began its life anew: none of its renames of before gives a name.
+    CalledOffGone(Rank),
+}
+
+/// A name that a rename of two steps has locked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LockedName {
+    /// Who leads the rename.
+    pub leader: Rank,
+    /// Its number there.
+    pub token: u64,
+    /// What the name names until the rename changes it.
+    pub child: Child,
+    /// Of the old name: the new one.
+    pub to: Option<Destination>,
+}
+
+/// How a name is changed, with more to do than that.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NameChange {
+    /// The directory.
+    pub dir: Ino,
+    /// The name.
+    pub name: Vec<u8>,
+    /// What it names before. A directory that no name names afterwards is buried first.
+    pub was: Option<Child>,
+    /// What it names afterwards.
+    pub child: Option<Child>,
+    /// Of a rename: the old name, which is changed after that.
+    pub from: Option<Origin>,
+    /// It names that.
+    pub done: bool,
 }
 
 /// How far a cell's record was taken; see the server's `node/applied.rs`.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::given::Given;
-use super::item::{CellMark, InodeImage, Item};
+use super::item::{CellMark, InodeImage, Item, LockedName, NameChange};
 use super::Misfit;
 use crate::extent::{ExtentIndex, Run, Source};
 use crate::names::FileType;
@@ -69,6 +69,12 @@ pub struct Cluster {
     pub enrolled: HashMap<Ino, BTreeSet<Rank>>,
     /// Names of its directories whose entries are elsewhere.
     pub moved: HashMap<Ino, Vec<u8>>,
+    /// Names that renames of two steps have locked.
+    pub locked: BTreeMap<(Ino, Vec<u8>), LockedName>,
+    /// Changes of names of which something is left to do, by whose they are.
+    pub changes: BTreeMap<(Rank, u64), NameChange>,
+    /// Renames that give no name any more.
+    pub called_off: BTreeSet<(Rank, u64)>,
 }
 
 /// What a server knew.
@@ -317,9 +323,27 @@ impl State {
                 cluster.enrolled.remove(dir);
                 cluster.moved.remove(dir);
             }
-            _ => {}
+            _ => self.apply_renames(item),
         }
         Ok(())
+    }
+
+    fn apply_renames(&mut self, item: &Item<'_>) {
+        let cluster = &mut self.cluster;
+        match item {
+            Item::Locked(dir, name, locked) => {
+                let key = (*dir, name.to_vec());
+                cluster.locked.insert(key, locked.clone());
+            }
+            Item::Unlocked(dir, name) => drop(cluster.locked.remove(&(*dir, name.to_vec()))),
+            Item::Changing(rank, token, change) => {
+                cluster.changes.insert((*rank, *token), change.clone());
+            }
+            Item::ChangeOver(rank, token) => drop(cluster.changes.remove(&(*rank, *token))),
+            Item::CalledOff(rank, token) => drop(cluster.called_off.insert((*rank, *token))),
+            Item::CalledOffGone(rank) => cluster.called_off.retain(|(leader, _)| leader != rank),
+            _ => {}
+        }
     }
 
     /// What a file's index has is being published, and lives as such.
@@ -361,6 +385,9 @@ impl State {
         self.cluster.in_flight.clear();
         self.cluster.last.clear();
         self.cluster.counted.clear();
+        self.cluster.locked.clear();
+        self.cluster.changes.clear();
+        self.cluster.called_off.clear();
     }
 
     fn lay(&mut self, ino: Ino, runs: &[Run]) -> Result<(), Misfit> {

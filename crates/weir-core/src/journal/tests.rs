@@ -1,10 +1,13 @@
 //! Journals cut at any byte, changed in any bit, or made of garbage.
 
 use super::frame::{frame_bytes, frame_words};
-use super::{encode, replay, Head, Item, JournalError, State, HEAD_BYTES};
+use super::{encode, replay, Head, Item, JournalError, LockedName, NameChange, State, HEAD_BYTES};
 use crate::extent::{Run, MAX_OFFSET};
 use crate::names::memory::Memory;
-use crate::names::{LaminateOn, Lamination, Owner, Policy, RenameMode, SetAttr, Shard, Visibility};
+use crate::names::{
+    FileType, LaminateOn, Lamination, Owner, Policy, RenameMode, SetAttr, Shard, Visibility,
+};
+use crate::proto::Child;
 use crate::types::{ClientId, Ino, Rank, SegmentId};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -288,6 +291,50 @@ proptest! {
         let state = replay(&journal.bytes).unwrap().state;
         prop_assert_eq!(list(&state.extents[&ino]), list(&index));
     }
+}
+
+#[test]
+fn renames_are_under_way_until_they_are_over() {
+    let (dir, name) = (Ino::new(RANK, 0, 1), b"a".to_vec());
+    let child = Child {
+        ino: Ino::new(RANK, 0, 2),
+        kind: FileType::Dir,
+    };
+    let locked = LockedName {
+        leader: Rank(3),
+        token: 7,
+        child,
+        to: None,
+    };
+    let change = |done| NameChange {
+        dir,
+        name: name.clone(),
+        was: None,
+        child: Some(child),
+        from: None,
+        done,
+    };
+    let mut journal = Written::new();
+    journal.append_item(&Item::Whole);
+    journal.append_item(&Item::Locked(dir, &name, locked.clone()));
+    for done in [false, true] {
+        journal.append_item(&Item::Changing(Rank(3), 7, change(done)));
+    }
+    for leader in [3, 4] {
+        journal.append_item(&Item::CalledOff(Rank(leader), 7));
+    }
+    let known = replay(&journal.bytes).unwrap().state.cluster;
+    assert_eq!(known.locked, [((dir, name.clone()), locked)].into());
+    assert_eq!(known.changes, [((Rank(3), 7), change(true))].into());
+    journal.append_item(&Item::Unlocked(dir, &name));
+    journal.append_item(&Item::ChangeOver(Rank(3), 7));
+    journal.append_item(&Item::CalledOffGone(Rank(3)));
+    let known = replay(&journal.bytes).unwrap().state.cluster;
+    assert!(known.locked.is_empty() && known.changes.is_empty());
+    assert_eq!(known.called_off, [(Rank(4), 7)].into());
+    journal.append_item(&Item::Anew);
+    let known = replay(&journal.bytes).unwrap().state.cluster;
+    assert!(known.called_off.is_empty());
 }
 
 #[test]

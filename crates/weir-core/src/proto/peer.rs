@@ -207,6 +207,8 @@ peer_operations! {
         token: u64,
         /// Of the name that a rename takes away: the one that it gives.
         to: Option<Destination>,
+        /// Two names are exchanged, of which this is one.
+        swaps: bool,
     } -> Option<Child>;
 
     /// Drops the lock of a name, after it was given another inode, taken away, or left.
@@ -217,9 +219,8 @@ peer_operations! {
         name: Vec<u8>,
         /// See [`LockName`].
         token: u64,
-        /// The rename goes on: the old name of a file is still to be taken, if nobody has had it
-        /// until then.
-        goes_on: bool,
+        /// What the home has to find out before the name is free.
+        left: Left,
     } -> ();
 
     /// Lets a locked name name something, or nothing. Links of inodes are the asker's to
@@ -235,9 +236,9 @@ peer_operations! {
         token: u64,
         /// What it named under the lock.
         was: Option<Child>,
-        /// Of a rename with two steps, of which this is the first: the asked server does the
-        /// other one, should the asker be lost before it has. If the old name goes by it, a
-        /// directory that this one names is buried first.
+        /// Of a rename with two steps, of which this is the first: the asked server has the other
+        /// one done ([`Leave`]), should the asker be lost before it has. If the old name goes by
+        /// it, a directory that this one names is buried first.
         from: Option<Origin>,
         /// Of the second step of a file's rename: the new name.
         to: Option<Destination>,
@@ -245,17 +246,36 @@ peer_operations! {
         child: Option<Child>,
     } -> ();
 
-    /// What a rename has done whose leader seems to be lost: what its new name was let name, and
-    /// what the old one is to name. `None`: nothing, and nothing comes of it any more. At the
+    /// The second step of a rename: the old name names what it is to. Not done again if it was
+    /// done. At the old name's home.
+    leave: Leave {
+        /// The directory.
+        dir: Ino,
+        /// The old name.
+        name: Vec<u8>,
+        /// The leader.
+        leader: u16,
+        /// See [`LockName`].
+        token: u64,
+        /// What the name named under the lock.
+        was: Child,
+        /// What it is to name.
+        then: Option<Child>,
+    } -> ();
+
+    /// What a rename has done of which its leader does not say so: what its new name was let name,
+    /// and what the old one is to name. `None`: nothing, and nothing comes of it any more. At the
     /// new name's home.
     end_move: EndMove {
         /// The leader.
         leader: u16,
         /// See [`LockName`].
         token: u64,
+        /// Nothing that the leader has asked for is under way any more.
+        over: bool,
     } -> Option<(Child, Option<Child>)>;
 
-    /// Says where an inode's name is now. At its home.
+    /// Says where an inode's name will be by a rename. At its home.
     moved: Moved {
         /// The inode.
         ino: Ino,
@@ -263,6 +283,24 @@ peer_operations! {
         parent: Ino,
         /// Its name there.
         name: Vec<u8>,
+        /// See [`LockName`].
+        token: u64,
+    } -> ();
+
+    /// Says where an inode's name still is, for that rename has come to nothing. At its home.
+    stayed: Stayed {
+        /// The inode.
+        ino: Ino,
+        /// The directory.
+        parent: Ino,
+        /// Its name there.
+        name: Vec<u8>,
+        /// The leader of the rename.
+        leader: u16,
+        /// See [`LockName`].
+        token: u64,
+        /// As in [`EndMove`].
+        over: bool,
     } -> ();
 
     /// The one permit for moving directories to other parents; waits for it. At rank 0.
@@ -574,6 +612,19 @@ peer_operations! {
     renew: Renew {} -> ();
 }
 
+/// What is left of a rename whose leader has done what it can.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Left {
+    /// Nothing: all steps were done, or none was begun.
+    Nothing,
+    /// Something, of which nothing is under way.
+    Some,
+    /// Something, and what the leader asked for last may still be under way.
+    Unknown,
+    /// The old name of a file is still to be taken, if nobody has had it until then.
+    Later,
+}
+
 /// The name that a rename gives.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Destination {
@@ -581,8 +632,6 @@ pub struct Destination {
     pub dir: Ino,
     /// The name.
     pub name: Vec<u8>,
-    /// Whether the two names are exchanged.
-    pub exchange: bool,
 }
 
 /// The name that a rename takes away, or exchanges.

@@ -1,10 +1,9 @@
-//! What is owed to servers: a link taken, bytes given back, what was removed erased, where a
-//! directory is, a lock let go of.
+//! What is owed to servers: a link taken, bytes given back, what was removed erased, a lock let go
+//! of.
 //!
 //! A debt is asked by a call that is seen through. To a server with which no session can be begun
 //! it is kept, not as a message of a task that waits, but as what is to be true: the links to be
-//! taken of an inode, up to where a file is to be erased, bytes that are free, the last place of a
-//! directory. So a server that is lost for an hour costs what concerns its files, however often
+//! taken of an inode, up to where a file is to be erased, bytes that are free. So a server that is lost for an hour costs what concerns its files, however often
 //! programs try, and one that is lost for good [`MOST`] of them. All are paid when a session
 //! begins.
 //!
@@ -42,8 +41,6 @@ pub(super) const RANGES: usize = 16_384;
 /// Something owed to a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Debt {
-    /// Where a directory is.
-    Moved(peer::Moved),
     /// A link is to be taken.
     Link(Ino),
     /// Bytes of its log that nothing refers to any more.
@@ -59,7 +56,6 @@ pub(super) enum Debt {
 /// What is owed to one server with which there is no session.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    moved: BTreeMap<Ino, peer::Moved>,
     links: BTreeMap<Ino, u32>,
     /// By slab and position; neighbours are one.
     freed: BTreeMap<(u32, u64), u64>,
@@ -80,19 +76,13 @@ impl Account {
     }
 
     fn len(&self) -> usize {
-        self.moved.len() + self.links.len() + self.freed.len() + self.erased.len()
+        self.links.len() + self.freed.len() + self.erased.len()
     }
 
     /// Keeps a debt; how many parts of it were not, for want of room.
     fn keep(&mut self, debt: Debt, most: usize) -> u64 {
         let full = self.len() >= most;
         match debt {
-            Debt::Moved(op) => {
-                if full && !self.moved.contains_key(&op.ino) {
-                    return 1;
-                }
-                self.moved.insert(op.ino, op);
-            }
             Debt::Link(ino) => match self.links.get_mut(&ino) {
                 Some(count) => *count += 1,
                 None if full => return 1,
@@ -131,13 +121,11 @@ impl Account {
         0
     }
 
-    /// Takes some debts out, those first whose order with what comes next matters.
+    /// Takes some debts out, links first, since an end of a file comes after that of its names.
     fn take(&mut self, rank: Rank, most: usize) -> Vec<Debt> {
         let mut debts = Vec::new();
         while debts.len() < most {
-            let next = if let Some((_, op)) = self.moved.pop_first() {
-                Debt::Moved(op)
-            } else if let Some(mut entry) = self.links.first_entry() {
+            let next = if let Some(mut entry) = self.links.first_entry() {
                 let ino = *entry.key();
                 *entry.get_mut() -= 1;
                 if *entry.get() == 0 {
@@ -221,15 +209,9 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Where a directory was to be said to be is not where it will be.
-    pub(super) fn forget_moved(&self, ino: Ino) {
-        self.account(ino.rank(), |account| account.moved.remove(&ino));
-    }
-
     async fn pay_here(&self, debt: Debt) -> Result<(), FsError> {
         let here = self.rank();
         match debt {
-            Debt::Moved(op) => self.call(here, op).await,
             Debt::Link(ino) => self.call(here, link_taken(ino)).await.map(drop),
             Debt::Freed(ranges) => self.call(here, peer::Freed { ranges }).await,
             Debt::Unlock(op) => self.call(here, op).await,
@@ -251,7 +233,6 @@ impl<P: Platform> Cluster<P> {
         }
         let asking = self.asking(to);
         let paid = match debt.clone() {
-            Debt::Moved(op) => self.pay_by(to, op).await.map(drop),
             Debt::Link(ino) => self.pay_by(to, link_taken(ino)).await.map(drop),
             Debt::Freed(ranges) => self.pay_by(to, peer::Freed { ranges }).await.map(drop),
             Debt::Unlock(op) => self.pay_by(to, op).await.map(drop),
@@ -369,23 +350,12 @@ mod tests {
         for to in [7, 9, 8] {
             assert_eq!(account.keep(Debt::Link(ino(1)), 10), 0);
             assert_eq!(account.keep(Debt::Erased(ino(2), to), 10), 0);
-            let moved = peer::Moved {
-                ino: ino(3),
-                parent: ino(4),
-                name: vec![u8::try_from(to).unwrap()],
-            };
-            assert_eq!(account.keep(Debt::Moved(moved), 10), 0);
         }
-        assert_eq!(account.len(), 3);
+        assert_eq!(account.len(), 2);
         let debts = account.take(THERE, 64);
-        let last = peer::Moved {
-            ino: ino(3),
-            parent: ino(4),
-            name: vec![8],
-        };
         let link = || Debt::Link(ino(1));
         let erased = Debt::Erased(ino(2), 9);
-        assert_eq!(debts, [Debt::Moved(last), link(), link(), link(), erased]);
+        assert_eq!(debts, [link(), link(), link(), erased]);
         assert!(!account.is_open());
     }
 

@@ -9,10 +9,11 @@ use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Begin, Bury, Cut, DeadOwners, DropEntry, DropLocks, EndMove,
     Enrol, Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Handler, Hold,
-    Laminate, Laminated, Lease, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange, Made,
-    Make, Mark, Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall, Relay,
-    Release, Relink, Renew, Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends, Status,
-    Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
+    Laminate, Laminated, Lease, Leave, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange,
+    Made, Make, Mark, Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall,
+    Relay, Release, Relink, Renew, Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends,
+    Status, Stayed, Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere,
+    Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Kept, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
@@ -139,7 +140,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
             number: op.token,
         };
         let cluster = self.counted("unlock_name");
-        cluster.unlock_name_of(&(op.dir, op.name), token, op.goes_on);
+        cluster.unlock_name_of(&(op.dir, op.name), token, op.left);
         Ok(())
     }
 
@@ -147,17 +148,26 @@ impl<P: Platform> Handler for Asked<'_, P> {
         self.counted("assign").assign_name(from, op).await
     }
 
+    async fn leave(&self, _: Rank, op: Leave) -> Result<(), FsError> {
+        self.counted("leave").leave_old(op).await
+    }
+
     async fn end_move(
         &self,
         _: Rank,
         op: EndMove,
     ) -> Result<Option<(Child, Option<Child>)>, FsError> {
-        Ok(self.counted("end_move").end_move(op).await)
+        self.counted("end_move").end_move(op).await
     }
 
-    async fn moved(&self, _: Rank, op: Moved) -> Result<(), FsError> {
+    async fn moved(&self, from: Rank, op: Moved) -> Result<(), FsError> {
         self.at_home(op.ino)?;
-        self.counted("moved").note_moved(op.ino, op.parent, op.name)
+        self.counted("moved").moves_to(from, op)
+    }
+
+    async fn stayed(&self, _: Rank, op: Stayed) -> Result<(), FsError> {
+        self.at_home(op.ino)?;
+        self.counted("stayed").stayed(op)
     }
 
     async fn lock_moves(&self, from: Rank, op: LockMoves) -> Result<(), FsError> {

@@ -159,6 +159,13 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         true
     }
 
+    /// Whether `to` has a lock that who lent it has not unlocked, nor lost.
+    pub fn is_lent(&self, key: &K, to: Token) -> bool {
+        let held = self.held.borrow();
+        held.get(key)
+            .is_some_and(|lock| lock.by == to && lock.lent_by.is_some())
+    }
+
     /// Gives a lock that was lent back, or to the next who waits, if it was unlocked meanwhile.
     pub fn give_back(&self, key: &K, to: Token) {
         if let Some(lock) = self.held.borrow_mut().get_mut(key) {
@@ -264,6 +271,7 @@ mod tests {
         let (leader, own) = (token(1, 1), token(0, 9));
         let lock = || futures_executor::block_on(keyed.lock(7, leader));
         assert!(lock() && keyed.lend(&7, leader, own));
+        assert!(keyed.is_lent(&7, own));
         keyed.give_back(&7, own);
         assert!(keyed.has(&7, leader), "given back");
         for unlocked in [true, false] {
@@ -272,7 +280,7 @@ mod tests {
                 true => assert!(!keyed.unlock(&7, leader), "it is lent"),
                 false => keyed.drop_rank(Rank(1)),
             }
-            assert!(keyed.has(&7, own));
+            assert!(keyed.has(&7, own) && !keyed.is_lent(&7, own));
             keyed.give_back(&7, own);
             assert!(!keyed.is_held(&7));
         }

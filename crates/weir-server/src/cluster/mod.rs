@@ -16,6 +16,7 @@
 //! | --- | --- |
 //! | `keyed` | locks that tasks wait for |
 //! | `names`, `rename`, `dirs` | entries, links, directories of several servers |
+//! | `moves` | renames, at the homes of their names |
 //! | `entries` | names of directories that are kept where they were asked for |
 //! | `files` | stand-ins, who holds and leases a file, sizes |
 //! | `publish`, `locate` | extents: making them known, finding them |
@@ -48,6 +49,7 @@ mod keyed;
 mod locate;
 mod locks;
 mod missing;
+mod moves;
 mod names;
 mod pool;
 mod publish;
@@ -178,7 +180,7 @@ struct Inner<P: Platform + 'static> {
     deadline: Cell<Option<i64>>,
     /// How often what is known of any file was recalled here.
     recalled: Cell<u64>,
-    moves_of_others: rename::Moves,
+    moves_of_others: moves::Moves,
     /// Servers with which a session is being begun.
     beginning: Keyed<Rank>,
     /// Held until all others know that this server is back.
@@ -257,7 +259,7 @@ impl<P: Platform> Cluster<P> {
                 sessions: RefCell::default(),
                 deadline: Cell::default(),
                 recalled: Cell::new(0),
-                moves_of_others: rename::Moves::default(),
+                moves_of_others: moves::Moves::default(),
                 beginning: Keyed::default(),
                 returning: Keyed::default(),
                 publishing: Keyed::default(),
@@ -374,7 +376,6 @@ impl<P: Platform> Cluster<P> {
         self.end_sessions(rank);
         self.drop_names_of(rank);
         self.inner.moves.drop_rank(rank);
-        self.end_moves_of(rank);
         self.forget_holder(rank);
         self.forget_known(rank);
         self.drop_locks_of(rank);

@@ -4,6 +4,7 @@
 //! an entry names an inode of another server (after a rename or a link), its links are
 //! counted there, by a second request.
 
+use weir_core::journal::NameChange;
 use weir_core::names::FileType;
 use weir_core::proto::peer::{self, Made, What};
 use weir_core::proto::{Child, FsError};
@@ -131,17 +132,33 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::NotADirectory);
         }
         let dir = child.ino;
+        let token = self.token();
+        let change = NameChange {
+            dir: op.dir,
+            name: op.name.clone(),
+            was: Some(child),
+            child: None,
+            from: None,
+            done: false,
+        };
+        self.begin_change(token, change);
         let outcome = outcome.sticking(self, key);
-        match self
-            .see_through(dir.rank(), peer::Bury { dir }, &outcome)
-            .await
-            .unwrap_or(Err(FsError::Unreachable))
-        {
-            Ok(()) | Err(FsError::Stale) => {}
-            Err(error) => return Err(error),
+        let buried = loop {
+            let told = self.see_through(dir.rank(), peer::Bury { dir }, &outcome);
+            if let Some(told) = told.await {
+                break told;
+            }
+        };
+        let mut done = buried.or_else(|error| match error {
+            FsError::Stale => Ok(()),
+            error => Err(error),
+        });
+        if done.is_ok() {
+            self.recall_entry(op.dir, &op.name).await;
+            done = self.node(|node| node.withdraw(op.dir, &op.name)).map(drop);
         }
-        self.recall_entry(op.dir, &op.name).await;
-        self.node(|node| node.withdraw(op.dir, &op.name)).map(drop)
+        self.end_change(token);
+        done
     }
 
     pub(super) async fn link(&self, op: peer::Link) -> Result<(), FsError> {

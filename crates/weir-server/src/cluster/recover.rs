@@ -23,8 +23,11 @@ use crate::node::{Node, Platform, SharedPlace, Visit};
 impl<P: Platform> Cluster<P> {
     /// Takes up what a server knew that was killed; its node has done so already. See
     /// [`Cluster::announce`].
-    pub fn take_up(&self, state: journal::Cluster) {
+    pub fn take_up(&self, mut state: journal::Cluster) {
         let now_ns = self.now_ns();
+        // The others may know of renames of a life before by their numbers.
+        self.inner.tokens.set(u64::try_from(now_ns).unwrap_or(0));
+        self.inner.moves_of_others.take_up(&mut state);
         {
             let mut shards = self.inner.shards.borrow_mut();
             shards.indexes = state.kept.into_iter().collect();
@@ -141,7 +144,7 @@ impl<P: Platform> Cluster<P> {
         None
     }
 
-    /// What is being published, and what was answered to who does.
+    /// What is being published, and what was answered to who does; renames that are under way.
     pub fn show_publishing(&self, visit: Visit<'_>) {
         let shards = self.inner.shards.borrow();
         for (ino, batches) in &shards.in_flight {
@@ -163,13 +166,15 @@ impl<P: Platform> Cluster<P> {
         for ((ino, from), publish) in &self.inner.files.borrow().counted {
             visit(&Item::Counted(*ino, *from, *publish));
         }
+        self.inner.moves_of_others.show(visit);
     }
 
-    /// Tells all others that this server is back. What is to wait for that does so from now on,
-    /// also before the future is run.
+    /// Tells all others that this server is back. What is to wait for that, and for the end of
+    /// renames that were under way, does so from now on, also before the future is run.
     pub fn announce(&self) -> impl Future<Output = ()> + 'static {
         let token = self.token();
         self.inner.returning.take((), token);
+        self.go_on_with_moves();
         let this = self.clone();
         async move { this.announce_as(token).await }
     }
@@ -197,7 +202,7 @@ impl<P: Platform> Cluster<P> {
     /// A server is back that was killed: this one says what of its files is open here.
     pub(super) async fn came_back(&self, rank: Rank) -> Result<(), FsError> {
         self.peer_gone(rank);
-        self.forget_ended_moves(rank);
+        self.forget_called_off(rank);
         // The session says what is held. A file that is gone is found to be so by who has it open.
         self.begin_session(rank).await.map(drop)
     }

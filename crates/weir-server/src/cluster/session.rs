@@ -450,7 +450,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// As [`Cluster::surely`]. `None`: it was started anew, and nobody knows whether it acted.
-    async fn surely_told<O>(&self, to: Rank, op: O) -> Option<Result<O::Reply, FsError>>
+    pub(super) async fn surely_told<O>(&self, to: Rank, op: O) -> Option<Result<O::Reply, FsError>>
     where
         O: PeerOperation + 'static,
     {
