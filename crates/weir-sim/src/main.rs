@@ -2,11 +2,10 @@
 //! of it a core, and again after some seeds: what clients map stays mapped for a process's life.
 //!
 //! ```text
-//! weir-sim FIRST COUNT [--mild|--restarts|--moves]  a line a seed: what came of it; --mild: none of the
-//!                               faults by which calls to servers are lost; --restarts: servers
-//!                               come back, too, beside all other faults; --moves: programs
+//! weir-sim FIRST COUNT [--mild|--moves]  a line a seed: what came of it; --mild: none of the
+//!                               faults by which calls to servers are lost; --moves: programs
 //!                               rename, servers come back, and there is no other fault
-//! weir-sim --replay SEED ...    one seed with its trace; --mild, --restarts as above;
+//! weir-sim --replay SEED ...    one seed with its trace; --mild, --moves as above;
 //!                               --without-clients 0,2 --without-faults 1 --operations N leave
 //!                               some of it out
 //! weir-sim --shrink SEED ...    what can be left out so that it still fails
@@ -21,14 +20,13 @@ use weir_sim::shrink::shrink;
 
 const USAGE: &str =
     "usage: weir-sim FIRST COUNT | --replay SEED [--without-clients N,..] [--without-faults N,..] \
-     [--operations N] | --shrink SEED, and [--mild | --restarts | --moves]";
+     [--operations N] | --shrink SEED, and [--mild | --moves]";
 
 /// Which faults there are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Faults {
     Mild,
     Usual,
-    Restarts,
     Moves,
 }
 
@@ -37,7 +35,6 @@ impl Faults {
         match self {
             Faults::Mild => Some("--mild"),
             Faults::Usual => None,
-            Faults::Restarts => Some("--restarts"),
             Faults::Moves => Some("--moves"),
         }
     }
@@ -46,9 +43,7 @@ impl Faults {
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let asked = |faults: &Faults| words.iter().any(|word| Some(&**word) == faults.option());
-    let faults = [Faults::Mild, Faults::Restarts, Faults::Moves]
-        .into_iter()
-        .find(asked);
+    let faults = [Faults::Mild, Faults::Moves].into_iter().find(asked);
     let faults = faults.unwrap_or(Faults::Usual);
     words.retain(|word| Some(&**word) != faults.option());
     let done = match words.first().map(String::as_str) {
@@ -67,8 +62,7 @@ fn plan_of(seed: u64, faults: Faults) -> Plan {
     let plan = Plan::of(seed);
     match faults {
         Faults::Mild => plan.mild(),
-        Faults::Usual => plan.without_restarts(),
-        Faults::Restarts => plan,
+        Faults::Usual => plan,
         Faults::Moves => plan.moving(),
     }
 }

@@ -254,8 +254,7 @@ impl Plan {
         self
     }
 
-    /// The plan with one server at most that comes back, if no calls are lost but by that. What
-    /// fails with more is in docs/SPECIFICATION.md.
+    /// The plan with one server at most that comes back, if no calls are lost but by that.
     #[must_use]
     pub fn with_one_restart(mut self) -> Plan {
         let others = |fault: &&Fault| fault.what.fails_calls() && !fault.what.restarts();

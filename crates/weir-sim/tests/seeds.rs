@@ -13,16 +13,16 @@ fn the_same_seed_is_the_same_run() {
     }
 }
 
-/// With all faults together some seeds fail still (docs/SPECIFICATION.md).
+/// Among programs that do little but rename; `make test` draws them beside all other faults.
 #[test]
-fn a_server_comes_back() {
+fn servers_come_back() {
     let mut came_back = 0;
     for seed in 0..200 {
-        let plan = Plan::of(seed).with_one_restart();
+        let plan = Plan::of(seed).moving();
         came_back += plan.faults.iter().filter(|f| f.what.restarts()).count();
         assert_eq!(run(&plan, false).faults, [""; 0], "seed {seed}");
     }
-    assert!(came_back > 10, "{came_back}");
+    assert!(came_back > 300, "{came_back}");
 }
 
 /// Seeds that failed once, with what was wrong.

@@ -43,9 +43,9 @@ pub struct Wish {
     /// Without faults by which calls to servers are lost.
     #[arg(long)]
     mild: bool,
-    /// With servers that are killed and come back again and again, beside all other faults.
+    /// Programs rename, servers are killed and come back, and there is no other fault.
     #[arg(long, conflicts_with = "mild")]
-    restarts: bool,
+    moves: bool,
 }
 
 impl Wish {
@@ -58,8 +58,8 @@ impl Wish {
 
     /// The simulator's option.
     fn faults(&self) -> Option<&'static str> {
-        let restarts = self.restarts.then_some("--restarts");
-        self.mild.then_some("--mild").or(restarts)
+        let moves = self.moves.then_some("--moves");
+        self.mild.then_some("--mild").or(moves)
     }
 
     fn time(&self) -> Option<Duration> {
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(timed.time(), Some(Duration::from_secs(180)));
         assert_eq!(timed.range(), (0, u64::MAX));
         assert_eq!(timed.faults(), Some("--mild"));
-        assert_eq!(wish("--restarts").unwrap().faults(), Some("--restarts"));
+        assert_eq!(wish("--moves").unwrap().faults(), Some("--moves"));
         assert_eq!(wish("").unwrap().range(), (0, 1));
         assert!(wish("--minutes").is_err());
         assert!(wish("--what 3").is_err());

@@ -114,7 +114,9 @@ impl Sessions {
     /// Until when all that is believed may be, if nothing more is heard of anybody.
     fn believed_until(&self) -> Option<i64> {
         let believed = self.with.values().filter(|session| session.believes);
-        believed.map(|session| session.heard_ns + TERM_NS - TICK_NS).min()
+        believed
+            .map(|session| session.heard_ns + TERM_NS - TICK_NS)
+            .min()
     }
 
     /// As after a restart: nothing of before holds, with any of the others.
