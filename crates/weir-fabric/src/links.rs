@@ -9,10 +9,11 @@
 //!               next_event            connected, broken, admit, asked, replied, look
 //! ```
 //!
-//! What a server asks goes over a connection that it dialled, or, where a transport can use one both
-//! ways, was dialled by; what it answers over the one by which it was asked last. A connection brings
-//! what is sent whole, or breaks; it may bring it twice and out of order. The transport sends orders in their order, and may drop any that it has no
-//! connection for: what matters is sent again.
+//! What a server asks goes over a connection that it dialled, or, where a transport can use one
+//! both ways, was dialled by; what it answers over the one by which it was asked last. A connection
+//! brings what is sent whole, or breaks; it may bring it twice and out of order. The transport
+//! sends orders in their order, and may drop any that it has no connection for: what matters is
+//! sent again.
 //!
 //! Times are since any moment that the transport chooses, and never go back.
 

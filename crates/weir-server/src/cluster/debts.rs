@@ -3,9 +3,9 @@
 //!
 //! A debt is asked by a call that is seen through. To a server with which no session can be begun
 //! it is kept, not as a message of a task that waits, but as what is to be true: the links to be
-//! taken of an inode, up to where a file is to be erased, bytes that are free. So a server that is lost for an hour costs what concerns its files, however often
-//! programs try, and one that is lost for good [`MOST`] of them. All are paid when a session
-//! begins.
+//! taken of an inode, up to where a file is to be erased, bytes that are free. So a server that is
+//! lost for an hour costs what concerns its files, however often programs try, and one that is lost
+//! for good [`MOST`] of them. All are paid when a session begins.
 //!
 //! Invariants:
 //! - A debt is asked or kept, never both: kept is only what no call has left for.
