@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{futex, sched_getcpu};
 use rustix::time::{clock_gettime, ClockId, Timespec};
-use weir_core::names::{Attr, NamesView};
+use weir_core::names::NamesView;
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::channel::{Channel, IDLE, REPLY, REQUEST};
@@ -42,7 +42,6 @@ use crate::lock::SlowLock;
 use crate::node::{map_file, Node};
 use crate::operation;
 use crate::socket;
-use crate::sys::coarse_now_ns;
 
 /// How often a sleeping caller looks whether the server lives, in ms.
 pub const LOOK_MS: u64 = 100;
@@ -165,13 +164,6 @@ impl Session {
     #[inline]
     pub fn hub(&self) -> &'static Hub {
         self.node.hub()
-    }
-
-    /// Whether a file is another server's, and this node's has not said for long that what is known
-    /// of it holds.
-    #[inline]
-    pub fn doubts(&self, attr: &Attr) -> bool {
-        attr.home != attr.ino && self.hub().is_in_doubt(coarse_now_ns)
     }
 
     /// The open file descriptions.

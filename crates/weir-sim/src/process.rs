@@ -112,12 +112,6 @@ impl<'f> Process<'f> {
         proto::reply::<O>(&reply).map_err(|error| errno_of(O::NAME, error))
     }
 
-    /// As `Session::doubts` of the client.
-    fn doubts(&self, attr: &Attr) -> bool {
-        let now_ns = || self.site.now_ns().unsigned_abs();
-        attr.home != attr.ino && self.site.open.hub.is_in_doubt(now_ns)
-    }
-
     fn settled<T>(&self, ask: impl Fn() -> Result<T, ViewError>) -> Result<T, Errno> {
         for _ in 0..PATIENCE {
             match ask() {
@@ -363,10 +357,12 @@ impl Host for Process<'_> {
             self.looks.get() < LOOKS,
             "looks at {ino:?} are never of one moment"
         );
+        let now_ns = || self.site.now_ns().unsigned_abs();
+        let doubted = |attr: &Attr| self.site.open.hub.doubts(attr, now_ns);
         let mut asked = false;
         for _ in 0..PATIENCE {
             match self.site.names.attr(ino) {
-                Ok(Some(attr)) if !attr.fresh || (!asked && self.doubts(&attr)) => {
+                Ok(Some(attr)) if !attr.fresh || (!asked && doubted(&attr)) => {
                     of_open(self.call(proto::Lease { ino }))?;
                     asked = true;
                 }

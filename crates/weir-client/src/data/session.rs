@@ -4,7 +4,7 @@ use core::ops::Range;
 use core::sync::atomic::{fence, Ordering};
 
 use rustix::io::Errno;
-use weir_core::names::ViewError;
+use weir_core::names::{Attr, ViewError};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::landing::LandingSlot;
@@ -21,6 +21,7 @@ use weir_store::slabmap::{SlabMap, Window};
 use super::{FileState, Host, Log};
 use crate::errno::of_open;
 use crate::session::Session;
+use crate::sys::coarse_now_ns;
 
 /// How often the server is asked to get done with a change of the tables.
 const PATIENCE: u32 = 1000;
@@ -38,10 +39,11 @@ impl Host for Session {
 
     #[inline]
     fn file(&self, ino: Ino) -> Result<FileState, Errno> {
+        let doubted = |attr: &Attr| self.hub().doubts(attr, coarse_now_ns);
         let mut asked = false;
         for _ in 0..PATIENCE {
             match self.names().attr(ino) {
-                Ok(Some(attr)) if !attr.fresh || (!asked && (attr.ask || self.doubts(&attr))) => {
+                Ok(Some(attr)) if !attr.fresh || (!asked && (attr.ask || doubted(&attr))) => {
                     of_open(self.call(Lease { ino }))?;
                     asked = true;
                 }

@@ -168,8 +168,8 @@ impl View {
             } else {
                 None
             };
-            let doubted = |attr: Attr| attr.home != ino && self.hub.is_in_doubt(coarse_now_ns);
-            if attr.is_some_and(|attr| !attr.fresh || attr.ask || doubted(attr)) {
+            let doubted = |attr: &Attr| self.hub.doubts(attr, coarse_now_ns);
+            if attr.is_some_and(|attr| !attr.fresh || attr.ask || doubted(&attr)) {
                 // A file that is open here: what is said of it holds until it changes.
                 return match self.process.session()?.call(Lease { ino }) {
                     Ok(()) => self.settled(|names| names.attr(ino)),

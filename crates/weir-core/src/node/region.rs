@@ -18,6 +18,7 @@ use super::landing::{LandingSlot, LANDINGS};
 use super::ofd::Ofd;
 use super::ring::{NoteSlot, RecordSlot, RingEnds};
 use super::tail::TailWords;
+use crate::names::Attr;
 
 /// Marks a region of ours, and this version of its layout.
 pub const MAGIC: u64 = 0x5745_4952_0000_0003;
@@ -83,6 +84,12 @@ impl Hub {
     pub fn is_in_doubt(&self, now_ns: impl FnOnce() -> u64) -> bool {
         let until_ns = self.believed_until_ns.load(Ordering::SeqCst);
         until_ns != 0 && now_ns() > until_ns
+    }
+
+    /// The same of an inode: this server's own are never in doubt.
+    #[inline]
+    pub fn doubts(&self, attr: &Attr, now_ns: impl FnOnce() -> u64) -> bool {
+        attr.home != attr.ino && self.is_in_doubt(now_ns)
     }
 
     /// Rings for client `id`; true if the server sleeps and must be woken.
