@@ -1,7 +1,7 @@
 //! Servers without threads, storage out of a vector: those of the server's own tests, in
 //! shared regions that are mapped once and cleared for each input.
 
-#[path = "../../crates/weir-server/tests/world/mod.rs"]
+#[path = "../../crates/weir-server/tests/server/world.rs"]
 pub mod world;
 
 use std::cell::RefCell;

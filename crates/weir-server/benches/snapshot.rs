@@ -4,7 +4,8 @@
 //! and the sum, beside the time of the same snapshot in one step. Between two steps files are made
 //! and removed, so that changes come in between.
 
-#[path = "../tests/world/mod.rs"]
+#[path = "../tests/server/world.rs"]
+#[allow(dead_code, reason = "tests use the rest")]
 mod world;
 
 use std::time::{Duration, Instant};

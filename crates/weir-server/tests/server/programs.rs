@@ -3,12 +3,10 @@
 //! After every step each file must read as the model says, whoever wrote, was killed
 //! or detached in whatever order; and at the end nothing may be left of the space.
 
-mod world;
-
+use crate::world::{Client, Kill, World};
 use proptest::prelude::*;
 use weir_core::proto::{self, Caller};
 use weir_core::types::Ino;
-use world::{Client, Kill, World};
 
 const CLIENTS: usize = 3;
 const FILES: usize = 2;

@@ -1,6 +1,6 @@
 //! A node without threads, its storage out of a vector, and clients that follow the
 //! protocol of `weir_core::node` by hand.
-#![allow(dead_code, clippy::unused_self)] // each test binary uses its part; `root` is the world's
+#![allow(clippy::unused_self)] // `root` is the world's
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

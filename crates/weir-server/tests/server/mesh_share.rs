@@ -1,8 +1,6 @@
 //! Visibility and lamination over several servers, and what they cost in messages.
 
-mod mesh;
-
-use mesh::{create, Mesh};
+use crate::mesh::{create, Mesh};
 use weir_core::extent::{Run, Source};
 use weir_core::names::{Attr, LaminateOn, Lamination, Policy, Visibility};
 use weir_core::proto::peer;

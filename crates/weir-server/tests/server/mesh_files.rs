@@ -1,8 +1,6 @@
 //! Files of several servers: who may believe what, and locks.
 
-mod mesh;
-
-use mesh::Mesh;
+use crate::mesh::Mesh;
 use weir_core::extent::{Run, Source};
 use weir_core::proto::peer::{self, LockOwner, LockWish};
 use weir_core::proto::{self, FsError};

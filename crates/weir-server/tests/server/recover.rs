@@ -1,12 +1,10 @@
 //! A server that is killed and started again in its directories: what it held is there.
 
-mod session;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use session::Session;
+use crate::session::Session;
 use weir_core::extent::Source;
 use weir_core::proto::{self, FsError, ServerStatus};
 use weir_core::types::Ino;
@@ -57,7 +55,7 @@ struct Server<'a> {
 impl Server<'_> {
     fn try_start(dir: &Path) -> Result<Server<'_>, String> {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "server_process", "--nocapture"])
+            .args(["--exact", "recover::server_process", "--nocapture"])
             .env("WEIR_TEST_SERVER", dir)
             .stdout(Stdio::piped())
             .spawn()

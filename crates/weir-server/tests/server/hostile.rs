@@ -3,17 +3,15 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)] // any bits will do
 
-mod world;
-
 use std::sync::atomic::Ordering;
 
+use crate::world::{Client, World};
 use proptest::prelude::*;
 use weir_core::node::cell::State;
 use weir_core::node::channel::REQUEST;
 use weir_core::node::ring::{Note, Record};
 use weir_core::proto::{self, Caller};
 use weir_server::node::ClientMemory;
-use world::{Client, World};
 
 /// Words that are near what is valid as often as they are anything.
 fn word() -> impl Strategy<Value = u64> {

@@ -1,11 +1,8 @@
 //! The journal of one server of several, begun anew in steps while its tables change: who is killed
 //! in any step has it all, and what comes of it counts once.
 
-mod mesh;
-mod twins;
-
-use mesh::{create, Dice, Mesh};
-use twins::{Bytes, Shared};
+use crate::mesh::{create, Dice, Mesh};
+use crate::twins::{Bytes, Shared};
 use weir_core::extent::{Run, Source};
 use weir_core::journal::{encode, Item};
 use weir_core::proto::peer::{self, PeerOperation};

@@ -1,9 +1,7 @@
 //! What is owed to a server that cannot be reached: kept by what it is about and not by how often
 //! it was tried, bounded, and paid when the server is there again.
 
-mod mesh;
-
-use mesh::{create, Mesh};
+use crate::mesh::{create, Mesh};
 use weir_core::placement::home_of_entry;
 use weir_core::proto::{self, FsError};
 use weir_core::types::{Ino, Rank};

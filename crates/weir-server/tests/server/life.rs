@@ -1,15 +1,13 @@
 //! What lives how long: unnamed files, descriptions, locks, tables that are full.
 
-mod world;
-
 use std::sync::atomic::Ordering;
 
+use crate::world::{Client, World, UNIT};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::ring::Note;
 use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::Ino;
 use weir_server::node::ClientMemory;
-use world::{Client, World, UNIT};
 
 fn open_ofd(world: &mut World, client: &Client, ino: Ino) -> u32 {
     let first = world.call(client.caller(), proto::OfdBatch {}).unwrap();

@@ -1,15 +1,12 @@
 //! A journal that is begun anew in steps, between operations that go on: whoever is killed after
 //! any step finds all in the old one, and after the last step in the new one.
 
-mod twins;
-mod world;
-
+use crate::twins::{Bytes, Shared};
+use crate::world::{Client, World};
 use proptest::prelude::*;
-use twins::{Bytes, Shared};
 use weir_core::journal::{encode, Item, State};
 use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{Ino, Rank};
-use world::{Client, World};
 
 const ALONE: (Rank, u16) = (Rank(0), 1);
 

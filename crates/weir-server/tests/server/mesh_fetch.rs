@@ -1,14 +1,12 @@
 //! Bytes of other nodes for clients: what may be asked for, how they arrive, and what happens
 //! when slots or the pool are all taken.
 
-mod mesh;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::mesh::{make_pool, Memory, Mesh};
 use futures_util::task::LocalSpawnExt;
-use mesh::{make_pool, Memory, Mesh};
 use weir_core::node::landing::{Failed, LANDINGS, LANDINGS_AHEAD};
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{self, Caller, Fetch, FsError, Landing, FETCH_BYTES, FETCH_PIECES};

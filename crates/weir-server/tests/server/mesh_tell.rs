@@ -1,9 +1,7 @@
 //! Telling many servers the same: each is told, nobody sends many messages, and who does not
 //! answer keeps nobody else from hearing.
 
-mod mesh;
-
-use mesh::Mesh;
+use crate::mesh::Mesh;
 use weir_core::journal::Item;
 use weir_core::proto::peer;
 use weir_core::proto::{self, FsError};

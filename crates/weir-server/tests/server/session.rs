@@ -1,5 +1,4 @@
 //! A client made by hand: just enough of the protocol for tests, in safe code.
-#![allow(dead_code)] // each test binary uses its part
 
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;

@@ -1,9 +1,7 @@
 //! A file's rename whose leader told its caller that nobody knows how it ends, between its two
 //! steps: the old name is free for others, and goes later only if that takes nothing from them.
 
-mod mesh;
-
-use mesh::{create, Mesh};
+use crate::mesh::{create, Mesh};
 use weir_core::names::FileType;
 use weir_core::placement::home_of_entry;
 use weir_core::proto::peer::{self, Destination, Left};

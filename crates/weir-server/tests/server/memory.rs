@@ -1,10 +1,9 @@
 //! What a million files of one extent run each cost a server: heap and shared
 //! tables together, as the kernel counts them. Alone in its process.
 
-mod world;
-
+use crate::alone::is_alone;
+use crate::world::{cost, resident, Client, World, MANY};
 use weir_core::proto;
-use world::{cost, resident, Client, World, MANY};
 
 fn name(i: u64) -> Vec<u8> {
     format!("checkpoint.{i:07}").into_bytes()
@@ -12,6 +11,9 @@ fn name(i: u64) -> Vec<u8> {
 
 #[test]
 fn a_million_files_and_their_runs() {
+    if !is_alone("memory::a_million_files_and_their_runs") {
+        return;
+    }
     let mut world = World::sized(40_000, 1_100_000, 32, 32);
     let mut client = Client::new(&mut world);
 

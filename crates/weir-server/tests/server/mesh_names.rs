@@ -1,14 +1,12 @@
 //! The namespace of several servers.
 
-mod mesh;
-
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
+use crate::mesh::{create, Dice, Mesh, OneServer};
 use futures_util::task::LocalSpawnExt;
-use mesh::{create, Dice, Mesh, OneServer};
 use proptest::prelude::*;
 use weir_core::names::FileType;
 use weir_core::proto::{self, Caller, FsError};

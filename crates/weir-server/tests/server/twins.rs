@@ -1,5 +1,4 @@
 //! A journal in memory and the one that comes after it, while it is begun anew.
-#![allow(dead_code)] // each test binary uses its part
 
 use std::cell::RefCell;
 use std::rc::Rc;

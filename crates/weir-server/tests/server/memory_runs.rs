@@ -1,12 +1,14 @@
 //! What a million extent runs of one file cost a server. Alone in its process.
 
-mod world;
-
+use crate::alone::is_alone;
+use crate::world::{cost, resident, Client, World, MANY};
 use weir_core::proto;
-use world::{cost, resident, Client, World, MANY};
 
 #[test]
 fn a_million_runs_of_one_file() {
+    if !is_alone("memory_runs::a_million_runs_of_one_file") {
+        return;
+    }
     let mut world = World::sized(40_000, 100, 32, 32);
     let mut client = Client::new(&mut world);
     let ino = world.create(b"random").unwrap();

@@ -1,8 +1,6 @@
 //! A whole server with its threads: clients that come, work and are killed, and what
 //! is left when it stops.
 
-mod session;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use session::Session;
+use crate::session::Session;
 use weir_core::extent::Source;
 use weir_core::proto::{self, FsError, ServerStatus};
 use weir_core::types::Ino;
@@ -214,7 +212,7 @@ fn child_process() {
 fn child(server: &Server, hang_up: bool) -> (Child, Ino) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "child_process", "--nocapture"])
+        .args(["--exact", "runtime::child_process", "--nocapture"])
         .env("WEIR_TEST_CHILD", &server.options.run_dir)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());

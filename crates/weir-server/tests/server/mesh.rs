@@ -1,8 +1,4 @@
 //! Several servers in one thread, joined by a network whose delays a seed draws.
-#![allow(dead_code, unused_imports)] // each test binary uses its part
-
-#[path = "../world/mod.rs"]
-mod world;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -10,6 +6,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
 
+use crate::world::{map, Fake, Store, Units, World};
 use futures_executor::LocalPool;
 use futures_util::future::{poll_fn, LocalBoxFuture};
 use futures_util::task::LocalSpawnExt;
@@ -20,10 +17,9 @@ use weir_core::proto::{self, Caller, FsError, Operation};
 use weir_core::types::{Ino, Rank};
 use weir_server::cluster::{enclose, Answer, Cluster, LogBytes, Lost, Net};
 use weir_server::node::{Node, OpenRegion};
-use world::{map, Fake, Store, Units, World};
 
-pub use world::World as OneServer;
-pub use world::{make_pool, Memory};
+pub use crate::world::World as OneServer;
+pub use crate::world::{make_pool, Memory};
 
 /// Numbers from a seed (xorshift64*).
 #[derive(Clone)]
@@ -126,7 +122,6 @@ pub struct Mesh {
     pub nodes: Vec<Rc<RefCell<Node<'static, Fake>>>>,
     pub stores: Vec<Store>,
     pub opens: Vec<OpenRegion<'static>>,
-    pub dice: Dice,
     /// Messages sent.
     pub sent: Rc<Cell<u64>>,
     sent_by: Rc<RefCell<Vec<u64>>>,
@@ -192,7 +187,6 @@ impl Mesh {
             nodes,
             stores,
             opens,
-            dice,
             sent,
             sent_by,
             deaf,
