@@ -9,6 +9,7 @@ use weir_cli::launch::message::{send_up, Down, Failed, Own, Seat, Up};
 use weir_core::extent::{Run, Source};
 use weir_core::journal::{InodeImage, Item, LockedName, NameChange};
 use weir_core::names::{FileType, Lamination, Policy};
+use weir_core::node::claim::Claim;
 use weir_core::proto::peer::{self, LockOwner, LockWish, LogRange, What};
 use weir_core::proto::{self, Cause, Child, Hello, Operation, Role, Welcome};
 use weir_core::roster::{InstanceId, Member, Roster, Secret};
@@ -23,6 +24,13 @@ const ROOT: Ino = Ino(1);
 const FILE: Ino = Ino::new(Rank(0), 0, 2);
 /// A file of another server.
 const FOREIGN: Ino = Ino::new(Rank(1), 0, 2);
+/// What one of four ranks writes of a strided file.
+const STRIDED: Claim = Claim {
+    offset: 4096,
+    length: 512,
+    stride: 2048,
+    count: 1 << 40,
+};
 
 fn main() {
     client();
@@ -180,6 +188,11 @@ fn client() {
         asked(proto::Lookup {
             components: vec![b"d".to_vec(), b"x".to_vec()],
         }),
+        asked(proto::Token {
+            ino: FOREIGN,
+            needed: Claim::range(4096, 512),
+            wished: STRIDED,
+        }),
         asked(proto::Statfs {}),
         asked(proto::Status {}),
         asked(proto::OfdBatch {}),
@@ -221,6 +234,7 @@ fn client() {
         shm_dir: "/dev/shm/weir".into(),
         storage_dirs: vec!["/tmp".into()],
         prefix: "/weir".into(),
+        fences: false,
         spin_us: 20,
     };
     write("client_message", "welcome", &with_kind(2, &post(&welcome)));
@@ -371,7 +385,13 @@ fn peer_requests() -> Vec<Vec<u8>> {
         peer::request(peer::GetAttr { ino }),
         peer::request(peer::SetAttr { set }),
         peer::request(peer::Hold { ino, write: true }),
-        peer::request(peer::Pull { ino }),
+        peer::request(peer::Grant {
+            ino,
+            needed: Claim::range(4096, 512),
+            wished: STRIDED,
+            anew: true,
+        }),
+        peer::request(peer::Revoke { ino }),
         peer::request(peer::Seal { ino }),
         peer::request(peer::Laminate {
             ino,

@@ -16,7 +16,7 @@ use core::time::Duration;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::thread::{futex, sched_getcpu};
+use rustix::thread::{futex, membarrier, sched_getcpu, MembarrierCommand};
 use rustix::time::{clock_gettime, ClockId, Timespec};
 use weir_core::names::NamesView;
 use weir_core::node::block::FileBlock;
@@ -65,6 +65,7 @@ pub struct Session {
     push_lock: SlowLock,
     slabs: &'static SlabMap,
     log: Log,
+    fences: bool,
     /// The server was found dead or the channel broken: nothing is asked any more.
     dead: AtomicBool,
 }
@@ -93,6 +94,9 @@ impl Session {
         let name = format!("client-{}", welcome.client.0);
         let region = map_file(welcome.shm_dir.as_bytes(), &name, Access::ReadWrite)?;
         let socket = Internal::adopt(kernel::into_number(socket))?;
+        // What the server's barriers need to reach this process, once for its memory.
+        let fences = welcome.servers > 1
+            && (welcome.fences || membarrier(MembarrierCommand::RegisterGlobalExpedited).is_err());
         let bell = if welcome.servers > 1 {
             // Not every server has one.
             let bell = open_bell(welcome.shm_dir.as_bytes());
@@ -100,7 +104,7 @@ impl Session {
         } else {
             None
         };
-        Session::over(node, welcome, (socket, bell), region).map_err(|_| {
+        Session::over(node, welcome, (socket, bell), region, fences).map_err(|_| {
             socket.close();
             bell.into_iter().for_each(Internal::close);
             Errno::PROTO
@@ -112,6 +116,7 @@ impl Session {
         welcome: Welcome,
         (socket, bell): (Internal, Option<Internal>),
         region: Region,
+        fences: bool,
     ) -> Result<Session, MapError> {
         let layout = client_layout();
         let header: &ClientHeader = region.record(0)?;
@@ -138,6 +143,7 @@ impl Session {
             slabs: node.slabs(&welcome.storage_dirs),
             log: Log::new(),
             welcome,
+            fences,
             dead: AtomicBool::new(!ours),
         })
     }
@@ -226,6 +232,12 @@ impl Session {
     /// The slots of what is on its way from other nodes.
     pub fn landings(&self) -> &'static [LandingSlot] {
         self.landings
+    }
+
+    /// Whether a writer of a raw file needs a barrier of its own behind each write: the server
+    /// cannot have this process pass one.
+    pub fn fences(&self) -> bool {
+        self.fences
     }
 
     /// Whether the server is gone.

@@ -1,10 +1,12 @@
-//! What readers may see of a file: the check of visibility `ras`, block by block.
+//! What readers may see of a file: the checks of visibility `ras` and `raw`, block by block.
 //!
 //! Every write fills whole blocks with a tag of its own, so a block that is read tells which
 //! write it is of. A reader must see, or see something newer than, each write that
 //!
 //! - was made on its node and had returned before the read began, or
-//! - was published (fsync or close had returned) before the reader opened the file.
+//! - was published (fsync or close had returned) before the reader opened the file; of a raw
+//!   file: had returned before the read began, on whatever node, unless the node was lost for good
+//!   and nobody had published it.
 //!
 //! No two appends that were published (fsync or close returned 0) have the same blocks, unless
 //! the file was cut.
@@ -14,10 +16,10 @@
 //! unless something may have cut it off.
 //!
 //! Which of two writes is newer is known only where one had ended, and had been published if
-//! they are of two nodes, before the other began. What is not known is not held against
+//! they are of two nodes and the file is not raw, before the other began. What is not known is not held against
 //! anybody, so whatever this check finds is a fault.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_core::types::{Ino, Rank};
 
@@ -92,13 +94,29 @@ struct File {
     published: Vec<(Rank, Span)>,
 }
 
-impl File {
+/// What is promised of all files.
+#[derive(Clone, Debug, Default)]
+struct Promise {
+    /// Files are raw.
+    raw: bool,
+    /// Servers that are killed for good, at some time.
+    lost: BTreeSet<Rank>,
+}
+
+/// One file under a promise.
+#[derive(Clone, Copy)]
+struct Check<'a> {
+    file: &'a File,
+    promise: &'a Promise,
+}
+
+impl Check<'_> {
     /// When a change is known to all nodes, if that is known.
     fn known(&self, change: &Change) -> Option<u64> {
         if change.what == Block::Empty {
             return Some(change.span.ended);
         }
-        let later = self.published.iter().filter(|(rank, span)| {
+        let later = self.file.published.iter().filter(|(rank, span)| {
             *rank == change.rank && change.span.before(span) && span.ended != u64::MAX
         });
         later.map(|(_, span)| span.ended).min()
@@ -106,7 +124,7 @@ impl File {
 
     /// Whether `a` is certainly older than `b`.
     fn older(&self, a: &Change, b: &Change) -> bool {
-        if a.rank == b.rank && a.span.before(&b.span) {
+        if (a.rank == b.rank || self.promise.raw) && a.span.before(&b.span) {
             return true;
         }
         self.known(a).is_some_and(|known| known < b.span.began)
@@ -114,7 +132,8 @@ impl File {
 
     /// Whether a reader must see a change, or what is newer.
     fn is_visible(&self, change: &Change, read: &Read) -> bool {
-        if change.rank == read.rank {
+        let stays = self.promise.raw && !self.promise.lost.contains(&change.rank);
+        if change.rank == read.rank || stays {
             change.span.ended < read.span.began
         } else {
             self.known(change).is_some_and(|known| known < read.opened)
@@ -129,21 +148,26 @@ impl File {
             Block::Empty => change.first > block,
             _ => change.end > block,
         };
-        self.changes.iter().filter(|c| reaches(c)).any(|change| {
-            let undone =
-                |cut: &Change| cuts(cut) && cut.span.before(&read.span) && self.older(change, cut);
-            !self.changes.iter().any(undone)
-        })
+        self.file
+            .changes
+            .iter()
+            .filter(|c| reaches(c))
+            .any(|change| {
+                let undone = |cut: &Change| {
+                    cuts(cut) && cut.span.before(&read.span) && self.older(change, cut)
+                };
+                !self.file.changes.iter().any(undone)
+            })
     }
 
     /// A write beyond `block` that the reader must see, if nothing may have cut it off.
     fn beyond(&self, read: &Read, block: u64) -> Option<&Change> {
-        self.changes.iter().find(|change| {
+        self.file.changes.iter().find(|change| {
             let writes = change.what != Block::Empty && change.end > block;
             let cut_off = |cut: &Change| {
                 cut.what == Block::Empty && cut.first < change.end && !self.older(cut, change)
             };
-            writes && self.is_visible(change, read) && !self.changes.iter().any(cut_off)
+            writes && self.is_visible(change, read) && !self.file.changes.iter().any(cut_off)
         })
     }
 
@@ -152,7 +176,7 @@ impl File {
         // What was not published, for a server or a node is lost, is nobody's.
         let is_there = |a: &&Change| self.known(a).is_some();
         let appends = || {
-            let appended = self.changes.iter().filter(|change| change.appended);
+            let appended = self.file.changes.iter().filter(|change| change.appended);
             appended.filter(is_there)
         };
         appends().enumerate().find_map(|(number, a)| {
@@ -170,7 +194,7 @@ impl File {
                         && !cut.span.before(&both)
                         && !both.before(&cut.span)
                 };
-                a.first.max(b.first) < end && !self.changes.iter().any(between)
+                a.first.max(b.first) < end && !self.file.changes.iter().any(between)
             };
             Some((a, appends().take(number).find(shares)?))
         })
@@ -180,12 +204,13 @@ impl File {
     fn missed(&self, read: &Read, block: u64, seen: Block) -> Option<&Change> {
         let touches = |change: &&Change| (change.first..change.end).contains(&block);
         let sources: Vec<&Change> = self
+            .file
             .changes
             .iter()
             .filter(touches)
             .filter(|change| change.what == seen)
             .collect();
-        self.changes.iter().filter(touches).find(|change| {
+        self.file.changes.iter().filter(touches).find(|change| {
             self.is_visible(change, read)
                 && change.what != seen
                 && sources.iter().all(|source| self.older(source, change))
@@ -213,11 +238,20 @@ pub struct Begun(Ino, usize);
 /// What happened to all files.
 #[derive(Clone, Debug, Default)]
 pub struct Bytes {
+    promise: Promise,
     files: BTreeMap<Ino, File>,
     reads: Vec<(Ino, Read, u64, Vec<Block>)>,
 }
 
 impl Bytes {
+    /// Of files that are raw, or not; these servers are killed for good at some time.
+    pub fn new(raw: bool, lost: BTreeSet<Rank>) -> Bytes {
+        Bytes {
+            promise: Promise { raw, lost },
+            ..Bytes::default()
+        }
+    }
+
     /// Blocks `[first, end)` are being changed: how that ends is not known yet, and may never be.
     pub fn begin(
         &mut self,
@@ -271,20 +305,25 @@ impl Bytes {
     pub fn faults(&self) -> Vec<String> {
         let none = File::default();
         let mut faults = Vec::new();
+        let promise = &self.promise;
         for (ino, file) in &self.files {
+            let file = Check { file, promise };
             if let Some((a, b)) = file.appended_twice() {
                 faults.push(format!("{ino:?}: two appends share bytes: {a:?}, {b:?}"));
             }
         }
         for (ino, read, first, blocks) in &self.reads {
-            let file = self.files.get(ino).unwrap_or(&none);
+            let file = Check {
+                file: self.files.get(ino).unwrap_or(&none),
+                promise,
+            };
             for (block, seen) in (*first..).zip(blocks) {
                 let of = |change: &Change| {
                     change.what == *seen && (change.first..change.end).contains(&block)
                 };
                 let fault = match seen {
                     Block::Torn => Some("is of no one write".to_owned()),
-                    Block::Tag(_) if !file.changes.iter().any(of) => {
+                    Block::Tag(_) if !file.file.changes.iter().any(of) => {
                         Some("was never written there".to_owned())
                     }
                     Block::Empty if block < read.reached && !file.may_be_inside(read, block) => {
@@ -369,6 +408,32 @@ mod tests {
             "opened before"
         );
         assert_eq!(faults(read(1, 4, 6), &[one, one, two, Block::Torn]), 2);
+    }
+
+    #[test]
+    fn a_raw_file_shows_what_returned() {
+        let (one, two) = (Block::Tag(1), Block::Tag(2));
+        let faults = |lost: &[Rank], began, seen| {
+            let mut bytes = story();
+            bytes.promise = Promise {
+                raw: true,
+                lost: lost.iter().copied().collect(),
+            };
+            bytes.read(FILE, read(1, 0, began), 0, vec![seen]);
+            bytes.faults().len()
+        };
+        assert_eq!((faults(&[], 6, two), faults(&[], 6, one)), (0, 1));
+        assert_eq!(faults(&[], 5, one), 0, "meanwhile");
+        // What only a lost node had, nobody has.
+        assert_eq!(faults(&[Rank(0)], 6, one), 0);
+        assert_eq!(faults(&[Rank(0)], 6, Block::Empty), 1);
+        // The older of two writes of two nodes, which nobody published between them.
+        let mut bytes = Bytes::new(true, BTreeSet::new());
+        wrote(&mut bytes, span(0, 1), (0, 1), 1);
+        let begun = bytes.begin(FILE, (Rank(2), 2), (0, 1), two);
+        bytes.end(begun, 3, (0, 1));
+        bytes.read(FILE, read(1, 0, 4), 0, vec![one]);
+        assert_eq!(bytes.faults().len(), 1);
     }
 
     #[test]

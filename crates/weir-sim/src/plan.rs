@@ -132,6 +132,8 @@ pub struct Plan {
     pub pause: Duration,
     /// What programs do.
     pub habit: Habit,
+    /// Whether files are raw: what a write wrote is seen everywhere when it returned.
+    pub raw: bool,
     /// After so many bytes a server's journal is begun anew.
     pub journal_bytes: usize,
     /// What happens to messages.
@@ -217,6 +219,7 @@ impl Plan {
             }
         }
         let faults = faults.into_iter().chain(restarts).collect();
+        let raw = dice.chance(500);
         Plan {
             seed,
             servers,
@@ -225,6 +228,7 @@ impl Plan {
             warm,
             pause,
             habit,
+            raw,
             journal_bytes,
             weather,
             faults,

@@ -9,11 +9,12 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use weir_client::data::{FileState, Host, Log, Vnode};
-use weir_client::errno::{errno_of, of_open};
+use weir_client::data::{file_state, FileState, Host, Log, Tables, Vnode};
+use weir_client::errno::errno_of;
 use weir_core::names::{Attr, FileType, ViewError};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell as WriterCell;
+use weir_core::node::claim::Claim;
 use weir_core::node::landing::LandingSlot;
 use weir_core::node::ofd::{Ofd, BATCH};
 use weir_core::node::region::Counter;
@@ -322,7 +323,34 @@ impl<'f> Process<'f> {
     }
 }
 
+impl Tables for Process<'_> {
+    fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError> {
+        self.site.names.attr(ino)
+    }
+
+    fn doubts(&self, attr: &Attr) -> bool {
+        let now_ns = || self.site.now_ns().unsigned_abs();
+        self.site.open.hub.doubts(attr, now_ns)
+    }
+
+    fn lease(&self, ino: Ino) -> Result<(), Errno> {
+        self.call(proto::Lease { ino })
+    }
+
+    fn settle(&self) -> Result<(), Errno> {
+        self.call(proto::Ping {})
+    }
+}
+
 impl Host for Process<'_> {
+    fn token(&self, ino: Ino, needed: &Claim, wished: &Claim) -> Result<Claim, Errno> {
+        self.call(proto::Token {
+            ino,
+            needed: *needed,
+            wished: *wished,
+        })
+    }
+
     fn append(&self, ino: Ino, length: u64, reserved: Option<u64>) -> Result<u64, Errno> {
         self.call(proto::Append {
             ino,
@@ -357,28 +385,7 @@ impl Host for Process<'_> {
             self.looks.get() < LOOKS,
             "looks at {ino:?} are never of one moment"
         );
-        let now_ns = || self.site.now_ns().unsigned_abs();
-        let doubted = |attr: &Attr| self.site.open.hub.doubts(attr, now_ns);
-        let mut asked = false;
-        for _ in 0..PATIENCE {
-            match self.site.names.attr(ino) {
-                Ok(Some(attr)) if !attr.fresh || (!asked && doubted(&attr)) => {
-                    of_open(self.call(proto::Lease { ino }))?;
-                    asked = true;
-                }
-                Ok(Some(attr)) => {
-                    return Ok(FileState {
-                        size: attr.size,
-                        generation: attr.index_generation,
-                        block: attr.block.checked_sub(1),
-                    })
-                }
-                // Open, and gone.
-                Ok(None) | Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
-                Err(ViewError::Unsettled) => self.call(proto::Ping {})?,
-            }
-        }
-        Err(Errno::IO)
+        file_state(self, ino)
     }
 
     fn log(&self) -> &Log {

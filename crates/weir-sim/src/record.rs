@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::bytes::Bytes;
 use crate::linear::Call;
+use crate::plan::{Plan, Trouble};
 
 /// The notes of one run.
 #[derive(Debug, Default)]
@@ -33,10 +34,15 @@ fn hash_on(mut hash: u64, bytes: &[u8]) -> u64 {
 }
 
 impl Record {
-    /// An empty one; with `keep`, the lines of the trace are kept.
-    pub fn new(keep: bool) -> Record {
+    /// An empty one of a plan; with `keep`, the lines of the trace are kept.
+    pub fn new(keep: bool, plan: &Plan) -> Record {
+        let lost = plan.faults.iter().filter_map(|fault| match fault.what {
+            Trouble::KillServer(rank) | Trouble::KillNode(rank) => Some(rank),
+            _ => None,
+        });
         Record {
             keep,
+            bytes: RefCell::new(Bytes::new(plan.raw, lost.collect())),
             hash: Cell::new(0xCBF2_9CE4_8422_2325),
             ..Record::default()
         }

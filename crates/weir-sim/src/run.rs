@@ -105,7 +105,7 @@ pub fn run(plan: &Plan, trace: bool) -> Outcome {
         plan: plan.clone(),
         executor,
         network,
-        record: Rc::new(Record::new(trace)),
+        record: Rc::new(Record::new(trace, plan)),
         sites: RefCell::default(),
         running: RefCell::default(),
         dirs: RefCell::default(),
@@ -122,6 +122,7 @@ pub fn run(plan: &Plan, trace: bool) -> Outcome {
             units: plan.units,
             warm: plan.warm,
             journal_bytes: plan.journal_bytes,
+            raw: plan.raw,
             seed: plan.seed ^ (u64::from(rank.0) << 32),
         };
         let site = Site::start(which, world.around());

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_channel::oneshot;
 use futures_util::future::LocalBoxFuture;
 use weir_core::journal;
-use weir_core::names::{NamesView, Owner, Shard};
+use weir_core::names::{NamesView, Owner, Policy, Shard, Visibility};
 use weir_core::proto::Caller;
 use weir_core::types::{ClientId, Rank};
 use weir_fabric::sim::dice::Dice;
@@ -19,6 +19,7 @@ use weir_fabric::sim::{End, Network};
 use weir_fabric::{CallId, Event, Fabric, Message};
 use weir_server::cluster::{Answer, Cluster, Lost, Net};
 use weir_server::node::{stop_clients, Found, Identity, Node, OpenRegion, Visit};
+use weir_server::rules::Rules;
 use weir_store::slabmap::Window;
 
 use crate::executor::{Executor, Group};
@@ -94,6 +95,8 @@ pub struct Which {
     pub warm: bool,
     /// After so many bytes its journal is begun anew.
     pub journal_bytes: usize,
+    /// Whether files are raw.
+    pub raw: bool,
     /// What it draws from when it does what it may.
     pub seed: u64,
 }
@@ -157,7 +160,15 @@ impl Site {
         let shard = Shard::new(tables.format(which.rank), 0o755, owner, 1).expect("a root");
         let storage = Storage::new(Rc::clone(&machine.slabs), which.units, which.warm);
         let (space, kernel) = (storage.clone(), machine.kernel());
-        let node = Node::new(identity(&which, 1), open, shard, space, kernel, CLIENTS);
+        let mut node = Node::new(identity(&which, 1), open, shard, space, kernel, CLIENTS);
+        if which.raw {
+            let policy = Policy {
+                visibility: Visibility::ReadAfterWrite,
+                ..Policy::default()
+            };
+            let shared = node.share(policy, Rules::default(), true);
+            shared.expect("the root is there");
+        }
         let beginning = Beginning {
             node,
             open,

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use weir_core::extent::{Run, Source};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
+use weir_core::node::claim::Claim;
 use weir_core::node::landing::{LandingSlot, LANDINGS};
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
@@ -262,6 +263,9 @@ impl Host for Far {
         Ok(())
     }
     fn append(&self, _: Ino, _: u64, _: Option<u64>) -> Result<u64, Errno> {
+        unreachable!("nothing is written")
+    }
+    fn token(&self, _: Ino, _: &Claim, _: &Claim) -> Result<Claim, Errno> {
         unreachable!("nothing is written")
     }
     fn audits(&self) -> bool {

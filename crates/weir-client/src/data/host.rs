@@ -4,8 +4,10 @@ use core::ops::Range;
 use core::sync::atomic::{fence, Ordering};
 
 use rustix::io::Errno;
+use weir_core::names::{Attr, ViewError};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
+use weir_core::node::claim::Claim;
 use weir_core::node::landing::LandingSlot;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
@@ -16,6 +18,7 @@ use weir_core::types::Ino;
 use weir_store::slabmap::{SlabMap, Window};
 
 use super::log::Log;
+use crate::errno::of_open;
 
 /// What the namespace says of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +85,13 @@ pub trait Host {
     /// Where the next `length` bytes of an append go, in a file that several nodes write;
     /// `reserved` is the place that was taken on this node, if one was.
     fn append(&self, ino: Ino, length: u64, reserved: Option<u64>) -> Result<u64, Errno>;
+    /// Asks whether bytes of a raw file may be written; what of the wish may be, at least what
+    /// is needed. See [`weir_core::proto::Token`].
+    fn token(&self, ino: Ino, needed: &Claim, wished: &Claim) -> Result<Claim, Errno>;
+    /// Whether a writer of a raw file needs a barrier of its own behind each write.
+    fn fences(&self) -> bool {
+        false
+    }
     /// Whether each read is to be audited ([`Host::audit`]).
     fn audits(&self) -> bool;
     /// Lets the server look whether bytes that are about to be read were written by other
@@ -96,6 +106,46 @@ pub trait Host {
     fn slabs(&self) -> &SlabMap;
     /// Counts for the report.
     fn count(&self, counter: Counter, n: u64);
+}
+
+/// The shared tables of a node, and its server's help where they do not say enough.
+pub trait Tables {
+    /// What the tables say of a file; `None`: it is gone.
+    fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError>;
+    /// Whether what they say of it may be over, for the server has not renewed it.
+    fn doubts(&self, attr: &Attr) -> bool;
+    /// Has the server bring what they say of a file up to date.
+    fn lease(&self, ino: Ino) -> Result<(), Errno>;
+    /// Has the server get done with a change of the tables.
+    fn settle(&self) -> Result<(), Errno>;
+}
+
+/// How often the server is asked to get done with a change of the tables.
+const PATIENCE: u32 = 1000;
+
+/// The state of a file that is open, as of a moment after the call began; [`Host::file`].
+pub fn file_state<T: Tables>(tables: &T, ino: Ino) -> Result<FileState, Errno> {
+    let mut asked = false;
+    for _ in 0..PATIENCE {
+        match tables.attr(ino) {
+            // Once is enough of what holds only for the moment: that is within this call.
+            Ok(Some(attr)) if !attr.fresh || (!asked && (attr.ask || tables.doubts(&attr))) => {
+                of_open(tables.lease(ino))?;
+                asked = true;
+            }
+            Ok(Some(attr)) => {
+                return Ok(FileState {
+                    size: attr.size,
+                    generation: attr.index_generation,
+                    block: attr.block.checked_sub(1),
+                })
+            }
+            // Open, and gone.
+            Ok(None) | Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
+            Err(ViewError::Unsettled) => tables.settle()?,
+        }
+    }
+    Err(Errno::IO)
 }
 
 /// The greatest file size: what `off_t` can say.

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use weir_core::names::{Attr, ViewError};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
+use weir_core::node::claim::Claim;
 use weir_core::node::landing::LandingSlot;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
@@ -14,17 +15,34 @@ use weir_core::node::tail::TailWords;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{
     Append, Attach, Attached, Audit, Flush, Landing, Lease, Lent, Locate, Located, Ping, Segment,
+    Token,
 };
 use weir_core::types::Ino;
 use weir_store::slabmap::{SlabMap, Window};
 
-use super::{FileState, Host, Log};
-use crate::errno::of_open;
+use super::{file_state, FileState, Host, Log, Tables};
 use crate::session::Session;
 use crate::sys::coarse_now_ns;
 
-/// How often the server is asked to get done with a change of the tables.
-const PATIENCE: u32 = 1000;
+impl Tables for Session {
+    #[inline]
+    fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError> {
+        self.names().attr(ino)
+    }
+
+    #[inline]
+    fn doubts(&self, attr: &Attr) -> bool {
+        self.hub().doubts(attr, coarse_now_ns)
+    }
+
+    fn lease(&self, ino: Ino) -> Result<(), Errno> {
+        self.call(Lease { ino })
+    }
+
+    fn settle(&self) -> Result<(), Errno> {
+        self.call(Ping {})
+    }
+}
 
 impl Host for Session {
     #[inline]
@@ -39,27 +57,7 @@ impl Host for Session {
 
     #[inline]
     fn file(&self, ino: Ino) -> Result<FileState, Errno> {
-        let doubted = |attr: &Attr| self.hub().doubts(attr, coarse_now_ns);
-        let mut asked = false;
-        for _ in 0..PATIENCE {
-            match self.names().attr(ino) {
-                Ok(Some(attr)) if !attr.fresh || (!asked && (attr.ask || doubted(&attr))) => {
-                    of_open(self.call(Lease { ino }))?;
-                    asked = true;
-                }
-                Ok(Some(attr)) => {
-                    return Ok(FileState {
-                        size: attr.size,
-                        generation: attr.index_generation,
-                        block: attr.block.checked_sub(1),
-                    })
-                }
-                // Open, and gone.
-                Ok(None) | Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
-                Err(ViewError::Unsettled) => self.call(Ping {})?,
-            }
-        }
-        Err(Errno::IO)
+        file_state(self, ino)
     }
 
     #[inline]
@@ -141,6 +139,18 @@ impl Host for Session {
             length,
             reserved,
         })
+    }
+
+    fn token(&self, ino: Ino, needed: &Claim, wished: &Claim) -> Result<Claim, Errno> {
+        self.call(Token {
+            ino,
+            needed: *needed,
+            wished: *wished,
+        })
+    }
+
+    fn fences(&self) -> bool {
+        Session::fences(self)
     }
 
     #[inline]

@@ -11,15 +11,23 @@
 //!    has its next piece (N-1 strided).
 //! 4. *Begin*: the record is pushed to the server's ring, and another one begins.
 //!
+//! *Raw files* of several servers. A node writes bytes of such a file only while it has a write
+//! token for them (the server's `cluster/tokens.rs`). The file's block says whether this node
+//! holds all of it; if not, the server is asked before a record begins or its claim grows. When
+//! the token is taken away, the epoch ends every claim, as a conflict does. A write that was
+//! under way then looks once more when its bytes are in place: on the hot path it is done again
+//! by the slow one, and that one asks for the token once more ([`Stream::confirm`]). So whoever
+//! gets the token next either finds the bytes published, or the write has not returned yet.
+//!
 //! Bytes that are published are not written in place: a publish ends all claims first, so that
 //! what other nodes hold of it stays what it was until they are told.
 //!
 //! A progression is guessed when two pieces in a row lay equally far apart.
 
-use core::sync::atomic::{fence, Ordering};
+use core::sync::atomic::{compiler_fence, fence, Ordering};
 
 use rustix::io::Errno;
-use weir_core::node::block::FileBlock;
+use weir_core::node::block::{FileBlock, ASK};
 use weir_core::node::cell::{Cell, State};
 use weir_core::node::claim::{self, Claim, Outcome};
 use weir_core::node::region::Counter;
@@ -58,6 +66,10 @@ pub struct Stream {
     room: u64,
     /// The epoch of the claim.
     epoch: u64,
+    /// How often this node had given up its token of the file when the stream last asked.
+    revocations: u64,
+    /// The server cannot make this process pass a barrier.
+    fences: bool,
     /// Where the next byte goes, in the reservation.
     used: u64,
     /// The cell's counter of bytes.
@@ -78,6 +90,7 @@ pub struct Stream {
 /// What attaching gave us.
 #[derive(Clone, Copy, Debug)]
 struct Place {
+    ino: Ino,
     block: &'static FileBlock,
     cell: &'static Cell,
     index: u32,
@@ -85,7 +98,8 @@ struct Place {
 
 impl Stream {
     /// The hot path: appends to the live piece if nothing needs to be decided. No
-    /// allocation, no system call, no lock that processes share.
+    /// allocation, no system call, no lock that processes share. False: it was not done, or
+    /// claims ended meanwhile; then it is done again by [`Stream::write`].
     #[inline(always)]
     #[allow(clippy::inline_always)] // measured: see process/io.rs
     pub fn grow(&mut self, offset: u64, bytes: &[u8]) -> bool {
@@ -99,13 +113,27 @@ impl Stream {
         if place.block.epoch.load(Ordering::Acquire) != self.epoch {
             return false;
         }
+        let block = place.block;
         window.write(index(self.used), bytes);
         self.advance(length);
         self.unseen += length + CLOCK_STEP;
         if self.unseen >= CLOCK_BYTES {
             self.touch();
         }
-        true
+        self.settle_order();
+        block.epoch.load(Ordering::Acquire) == self.epoch
+    }
+
+    /// Orders what was shown in the cell before the look at the block that follows. The server
+    /// has every processor pass a barrier before it relies on that, so the compiler alone has to
+    /// be held back here.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // as for `grow`
+    fn settle_order(&self) {
+        compiler_fence(Ordering::SeqCst);
+        if self.fences {
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// Accounts for `length` bytes that are in place, and shows them.
@@ -175,12 +203,50 @@ impl Stream {
         while done < bytes.len() {
             match self.put(host, &place, offset + done as u64, &bytes[done..]) {
                 Ok(n) => done += n,
-                Err(_) if done > 0 => break,
-                Err(errno) => return Err(errno),
+                Err(errno) => {
+                    // Nobody has confirmed that the record may grow.
+                    self.epoch = NEVER;
+                    if done == 0 {
+                        return Err(errno);
+                    }
+                    break;
+                }
             }
         }
+        self.confirm(host, &place, &Claim::range(offset, done as u64))?;
         self.touch();
         Ok(done)
+    }
+
+    /// Asks whether `wished` of a raw file may be written; what of it, `needed` at least.
+    fn permit<H: Host>(
+        &mut self,
+        host: &H,
+        place: &Place,
+        needed: &Claim,
+        wished: &Claim,
+    ) -> Result<Claim, Errno> {
+        self.revocations = place.block.revocations.load(Ordering::SeqCst);
+        if place.block.tokens.load(Ordering::SeqCst) != ASK {
+            return Ok(*wished);
+        }
+        let granted = host.token(place.ino, needed, wished)?;
+        Ok(if granted.contains(needed) {
+            granted
+        } else {
+            *needed
+        })
+    }
+
+    /// Asks again for what was just written, if the token that it was written under was taken
+    /// away meanwhile: whoever has it now may not have seen the bytes.
+    fn confirm<H: Host>(&mut self, host: &H, place: &Place, written: &Claim) -> Result<(), Errno> {
+        fence(Ordering::SeqCst);
+        if place.block.revocations.load(Ordering::SeqCst) == self.revocations {
+            return Ok(());
+        }
+        self.epoch = NEVER;
+        self.permit(host, place, written, written).map(drop)
     }
 
     /// Writes `bytes` at the end of the file; returns where that was and how many.
@@ -296,15 +362,20 @@ impl Stream {
         let (Some(block), Some(cell)) = (block, cell) else {
             return Err(Errno::IO);
         };
-        self.adopt(Place {
-            block,
-            cell,
-            index: attached.cell,
-        });
+        self.adopt(
+            host,
+            Place {
+                ino,
+                block,
+                cell,
+                index: attached.cell,
+            },
+        );
         self.place.ok_or(Errno::IO)
     }
 
-    fn adopt(&mut self, place: Place) {
+    fn adopt<H: Host>(&mut self, host: &H, place: Place) {
+        self.fences = host.fences();
         self.committed = place.cell.committed.load(Ordering::Relaxed);
         self.counted = self.committed;
         self.epoch = NEVER;
@@ -314,13 +385,19 @@ impl Stream {
     }
 
     /// Takes over an attachment that came with the creation of the file.
-    pub fn attached<H: Host>(&mut self, host: &H, block: u32, cell: u32) {
+    pub fn attached<H: Host>(&mut self, host: &H, ino: Ino, block: u32, cell: u32) {
         let block = host.blocks().get(block as usize);
         let index = cell;
         if let (None, Some(block), Some(cell)) =
             (self.place, block, host.cells().get(cell as usize))
         {
-            self.adopt(Place { block, cell, index });
+            let place = Place {
+                ino,
+                block,
+                cell,
+                index,
+            };
+            self.adopt(host, place);
         }
     }
 
@@ -420,6 +497,17 @@ impl Stream {
         let begin = self.state.offset;
         let more = (self.live() * 2).clamp(MIN_CLAIM, MAX_CLAIM).max(needed);
         let end = self.next.saturating_add(more).min(MAX_FILE_BYTES);
+        let asked = self.permit(
+            host,
+            place,
+            &Claim::range(self.next, needed),
+            &Claim::range(self.next, end - self.next),
+        );
+        let Ok(permitted) = asked else {
+            // The record that begins instead meets the same error.
+            return false;
+        };
+        let end = permitted.end().min(end);
         let outcome = claim::acquire(
             place.block,
             host.cells(),
@@ -471,18 +559,12 @@ impl Stream {
         offset: u64,
         left: u64,
     ) -> Result<(), Errno> {
-        self.close(host, place)?;
         let piece = self.live();
         let jump = offset.wrapping_sub(self.state.live_offset());
         let had_record = self.state.stamp != 0;
         let strided = had_record && jump == self.jump && piece > 0 && jump > piece && left <= piece;
         let goes_on = had_record && offset == self.next;
-        self.reserve(host, if strided { piece } else { left })?;
-        let held = self.reservation.as_ref().ok_or(Errno::NOSPC)?;
-        let fits = held.len - self.used;
-        let (slab, pos) = (held.slab.raw(), held.pos + self.used);
-        let take = left.min(fits);
-        let needed = Claim::range(offset, take);
+        let all = Claim::range(offset, left);
         let wished = if strided {
             Claim {
                 offset,
@@ -491,12 +573,21 @@ impl Stream {
                 count: (MAX_FILE_BYTES - offset) / jump,
             }
         } else if goes_on {
-            let more = (piece * 2).clamp(MIN_CLAIM, MAX_CLAIM).max(take);
+            let more = (piece * 2).clamp(MIN_CLAIM, MAX_CLAIM).max(left);
             Claim::range(offset, more.min(MAX_FILE_BYTES - offset))
         } else {
-            needed
+            all
         };
-        let wished = if wished.count == 0 { needed } else { wished };
+        let wished = if wished.count == 0 { all } else { wished };
+        let permitted = self.permit(host, place, &all, &wished)?;
+        self.close(host, place)?;
+        self.reserve(host, if strided { piece } else { left })?;
+        let held = self.reservation.as_ref().ok_or(Errno::NOSPC)?;
+        let fits = held.len - self.used;
+        let (slab, pos) = (held.slab.raw(), held.pos + self.used);
+        let take = left.min(fits);
+        let needed = Claim::range(offset, take);
+        let wished = if permitted == all { needed } else { permitted };
         let outcome = claim::acquire(place.block, host.cells(), place.index, &needed, &wished);
         let stamp = place.block.stamp();
         let old = (self.state, piece);

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use weir_core::extent::{ExtentIndex, Run, Source};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
+use weir_core::node::claim::Claim;
 use weir_core::node::landing::LandingSlot;
 use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
@@ -139,6 +140,9 @@ struct Process {
 
 impl Host for Process {
     fn append(&self, _: Ino, _: u64, _: Option<u64>) -> Result<u64, Errno> {
+        unreachable!("one node")
+    }
+    fn token(&self, _: Ino, _: &Claim, _: &Claim) -> Result<Claim, Errno> {
         unreachable!("one node")
     }
     fn audits(&self) -> bool {

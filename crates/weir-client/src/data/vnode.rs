@@ -45,7 +45,7 @@ impl Vnode {
     /// Takes over an attachment that came with the creation of the file.
     pub fn attached<H: Host>(&self, host: &H, block: u32, cell: u32) {
         if let Some(mut stream) = self.streams[0].lock() {
-            stream.attached(host, block, cell);
+            stream.attached(host, self.ino(), block, cell);
         }
     }
 

@@ -16,7 +16,7 @@ use super::layout::InodeRecord;
 use super::seq::Change;
 use super::shard::{Owner, Shard};
 use super::steps::touch_dir;
-use super::{Attr, FileType, NamesError, SetAttr, LINK_MAX, ROOT_INDEX};
+use super::{Attr, FileType, NamesError, SetAttr, Visibility, LINK_MAX, ROOT_INDEX};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -198,6 +198,20 @@ impl<'a> Shard<'a> {
             .filter(|local| self.file_stand_in(*local).is_ok())
             .filter_map(|local| Some((self.attr(local).ok()?.home, local)))
             .collect()
+    }
+
+    /// Readers of this server's raw files ask first, from now on.
+    pub fn ask_of_raw_files(&mut self) {
+        for index in ROOT_INDEX..=self.inodes.high() {
+            let ino = self.ino_at(index);
+            let raw = |attr: Attr| {
+                let own_file = attr.home == ino && attr.file_type() == FileType::File;
+                own_file && attr.policy.visibility == Visibility::ReadAfterWrite
+            };
+            if self.attr(ino).is_ok_and(raw) {
+                let _ = self.set_ask(ino, true);
+            }
+        }
     }
 
     fn file_stand_in(&self, local: Ino) -> Result<&'a InodeRecord, NamesError> {

@@ -31,13 +31,23 @@ pub struct FileBlock {
     pub head: AtomicU32,
     /// 1: other nodes write the file too, and who appends asks its home where.
     pub appends_elsewhere: AtomicU32,
-    spare: [AtomicU64; 2],
+    /// What a writer asks before a record begins or grows: [`FREE`], [`HELD`] or [`ASK`].
+    pub tokens: AtomicU64,
+    /// Bumped when this node gives up its write token of the file.
+    pub revocations: AtomicU64,
     /// The stamp that the next record takes.
     pub next_stamp: AtomicU64,
     /// Appends have reserved the bytes below this.
     pub append: AtomicU64,
     spare_shared: [AtomicU64; 6],
 }
+
+/// [`FileBlock::tokens`]: the file is not raw, and nobody asks.
+pub const FREE: u64 = 0;
+/// The file is raw, and this node may write all of it.
+pub const HELD: u64 = 1;
+/// The file is raw, and who begins a record asks the server for a write token.
+pub const ASK: u64 = 2;
 
 /// How often a reader looks again while the server changes the size, before it
 /// takes what is there: a server killed in between must not hang its clients.
@@ -54,6 +64,7 @@ impl FileBlock {
         self.next_stamp.store(next_stamp, Ordering::Relaxed);
         self.append.store(0, Ordering::Relaxed);
         self.appends_elsewhere.store(0, Ordering::Relaxed);
+        self.tokens.store(FREE, Ordering::Relaxed);
         self.epoch.fetch_add(1, Ordering::AcqRel);
         self.ino.store(ino, Ordering::Release);
     }
@@ -68,6 +79,16 @@ impl FileBlock {
     /// with new stamps.
     pub fn end_claims(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Ends what this node may write of a raw file without asking (server only). A writer that
+    /// looked before sees that `revocations` changed once its bytes are in place: either the
+    /// server's next look at the cells finds the bytes, or the writer finds that it must ask.
+    /// (The server makes that so by a barrier on all processors before it looks.)
+    pub fn revoke(&self) {
+        self.tokens.store(ASK, Ordering::SeqCst);
+        self.revocations.fetch_add(1, Ordering::SeqCst);
+        self.end_claims();
     }
 
     /// Sets the size (server only): all that was written before is cut or kept by
@@ -249,6 +270,6 @@ mod tests {
     #[test]
     fn format_of_a_block() {
         use crate::node::format::check_format;
-        check_format!(FileBlock: ino epoch trunc_stamp base_size size_version head appends_elsewhere next_stamp append);
+        check_format!(FileBlock: ino epoch trunc_stamp base_size size_version head appends_elsewhere tokens revocations next_stamp append);
     }
 }

@@ -23,12 +23,14 @@
 
 use core::sync::atomic::{fence, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 use super::block::FileBlock;
 use super::cell::Cell;
 
 /// Bytes of a file: `count` pieces of `length`, `stride` apart, the first at `offset`.
 /// An empty claim has count 0.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Claim {
     /// Where the first piece begins.
     pub offset: u64,
@@ -94,6 +96,38 @@ impl Claim {
             (_, 1) => self.meets_range(other),
             _ => self.residues_meet(other),
         }
+    }
+
+    /// Whether every byte of `other` is a byte of this claim. The test may say no for two
+    /// progressions whose strides do not divide each other, never yes where a byte is missing.
+    pub fn contains(&self, other: &Claim) -> bool {
+        if other.count == 0 || other.length == 0 {
+            return true;
+        }
+        if self.count == 0 || other.offset < self.offset || other.end() > self.end() {
+            return false;
+        }
+        if self.count == 1 || self.length >= self.stride {
+            return true;
+        }
+        let aligned = other.count == 1 || other.stride.is_multiple_of(self.stride);
+        let phase = (other.offset - self.offset) % self.stride;
+        aligned
+            && phase
+                .checked_add(other.length)
+                .is_some_and(|end| end <= self.length)
+    }
+
+    /// Whether it has bytes at all, and none behind the greatest file size `limit`, so that it may
+    /// be believed though another process made it. An endless progression is cut off by `limit`.
+    pub fn is_sound(&self, limit: u64) -> bool {
+        self.count > 0
+            && self.length > 0
+            && self
+                .offset
+                .checked_add(self.length)
+                .is_some_and(|end| end <= limit)
+            && (self.count == 1 || self.stride > 0)
     }
 
     /// Whether a piece of this progression meets the range `range` (count 1), which
@@ -209,6 +243,39 @@ mod tests {
                 prop_assert_eq!(a.overlaps(&b), meet, "exact where one is a range");
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn contained_bytes_are_bytes(a in claim(), b in claim()) {
+            let ours = bytes(&a);
+            let all = bytes(&b).iter().all(|byte| ours.contains(byte));
+            if a.contains(&b) {
+                prop_assert!(all);
+            }
+            if a.count <= 1 && b.count <= 1 {
+                prop_assert_eq!(a.contains(&b), all, "exact for ranges");
+            }
+        }
+    }
+
+    #[test]
+    fn a_progression_contains_its_own_pieces() {
+        let all = Claim {
+            offset: 100,
+            length: 10,
+            stride: 40,
+            count: u64::MAX / 40,
+        };
+        let later = Claim {
+            offset: 100 + 7 * 40,
+            count: 9,
+            ..all
+        };
+        assert!(all.contains(&all) && all.contains(&later) && !later.contains(&all));
+        assert!(all.contains(&Claim::range(142, 8)) && !all.contains(&Claim::range(142, 9)));
+        assert!(all.is_sound(i64::MAX.unsigned_abs()));
+        assert!(!Claim::range(u64::MAX, 2).is_sound(u64::MAX));
     }
 
     #[test]

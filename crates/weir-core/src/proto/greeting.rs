@@ -49,6 +49,9 @@ pub struct Welcome {
     pub prefix: String,
     /// How long a client spins for a reply before it sleeps, in us.
     pub spin_us: u32,
+    /// The server cannot have all processors pass a barrier (membarrier(2)): a writer of a raw
+    /// file needs one of its own behind each write.
+    pub fences: bool,
 }
 
 /// A symbolic link in the run directory, to the directory of the shared regions: a

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::names::{Attr, Policy};
+use crate::node::claim::Claim;
 use crate::types::{ClientId, Ino};
 pub use greeting::{Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
@@ -28,7 +29,7 @@ pub use parts::{
 };
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Why an operation was refused. Mapped to errno in `weir-client`, one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -411,6 +412,20 @@ operations! {
         /// The file.
         ino: Ino,
     } -> Vec<u32>;
+
+    /// Lets this node write bytes of a raw file until another node wants them: what may be
+    /// written, which is what the caller wished for or what it needs. It holds for a write that
+    /// begins after the call. If [`crate::node::block::FileBlock::revocations`] is not what it
+    /// was before the call, the writer asks again once its bytes are in place, and does not go
+    /// on by this answer.
+    token: Token {
+        /// The file, by its number in this node's table.
+        ino: Ino,
+        /// What is written now.
+        needed: Claim,
+        /// What will be written, as far as can be guessed.
+        wished: Claim,
+    } -> Claim;
 
     /// Lends the caller entries of the table of open file descriptions: the first of
     /// [`crate::node::ofd::BATCH`].

@@ -16,6 +16,7 @@ use super::audit::Unseen;
 use super::{encode, Cause, Child, Entry, FsError, HeldLock, Kept, ServerStatus};
 use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
+use crate::node::claim::Claim;
 use crate::types::{Ino, Rank};
 
 /// An operation between servers: a message with its kind of reply.
@@ -354,8 +355,8 @@ peer_operations! {
         inos: Vec<Ino>,
     } -> ();
 
-    /// The attributes of a file, which hold until the asker is sent [`Recall`]. If `ask` is
-    /// set, other nodes write what is to be seen at once: see [`Pull`]. At its home.
+    /// The attributes of a file, which hold until the asker is sent [`Recall`]. Of a raw file,
+    /// all other nodes have published what they wrote, and write no more until then. At its home.
     lease: Lease {
         /// The file.
         ino: Ino,
@@ -401,9 +402,22 @@ peer_operations! {
         reserved: Option<u64>,
     } -> u64;
 
-    /// Lets all nodes that write a file, but the asker's, publish what they wrote. At its
-    /// home.
-    pull: Pull {
+    /// Lets the asker's node write bytes of a raw file until it is told [`Revoke`]. What other
+    /// nodes wrote there is published before, and nobody else reads the file by what he knew.
+    /// What may be written; `None`: all of the file. At its home.
+    grant: Grant {
+        /// The file.
+        ino: Ino,
+        /// What is written now.
+        needed: Claim,
+        /// What will be written, as far as can be guessed.
+        wished: Claim,
+        /// The node has given up what it was granted before.
+        anew: bool,
+    } -> Option<Claim>;
+
+    /// Ends what the asked server's node may write of a raw file, and publishes what it wrote.
+    revoke: Revoke {
         /// The file.
         ino: Ino,
     } -> ();
@@ -658,6 +672,8 @@ pub enum News {
     Seal(Seal),
     /// See [`Flush`].
     Flush(Flush),
+    /// See [`Revoke`].
+    Revoke(Revoke),
     /// See [`Laminated`].
     Laminated(Laminated),
     /// See [`Forget`].

@@ -21,12 +21,13 @@ use weir_core::extent::MAX_OFFSET;
 use weir_core::proto::{self, peer, FsError};
 use weir_core::types::{Ino, Rank};
 
+use super::tokens::is_raw;
 use super::Cluster;
 use crate::node::Platform;
 
 /// How long appends wait for a node that may have placed some and cannot be reached, ns: after
 /// that it is taken for lost with what it had not published.
-const AWAITED_NS: i64 = 30_000_000_000;
+pub(super) const AWAITED_NS: i64 = 30_000_000_000;
 
 /// Where appends to a file go.
 #[derive(Debug, Default)]
@@ -95,6 +96,16 @@ impl<P: Platform> Cluster<P> {
         untold.chain(awaited).collect()
     }
 
+    /// Whether a node that writes a file beside others may not have heard yet that it asks where
+    /// its appends go.
+    pub(super) fn places_untold(&self, ino: Ino, writer: Rank) -> bool {
+        let all = self.inner.appends.borrow();
+        let untold = all
+            .get(&ino)
+            .is_none_or(|appends| !appends.told.contains(&writer));
+        untold && self.writers_of(ino).len() > 1
+    }
+
     /// This server is back, and has heard of none of the others what they write.
     pub(super) fn hear_of(&self, others: &[Rank]) {
         let until_ns = self.now_ns() + AWAITED_NS;
@@ -107,7 +118,7 @@ impl<P: Platform> Cluster<P> {
         self.inner.unheard.borrow_mut().remove(&rank);
     }
 
-    fn unheard(&self) -> Vec<Rank> {
+    pub(super) fn unheard(&self) -> Vec<Rank> {
         let now_ns = self.now_ns();
         let mut unheard = self.inner.unheard.borrow_mut();
         unheard.retain(|_, until_ns| *until_ns > now_ns);
@@ -185,6 +196,7 @@ impl<P: Platform> Cluster<P> {
         if self.inner.shared_appends.borrow().contains(&ino) {
             self.node(|node| node.share_appends(local));
         }
+        self.renew_token_word(ino, local);
     }
 
     /// Where a program of this node appends.
@@ -213,12 +225,28 @@ impl<P: Platform> Cluster<P> {
             Ok(())
         };
         self.in_time(all_ask).await?;
-        self.node(|node| node.writable(op.ino))?;
-        // This node may have written what it has not published.
-        let own = self.node(|node| node.attr_now(op.ino))?.size;
-        let known = self.published_size(op.ino).max(own);
+        let raw = is_raw(&self.node(|node| node.writable(op.ino))?);
+        if raw {
+            // What others wrote behind the end that is known here, without appending.
+            let known = self.end_known(op.ino)?.max(op.at_least);
+            let next = self
+                .inner
+                .appends
+                .borrow()
+                .get(&op.ino)
+                .map_or(0, |a| a.next);
+            self.end_writes_behind(op.ino, from, known.max(next))
+                .await?;
+        }
+        let known = self.end_known(op.ino)?;
         let mut all = self.inner.appends.borrow_mut();
         all.entry(op.ino).or_default().place(from, op, known)
+    }
+
+    /// The end of a file of this server, with what this node wrote and has not published.
+    fn end_known(&self, ino: Ino) -> Result<u64, FsError> {
+        let own = self.node(|node| node.attr_now(ino))?.size;
+        Ok(self.published_size(ino).max(own))
     }
 
     /// A file was cut: appends go on at its end.

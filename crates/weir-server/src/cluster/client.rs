@@ -62,6 +62,7 @@ impl<P: Platform> Cluster<P> {
             Request::Hold(op) => encoded(&self.hold_here(op.ino, op.write).await),
             Request::Laminate(op) => encoded(&self.laminate(op).await),
             Request::Lease(op) => encoded(&self.lease_here(op.ino).await),
+            Request::Token(op) => encoded(&self.write_token(op).await),
             Request::Flush(op) => {
                 let ino = self.global(op.ino);
                 encoded(&self.flush(ino).await)

@@ -11,12 +11,13 @@ use futures_util::future::{join_all, Shared};
 use futures_util::FutureExt as _;
 use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::Item;
-use weir_core::names::{Attr, FileType, Lamination, Visibility};
+use weir_core::names::{Attr, FileType, Lamination};
 use weir_core::proto::peer::{self, News};
 use weir_core::proto::{self, Cause, FsError};
 use weir_core::types::{Ino, Rank};
 
 use super::publish::bytes_of;
+use super::tokens::is_raw;
 use super::Cluster;
 use crate::node::Platform;
 
@@ -349,13 +350,13 @@ impl<P: Platform> Cluster<P> {
         }
         if own && attr.file_type() == FileType::File {
             self.recall_leases(set.ino, None).await;
-            if let Some(policy) = set.policy.filter(|policy| *policy != before.policy) {
-                self.policy_changed(set.ino, policy).await;
+            if set.policy.is_some_and(|policy| policy != before.policy) {
+                self.policy_changed(set.ino, before.policy).await?;
             }
             if attr.lamination == Lamination::Due {
                 self.laminate_at_home(set.ino, Cause::Close).await?;
             } else if attr.lamination != before.lamination {
-                self.mark_holders(set.ino, false).await;
+                self.mark_holders(set.ino, false).await?;
             }
         }
         Ok(())
@@ -367,14 +368,15 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::Invalid);
         }
         self.add_holder(ino, from);
-        attr.ask = self.must_ask(&attr, from);
+        attr.ask = false;
         self.show_published(&mut attr);
         Ok(attr)
     }
 
     /// A node may write a file of this server from now on.
     pub(super) async fn add_writer(&self, ino: Ino, writer: Rank) {
-        if self.know_writer(ino, writer) {
+        // One that asks again, for the answer was lost, waits for what the first time told, too.
+        if self.know_writer(ino, writer) || self.places_untold(ino, writer) {
             self.tell_of_writer(ino, writer).await;
         }
     }
@@ -387,12 +389,6 @@ impl<P: Platform> Cluster<P> {
 
     /// See [`Cluster::know_writer`].
     pub(super) async fn tell_of_writer(&self, ino: Ino, writer: Rank) {
-        let raw = |attr: Attr| attr.policy.visibility == Visibility::ReadAfterWrite;
-        if self.node(|node| node.attr_of(ino)).is_ok_and(raw) {
-            // Readers elsewhere have to ask from now on.
-            self.renew_ask(ino);
-            self.recall_leases(ino, Some(writer)).await;
-        }
         self.share_appends(ino, writer).await;
     }
 
@@ -412,6 +408,10 @@ impl<P: Platform> Cluster<P> {
 
     pub(super) fn end_writer(&self, ino: Ino, writer: Rank, lost: bool) {
         self.end_appends_of(ino, writer, lost);
+        match lost {
+            true => self.await_token(ino, writer),
+            false => self.end_token(ino, writer),
+        }
         let mut files = self.inner.files.borrow_mut();
         if let Some(writers) = files.writers.get_mut(&ino) {
             writers.remove(&writer);
@@ -422,13 +422,6 @@ impl<P: Platform> Cluster<P> {
             drop(files);
             if unwritten {
                 self.end_appends(ino);
-            }
-            self.renew_ask(ino);
-            let raw = |attr: Attr| attr.policy.visibility == Visibility::ReadAfterWrite;
-            if self.node(|node| node.attr_of(ino)).is_ok_and(raw) {
-                // Readers elsewhere need not ask any more.
-                let this = self.clone();
-                self.spawn(async move { this.recall_leases(ino, None).await });
             }
         }
     }
@@ -543,7 +536,13 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    pub(super) fn grant_lease(&self, from: Rank, ino: Ino) -> Result<Attr, FsError> {
+    pub(super) async fn grant_lease(&self, from: Rank, ino: Ino) -> Result<Attr, FsError> {
+        let mut _turn = None;
+        if is_raw(&self.node(|node| node.attr_of(ino))?) {
+            self.inner.returning.free((), self.token()).await;
+            _turn = Some(self.hold_in_time(&self.inner.granting, ino).await?);
+            self.end_writers(ino, from).await?;
+        }
         let attr = self.hold(from, ino)?;
         let mut files = self.inner.files.borrow_mut();
         files.leases.entry(ino).or_default().insert(from);
@@ -555,20 +554,14 @@ impl<P: Platform> Cluster<P> {
         let ino = self.global(ino);
         if ino.rank() == self.rank() {
             if self.node(|node| node.attr_of(ino))?.ask {
-                self.pull(self.rank(), ino).await?;
+                self.read_own(ino).await?;
             }
             return Ok(());
         }
-        let mut pulled = false;
         let begun_ns = self.now_ns();
         loop {
             let local = self.local(ino).ok_or(FsError::Stale)?;
             let attr = self.node(|node| node.attr_of(local))?;
-            if attr.ask && !pulled {
-                self.call(ino.rank(), peer::Pull { ino }).await?;
-                pulled = true;
-                continue;
-            }
             if attr.fresh {
                 return Ok(());
             }
@@ -631,6 +624,13 @@ impl<P: Platform> Cluster<P> {
         }
         join_all(earlier).await;
         self.recall_here(ino);
+    }
+
+    /// Whether a server but `writer` believes what it knows of a file of this server, or may.
+    pub(super) fn is_leased_to_others(&self, ino: Ino, writer: Rank) -> bool {
+        let files = self.inner.files.borrow();
+        let mut leases = files.leases.get(&ino).into_iter().flatten();
+        leases.any(|rank| *rank != writer) || files.recalling.contains_key(&ino)
     }
 
     /// Whose leases of a file end now.

@@ -171,6 +171,7 @@ impl<P: Platform> Cluster<P> {
         }
         self.inner.files.borrow_mut().stand_ins.remove(&ino);
         self.inner.shared_appends.borrow_mut().remove(&ino);
+        self.forget_held_token(ino);
         self.forget_map(ino);
         let times = &self.inner.leaving.times;
         times.set((times.get().0 + 1, times.get().1));
@@ -254,7 +255,8 @@ impl<P: Platform> Cluster<P> {
 
     /// A file of this server lost its last name: frees it, unless somebody has it open.
     pub(super) async fn end_unnamed(&self, ino: Ino) {
-        self.mark_holders(ino, true).await;
+        // Who does not hear it lets go of the file in its time.
+        let _ = self.mark_holders(ino, true).await;
         self.node(|node| node.sweep_one(ino));
         self.erase_gone().await;
     }
@@ -301,6 +303,7 @@ impl<P: Platform> Cluster<P> {
         let size = file.map_or(0, |file| file.size).max(sent);
         self.note(&Item::PublishedGone(ino));
         self.forget_appends(ino);
+        self.forget_tokens(ino);
         if self.is_kept(ino) {
             let this = self.clone();
             self.spawn(async move {

@@ -5,15 +5,16 @@ use std::rc::Rc;
 
 use weir_core::extent::Run;
 use weir_core::names::{Attr, FileType};
+use weir_core::node::claim::Claim;
 use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Begin, Bury, Cut, DeadOwners, DropEntry, DropLocks, EndMove,
-    Enrol, Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Handler, Hold,
-    Laminate, Laminated, Lease, Leave, Link, List, Lock, LockMoves, LockName, LockOwner, LogRange,
-    Made, Make, Mark, Moved, Part, PartOfDir, Passage, Published, Pull, Put, Readlink, Recall,
-    Relay, Release, Relink, Renew, Retire, Rmdir, Runs, Seal, SetAttr, Settled, ShareAppends,
-    Status, Stayed, Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName, UnseenHere,
-    Whereabouts,
+    Enrol, Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Grant, Handler,
+    Hold, Laminate, Laminated, Lease, Leave, Link, List, Lock, LockMoves, LockName, LockOwner,
+    LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage, Published, Put, Readlink, Recall,
+    Relay, Release, Relink, Renew, Retire, Revoke, Rmdir, Runs, Seal, SetAttr, Settled,
+    ShareAppends, Status, Stayed, Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName,
+    UnseenHere, Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Kept, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
@@ -199,9 +200,11 @@ impl<P: Platform> Handler for Asked<'_, P> {
         self.counted("whereabouts").whereabouts(op.ino)
     }
 
-    async fn get_attr(&self, _: Rank, op: GetAttr) -> Result<Attr, FsError> {
+    async fn get_attr(&self, from: Rank, op: GetAttr) -> Result<Attr, FsError> {
         self.at_home(op.ino)?;
-        self.counted("get_attr").attr_at_home(op.ino).await
+        let cluster = self.counted("get_attr");
+        cluster.publish_raw(from, op.ino).await?;
+        cluster.attr_at_home(op.ino).await
     }
 
     async fn set_attr(&self, _: Rank, op: SetAttr) -> Result<(), FsError> {
@@ -227,7 +230,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
 
     async fn lease(&self, from: Rank, op: Lease) -> Result<Attr, FsError> {
         self.at_home(op.ino)?;
-        self.counted("lease").grant_lease(from, op.ino)
+        self.counted("lease").grant_lease(from, op.ino).await
     }
 
     async fn recall(&self, _: Rank, op: Recall) -> Result<(), FsError> {
@@ -253,9 +256,13 @@ impl<P: Platform> Handler for Asked<'_, P> {
         self.counted("append").append_at_home(from, &op).await
     }
 
-    async fn pull(&self, from: Rank, op: Pull) -> Result<(), FsError> {
+    async fn grant(&self, from: Rank, op: Grant) -> Result<Option<Claim>, FsError> {
         self.at_home(op.ino)?;
-        self.counted("pull").pull(from, op.ino).await
+        self.counted("grant").grant_token(from, &op).await
+    }
+
+    async fn revoke(&self, _: Rank, op: Revoke) -> Result<(), FsError> {
+        self.counted("revoke").revoke_here(op.ino).await
     }
 
     async fn laminate(&self, _: Rank, op: Laminate) -> Result<bool, FsError> {

@@ -40,7 +40,11 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn flock(&self, from: Caller, op: proto::Flock) -> Result<(), FsError> {
         let ino = self.global(op.ino);
         if ino.rank() == self.rank() {
-            return self.lock_here(ino, |node| node.lock_file(from, &op)).await;
+            let wish = self.node(|node| node.flock_wish(from, &op))?;
+            let unlocks = wish.kind == UNLOCK;
+            return self
+                .lock_here(ino, unlocks, |node| node.lock_file(from, &op))
+                .await;
         }
         let wish = self.node(|node| node.flock_wish(from, &op))?;
         self.lock_elsewhere(ino, wish).await
@@ -54,7 +58,7 @@ impl<P: Platform> Cluster<P> {
         let ino = self.global(op.ino);
         if ino.rank() == self.rank() {
             return self
-                .lock_here(ino, |node| node.lock_record(from, &op))
+                .lock_here(ino, op.kind == UNLOCK, |node| node.lock_record(from, &op))
                 .await;
         }
         let wish = self.node(|node| node.record_wish(from, &op))?;
@@ -92,17 +96,23 @@ impl<P: Platform> Cluster<P> {
 
     pub(super) async fn lock_for(&self, from: Rank, op: &peer::Lock) -> Result<(), FsError> {
         let wish = arrived(from, &op.wish)?;
-        self.lock_here(op.ino, |node| node.set_remote_lock(op.ino, &wish))
+        let unlocks = wish.kind == UNLOCK;
+        self.lock_here(op.ino, unlocks, |node| node.set_remote_lock(op.ino, &wish))
             .await
     }
 
     /// Takes a lock of a file of this server; if another is in its way, once more when its
-    /// owner turns out to be no more.
+    /// owner turns out to be no more. From the first lock on the file is raw, so that what was
+    /// written before a lock was given back is seen by whoever takes it next.
     async fn lock_here(
         &self,
         ino: Ino,
+        unlocks: bool,
         lock: impl Fn(&mut Node<'static, P>) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
+        if !unlocks {
+            self.share_by_locks(ino).await?;
+        }
         match self.node(&lock) {
             Err(FsError::WouldBlock) if self.ask_for_dead(ino).await => self.node(&lock),
             done => done,

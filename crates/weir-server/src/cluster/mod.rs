@@ -23,6 +23,7 @@
 //! | `fetch`, `pool` | bytes of other nodes, and where they arrive |
 //! | `kept` | those of laminated files, kept for others of the node |
 //! | `append` | appends by several nodes |
+//! | `tokens` | who may write a raw file, and in which order |
 //! | `share`, `audit` | visibility and lamination; who reads too early |
 //! | `missing` | what a user is told of files that a lost server keeps |
 //! | `tell` | telling many servers the same, down a tree |
@@ -58,6 +59,7 @@ mod rename;
 mod session;
 mod share;
 mod tell;
+mod tokens;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -189,6 +191,11 @@ struct Inner<P: Platform + 'static> {
     publishing: Keyed<Ino>,
     /// Files being published from here.
     publishing_here: Keyed<Ino>,
+    /// Raw files of this server for which a token or a lease is being granted.
+    granting: Keyed<Ino>,
+    /// Raw files for which this node asks for a token.
+    asking_tokens: Keyed<Ino>,
+    write_tokens: RefCell<tokens::Tokens>,
     leaving: gone::Leaving,
     dirs: RefCell<dirs::Dirs>,
     entries: RefCell<entries::Entries>,
@@ -264,6 +271,9 @@ impl<P: Platform> Cluster<P> {
                 returning: Keyed::default(),
                 publishing: Keyed::default(),
                 publishing_here: Keyed::default(),
+                granting: Keyed::default(),
+                asking_tokens: Keyed::default(),
+                write_tokens: RefCell::default(),
                 leaving: gone::Leaving::default(),
                 dirs: RefCell::new(dirs::Dirs::new(rank, servers)),
                 entries: RefCell::default(),
@@ -383,6 +393,7 @@ impl<P: Platform> Cluster<P> {
         // Its session has ended, and with it what it leased to this one.
         for ino in self.stand_ins_of(rank) {
             self.recall_here(ino);
+            self.give_up_token(ino);
             self.forget_cuts(ino);
         }
     }

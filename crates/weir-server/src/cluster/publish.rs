@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use futures_util::future::join_all;
 use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
 use weir_core::journal::Item;
+use weir_core::node::claim::Claim;
 use weir_core::placement::slices;
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::FsError;
@@ -491,6 +492,10 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::TooBig);
         }
         let ino = self.global(op.ino);
+        if op.zero {
+            self.end_other_writes(ino, &Claim::range(op.offset, op.length))
+                .await?;
+        }
         self.flush(ino).await?;
         let freed = if op.zero {
             self.erase_range(ino, op.offset, end).await?

@@ -66,11 +66,14 @@ impl<P: Platform> Cluster<P> {
         }
         files.counted = state.counted;
         drop(files);
-        for ino in self.dirty() {
-            if ino.rank() == self.rank() {
-                self.know_writer(ino, self.rank());
-            }
+        let dirty = self.dirty();
+        let own = dirty.iter().filter(|ino| ino.rank() == self.rank());
+        for ino in own.clone() {
+            self.know_writer(*ino, self.rank());
         }
+        self.begin_tokens(self.rank(), own.copied());
+        // Others may have written what they did not publish.
+        self.node(Node::ask_of_raw_files);
         self.node(|node| node.keep_orphans(true));
         self.hear_of(&self.others());
         let mut sessions = self.inner.sessions.borrow_mut();

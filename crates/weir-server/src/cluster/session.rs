@@ -33,6 +33,7 @@ use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
 
+use super::tokens::is_raw;
 use super::{debts, Answer, Cluster};
 use crate::node::Platform;
 
@@ -281,6 +282,7 @@ impl<P: Platform> Cluster<P> {
         self.reserve_no_more(of);
         for ino in self.stand_ins_of(of) {
             self.recall_here(ino);
+            self.give_up_token(ino);
         }
     }
 
@@ -374,6 +376,12 @@ impl<P: Platform> Cluster<P> {
         let cuts = self.keep_held(from, &held);
         self.await_no_more(from, &held);
         self.forget_kept(from);
+        let written = op.held.iter().filter(|(_, write)| *write);
+        let raw = |ino: &Ino| {
+            self.node(|node| node.attr_of(*ino))
+                .is_ok_and(|attr| is_raw(&attr))
+        };
+        self.begin_tokens(from, written.map(|(ino, _)| *ino).filter(raw));
         for (ino, write) in op.held {
             if ino.rank() == self.rank() && self.node(|node| node.is_file(ino)) {
                 self.add_holder(ino, from);

@@ -1,10 +1,8 @@
 //! How a file is shared between nodes: visibility, and lamination.
 //!
-//! *Read after sync* is what publishing and leases make by themselves. *Read after write*:
-//! the home knows which nodes write; as long as there are any, readers of other nodes ask
-//! before each read, and the home lets those nodes publish. So a write costs what it always
-//! does, and a file that nobody writes is read as any other. *Read after laminate*: nothing
-//! is published before the lamination.
+//! *Read after sync* is what publishing and leases make by themselves. *Read after write* adds
+//! write tokens ([`super::tokens`]). *Read after laminate*: nothing is published before the
+//! lamination.
 //!
 //! A lamination has two steps. First all nodes that have the file open are asked whether
 //! somebody writes it, and let nobody open it so meanwhile; one that says yes undoes it, and
@@ -16,13 +14,14 @@ use std::collections::HashMap;
 
 use futures_util::future::join_all;
 use weir_core::extent::{Run, MAX_OFFSET};
-use weir_core::names::{Attr, Lamination, Policy, Visibility};
+use weir_core::names::{Lamination, Policy, Visibility};
 use weir_core::proto::peer::{self, News};
 use weir_core::proto::{Cause, FsError};
 use weir_core::types::{Ino, Rank};
 
 use super::locate::Map;
 use super::tell::all_of;
+use super::tokens::is_raw;
 use super::Cluster;
 use crate::node::{Node, Platform};
 use crate::rules::join;
@@ -61,7 +60,8 @@ impl<P: Platform> Cluster<P> {
             Lamination::Due
         };
         self.node(|node| node.set_lamination(ino, is))?;
-        self.mark_holders(ino, false).await;
+        // Who does not hear it is told when it asks.
+        let _ = self.mark_holders(ino, false).await;
         if done {
             self.recall_leases(ino, None).await;
             let this = self.clone();
@@ -99,10 +99,11 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Tells the nodes that have a file of this server open how it is.
-    pub(super) async fn mark_holders(&self, ino: Ino, unnamed: bool) {
+    /// Tells the nodes that have a file of this server open how it is; what went wrong at one that
+    /// was reached.
+    pub(super) async fn mark_holders(&self, ino: Ino, unnamed: bool) -> Result<(), FsError> {
         let Ok(attr) = self.node(|node| node.attr_of(ino)) else {
-            return;
+            return Ok(());
         };
         let mark = peer::Mark {
             ino,
@@ -111,7 +112,8 @@ impl<P: Platform> Cluster<P> {
             unnamed,
         };
         // Who is gone has nothing open.
-        self.tell(&self.holders_of(ino), &News::Mark(mark)).await;
+        let told = self.tell(&self.holders_of(ino), &News::Mark(mark)).await;
+        told.failed.map_or(Ok(()), Err)
     }
 
     pub(super) async fn mark_here(&self, op: &peer::Mark) -> Result<(), FsError> {
@@ -120,10 +122,12 @@ impl<P: Platform> Cluster<P> {
         };
         // What was learnt before the lamination is not for good.
         self.recall_here(op.ino);
+        let was = self.node(|node| node.attr_of(local))?.policy;
         self.node(|node| {
             node.set_policy(local, op.policy)?;
             node.set_lamination(local, op.lamination)
         })?;
+        self.sharing_changed(op.ino, was).await?;
         if op.unnamed {
             self.leave_unnamed(op.ino).await;
         }
@@ -168,45 +172,28 @@ impl<P: Platform> Cluster<P> {
         Ok(Some(joined))
     }
 
-    /// A file of this server is shared in another way from now on.
-    pub(super) async fn policy_changed(&self, ino: Ino, policy: Policy) {
-        let written = self.node(|node| node.has_writers_of(ino));
-        if policy.visibility == Visibility::ReadAfterWrite && written {
+    /// A file of this server is shared in another way from now on than it was.
+    pub(super) async fn policy_changed(&self, ino: Ino, was: Policy) -> Result<(), FsError> {
+        if self.node(|node| node.has_writers_of(ino)) {
             self.add_writer(ino, self.rank()).await;
         }
-        self.renew_ask(ino);
-        self.mark_holders(ino, false).await;
+        self.sharing_changed(ino, was).await?;
+        self.mark_holders(ino, false).await
     }
 
-    /// Publishes for a reader of `from` what all other nodes wrote.
-    pub(super) async fn pull(&self, from: Rank, ino: Ino) -> Result<(), FsError> {
-        let writers = self.writers_of(ino);
-        let (own, others): (Vec<Rank>, Vec<Rank>) = writers
-            .into_iter()
-            .filter(|rank| *rank != from)
-            .partition(|rank| *rank == self.rank());
-        if !own.is_empty() {
-            self.flush(ino).await?;
+    /// Makes a file of this server raw for good, because a program takes a lock of it: locks order
+    /// data, in every visibility.
+    pub(super) async fn share_by_locks(&self, ino: Ino) -> Result<(), FsError> {
+        let attr = self.node(|node| node.regular(ino))?;
+        if is_raw(&attr) || attr.lamination == Lamination::Done {
+            return Ok(());
         }
-        let told = self.tell(&others, &News::Flush(peer::Flush { ino })).await;
-        // Of who is not reached the node is lost, and with it what only it had.
-        told.failed.map_or(Ok(()), Err)
-    }
-
-    /// Whether readers at `rank` have to ask before they read.
-    pub(super) fn must_ask(&self, attr: &Attr, rank: Rank) -> bool {
-        attr.policy.visibility == Visibility::ReadAfterWrite
-            && self.writers_of(attr.ino).iter().any(|w| *w != rank)
-    }
-
-    /// Says to readers of this node whether they have to ask.
-    pub(super) fn renew_ask(&self, ino: Ino) {
-        if let Ok(attr) = self.node(|node| node.attr_of(ino)) {
-            let ask = self.must_ask(&attr, self.rank());
-            if ask != attr.ask {
-                self.node(|node| node.set_ask(ino, ask));
-            }
-        }
+        let policy = Policy {
+            visibility: Visibility::ReadAfterWrite,
+            ..attr.policy
+        };
+        self.node(|node| node.set_policy(ino, policy))?;
+        self.policy_changed(ino, attr.policy).await
     }
 
     /// Laminates what this node's programs have closed and what was waiting for that.

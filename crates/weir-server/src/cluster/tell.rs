@@ -102,6 +102,7 @@ impl<P: Platform> Cluster<P> {
                 });
             }
             News::Flush(op) => self.call(to, op).await,
+            News::Revoke(op) => self.call(to, op).await,
             News::Laminated(op) => self.call(to, op).await,
             News::Forget(op) => self.call(to, op).await,
             News::Seal(op) => {
@@ -123,6 +124,7 @@ impl<P: Platform> Cluster<P> {
             News::Mark(op) => self.mark_here(op).await?,
             News::Cut(op) => told.end = self.cut_here(op).await?,
             News::Flush(op) => self.flush(op.ino).await?,
+            News::Revoke(op) => self.revoke_here(op.ino).await?,
             News::Laminated(op) => self.believe(op)?,
             News::Forget(op) => self.forget_here(op.ino),
             News::Seal(op) => told.writers = self.seal_here(op.ino)?,

@@ -135,6 +135,11 @@ impl<P: Platform> Node<'_, P> {
         let _ = self.names.set_ask(ino, ask);
     }
 
+    /// Readers of this server's raw files ask first.
+    pub(crate) fn ask_of_raw_files(&mut self) {
+        self.names.ask_of_raw_files();
+    }
+
     /// The end of its last description laminates the file: it may come by the end of a
     /// process, too.
     pub(crate) fn watch(&mut self, attr: &Attr) {

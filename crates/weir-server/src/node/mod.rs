@@ -104,6 +104,10 @@ pub trait Platform {
     type Space: Space;
     /// Wakes all that sleep on a word of shared memory.
     fn wake(&self, word: &AtomicU32);
+    /// Has every processor that runs a client pass a memory barrier (membarrier(2)): what a client
+    /// stored before it looked at a word is seen by this thread, if it saw that word as it was
+    /// before this thread changed it.
+    fn barrier(&self) {}
     /// Whether any process still has open file description `index`, which was marked
     /// as shared.
     fn ofd_alive(&self, index: u32) -> bool;

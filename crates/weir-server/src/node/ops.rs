@@ -2,12 +2,13 @@
 
 use weir_core::extent::ExtentIndex;
 use weir_core::names::Attr;
+use weir_core::node::claim::Claim;
 use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, Caller, Child, Create, Created, Entry, Fetch, Find,
     Flock, Flush, FsError, FsStat, GetAttr, HeldLock, Hold, Kept, Laminate, Landing, Lease, Lent,
     Link, Locate, Located, Lookup, Mkdir, OfdBatch, Operations, Passage, PathOf, Ping, Publish,
     Readdir, Readlink, RecordLock, Rename, Rmdir, Seek, Segment, ServerStatus, SetAttr, Statfs,
-    Status, Stop, Symlink, Sync, TestLock, Truncate, Unlink,
+    Status, Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -98,6 +99,10 @@ impl<P: Platform> Operations for Node<'_, P> {
 
     fn sync(&mut self, _: Caller, op: Sync) -> Result<Vec<u32>, FsError> {
         self.file_slabs(op.ino)
+    }
+
+    fn token(&mut self, _: Caller, op: Token) -> Result<Claim, FsError> {
+        Ok(op.wished) // there are no others
     }
 
     fn ofd_batch(&mut self, from: Caller, _: OfdBatch) -> Result<u32, FsError> {

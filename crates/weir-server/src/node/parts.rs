@@ -1,6 +1,8 @@
 //! What a node does of operations that several servers share (`crate::cluster`): the
 //! same tables, in smaller steps.
 
+use std::sync::atomic::Ordering;
+
 use weir_core::extent::{ExtentIndex, Run, Source};
 use weir_core::journal::Item;
 use weir_core::names::{Attr, DirPart, FileType, NamesError, NAME_MAX};
@@ -245,6 +247,24 @@ impl<P: Platform> Node<'_, P> {
         };
         let size = self.attr_now(local).map_or(0, |attr| attr.size);
         size.max(reserved)
+    }
+
+    /// Says to this node's writers of a file what they ask before a record begins: see
+    /// [`weir_core::node::block`].
+    pub(crate) fn set_tokens(&self, local: Ino, tokens: u64) {
+        if let Some(block) = self.block_of(local) {
+            let word = &self.open.blocks[block as usize].tokens;
+            word.store(tokens, Ordering::SeqCst);
+        }
+    }
+
+    /// This node's writers of a raw file ask from now on. A write that does not ask any more is
+    /// in the cells when this returns, or finds that it must ask before it returns.
+    pub(crate) fn revoke_writes(&self, local: Ino) {
+        if let Some(block) = self.block_of(local) {
+            self.open.blocks[block as usize].revoke();
+            self.platform.barrier();
+        }
     }
 
     /// A file's size is at least `size`, and it was written at `mtime_ns`.

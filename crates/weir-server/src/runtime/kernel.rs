@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nix::fcntl::{fcntl, FcntlArg};
 use rustix::io::Errno;
 use rustix::process::{getrlimit, setrlimit, test_kill_process, Pid, Resource, Rlimit};
-use rustix::thread::futex;
+use rustix::thread::{futex, membarrier, membarrier_query, MembarrierCommand, MembarrierQuery};
 use rustix::time::{clock_gettime, ClockId};
 use weir_core::node::ofd::lock_byte;
 use weir_core::proto::Landing;
@@ -57,6 +57,11 @@ impl Platform for Kernel {
         wake(word);
     }
 
+    fn barrier(&self) {
+        // Where there is none, clients are told at their beginning to have barriers of their own.
+        let _ = membarrier(MembarrierCommand::GlobalExpedited);
+    }
+
     fn present(&self, table: Table, count: usize) -> usize {
         let found = self.grounds.iter().find_map(|g| g.present(table, count));
         found.unwrap_or(0)
@@ -104,6 +109,12 @@ impl Platform for Kernel {
         // What cannot be asked is taken to live: nothing is taken away then.
         asked.is_err() || i32::from(lock.l_type) != nix::libc::F_UNLCK
     }
+}
+
+/// Whether [`Platform::barrier`] reaches clients: since Linux 4.16, where no filter forbids it.
+pub fn has_barriers() -> bool {
+    membarrier_query().contains(MembarrierQuery::GLOBAL_EXPEDITED)
+        && membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
 /// Wakes all that sleep on a word, in whatever process.

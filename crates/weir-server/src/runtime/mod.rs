@@ -264,6 +264,7 @@ fn serve_in(
             .collect::<Result<_, _>>()?,
         prefix: options.prefix.clone(),
         spin_us: options.spin_us,
+        fences: !kernel::has_barriers(),
     };
     open.hub
         .audit

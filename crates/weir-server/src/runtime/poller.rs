@@ -400,6 +400,7 @@ fn version_only() -> Vec<u8> {
         storage_dirs: Vec::new(),
         prefix: String::new(),
         spin_us: 0,
+        fences: false,
     };
     let mut bytes = Vec::new();
     encode(&welcome, &mut bytes);

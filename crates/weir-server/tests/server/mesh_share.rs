@@ -3,7 +3,8 @@
 use crate::mesh::{create, Mesh};
 use weir_core::extent::{Run, Source};
 use weir_core::names::{Attr, LaminateOn, Lamination, Policy, Visibility};
-use weir_core::proto::peer;
+use weir_core::node::claim::Claim;
+use weir_core::proto::peer::{self, LockOwner, LockWish};
 use weir_core::proto::{self, Cause, FsError};
 use weir_core::types::{Ino, Rank};
 
@@ -124,35 +125,121 @@ fn a_laminated_file_is_looked_up_without_a_message() {
     assert_eq!(again, Err(FsError::ReadOnly));
 }
 
-/// Which nodes ask before they read a file whose writes are seen at once: all but the writer's,
-/// while there is one.
+/// What a program of server `at` may write of a raw file, of which it needs `needed`.
+fn token(mesh: &mut Mesh, at: Rank, ino: Ino, needed: Claim, wished: Claim) -> Claim {
+    let at = usize::from(at.0);
+    let local = open(mesh, at, ino, true).ino;
+    let op = proto::Token {
+        ino: local,
+        needed,
+        wished,
+    };
+    mesh.call(at, op).unwrap()
+}
+
+/// Who writes a raw file asks once, until another node reads it; who reads it, until another node
+/// writes.
 #[test]
-fn readers_ask_only_while_others_write() {
+fn a_raw_file_is_leased_or_written() {
     let mut mesh = Mesh::new(4, 4);
+    let ino = file(&mut mesh, Visibility::ReadAfterWrite);
+    let home = ino.rank();
+    let [a, b, _] = others(ino)[..] else {
+        unreachable!("three others")
+    };
+    let all = Claim::range(0, 1 << 20);
+    let lease = |mesh: &mut Mesh, at: Rank| {
+        let before = (mesh.asked(home, "lease"), mesh.asked(b, "revoke"));
+        let at = usize::from(at.0);
+        let ino = open(mesh, at, ino, false).ino;
+        mesh.call(at, proto::Lease { ino }).unwrap();
+        mesh.call(at, proto::Lease { ino }).unwrap();
+        let after = (mesh.asked(home, "lease"), mesh.asked(b, "revoke"));
+        (after.0 - before.0, after.1 - before.1)
+    };
+    assert_eq!(lease(&mut mesh, a), (1, 0), "nobody writes");
+    let recalls = mesh.asked(a, "recall");
+    token(&mut mesh, b, ino, all, all);
+    assert_eq!(mesh.asked(a, "recall"), recalls + 1);
+    let grants = mesh.asked(home, "grant");
+    token(
+        &mut mesh,
+        b,
+        ino,
+        Claim::range(1 << 40, 1),
+        Claim::range(1 << 40, 1),
+    );
+    assert_eq!(mesh.asked(home, "grant"), grants, "it may write all");
+    assert_eq!(
+        lease(&mut mesh, a),
+        (1, 1),
+        "and no more when it has published"
+    );
+    assert_eq!(lease(&mut mesh, a), (0, 0));
+    // At the home, without a message to itself.
+    token(&mut mesh, b, ino, all, all);
+    let revoked = mesh.asked(b, "revoke");
+    mesh.call(usize::from(home.0), proto::Lease { ino })
+        .unwrap();
+    assert_eq!(mesh.asked(b, "revoke"), revoked + 1);
+}
+
+/// Nodes that write bytes of their own do not hinder each other; those of another are handed over
+/// once they are published.
+#[test]
+fn tokens_of_neighbours_stay() {
+    let mut mesh = Mesh::new(4, 5);
     let ino = file(&mut mesh, Visibility::ReadAfterWrite);
     let [a, b, _] = others(ino)[..] else {
         unreachable!("three others")
     };
-    let (at_a, at_b) = (usize::from(a.0), usize::from(b.0));
-    let read = |mesh: &mut Mesh, at: usize, ino: Ino| {
-        let before = mesh.asked(ino.rank(), "pull");
-        let local = open(mesh, at, ino, false).ino;
-        mesh.call(at, proto::Lease { ino: local }).unwrap();
-        mesh.call(at, proto::Lease { ino: local }).unwrap();
-        mesh.asked(ino.rank(), "pull") - before
+    let of = |rank: u64| Claim {
+        offset: rank * 512,
+        length: 512,
+        stride: 2048,
+        count: 1 << 30,
     };
-    assert_eq!(read(&mut mesh, at_a, ino), 0, "nobody writes");
-    open(&mut mesh, at_b, ino, true);
-    assert_eq!(read(&mut mesh, at_a, ino), 2, "each time");
-    assert_eq!(read(&mut mesh, at_b, ino), 0, "the writer's own node");
-    let flushed = mesh.asked(b, "flush");
-    let home = usize::from(ino.rank().0);
-    mesh.call(home, proto::Lease { ino }).unwrap();
-    assert_eq!(mesh.asked(b, "flush"), flushed + 1, "the home asks, too");
-    mesh.ask_peer(b, ino.rank(), peer::Release { inos: vec![ino] })
-        .unwrap();
-    mesh.settle();
-    assert_eq!(read(&mut mesh, at_a, ino), 0, "nobody writes any more");
+    for rank in [a, b] {
+        open(&mut mesh, usize::from(rank.0), ino, true);
+    }
+    for (rank, number) in [(a, 0), (b, 1), (a, 2), (b, 3)] {
+        let first = Claim::range(number * 512, 512);
+        assert_eq!(token(&mut mesh, rank, ino, first, of(number)), of(number));
+    }
+    assert_eq!(mesh.asked(a, "revoke") + mesh.asked(b, "revoke"), 0);
+    // A wish that is another's gives way; a need does not.
+    let (own, wide) = (Claim::range(10, 5), Claim::range(0, 1 << 20));
+    assert_eq!(token(&mut mesh, a, ino, own, wide), own);
+    assert_eq!(mesh.asked(b, "revoke"), 0);
+    let (others, wide) = (Claim::range(600, 5), Claim::range(600, 1 << 20));
+    assert_eq!(token(&mut mesh, a, ino, others, wide), wide);
+    assert_eq!(mesh.asked(b, "revoke"), 1);
+    assert_eq!(mesh.asked(a, "revoke"), 0);
+}
+
+/// Whoever takes a lock of a file makes it raw.
+#[test]
+fn a_lock_orders_data() {
+    let mut mesh = Mesh::new(4, 6);
+    let ino = file(&mut mesh, Visibility::ReadAfterSync);
+    let at = usize::from(others(ino)[0].0);
+    let attr = open(&mut mesh, at, ino, true);
+    assert_eq!(attr.policy.visibility, Visibility::ReadAfterSync);
+    let owner = LockOwner::Client(1);
+    let wish = |kind| LockWish {
+        whole: false,
+        owner,
+        kind,
+        start: 0,
+        end: 8,
+    };
+    let unlock = peer::Lock { ino, wish: wish(2) };
+    mesh.ask_peer(others(ino)[0], ino.rank(), unlock).unwrap();
+    assert_eq!(open(&mut mesh, at, ino, true).policy, attr.policy);
+    let lock = peer::Lock { ino, wish: wish(1) };
+    mesh.ask_peer(others(ino)[0], ino.rank(), lock).unwrap();
+    let now = open(&mut mesh, at, ino, true).policy.visibility;
+    assert_eq!(now, Visibility::ReadAfterWrite);
 }
 
 /// A writer elsewhere keeps a lamination due, and its close brings it.
