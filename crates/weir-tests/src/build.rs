@@ -106,6 +106,15 @@ pub fn build_dir() -> PathBuf {
     profile_dir().join("real")
 }
 
+/// Where the program of a source lies: programs of one name come from several directories.
+fn output_dir(source: &Path) -> Result<PathBuf> {
+    if source.starts_with(checks_dir()) {
+        return Ok(build_dir());
+    }
+    let of = source.parent().and_then(Path::file_name);
+    Ok(build_dir().join(of.context("a source lies in a directory")?))
+}
+
 fn include_dir() -> PathBuf {
     source_root().join("crates/weir-capi/include")
 }
@@ -162,7 +171,7 @@ fn compile(source: &Path, compiler: Compiler) -> Result<PathBuf> {
         .file_stem()
         .context("a source has a name")?
         .to_string_lossy();
-    let dir = build_dir();
+    let dir = output_dir(source)?;
     std::fs::create_dir_all(&dir).with_context(|| format!("mkdir {}", dir.display()))?;
     let output = dir.join(format!("{stem}{}", compiler.suffix()));
     if is_fresh(&output, source)? {
@@ -213,7 +222,17 @@ fn is_fresh(output: &Path, source: &Path) -> Result<bool> {
         return Ok(false);
     }
     let built = changed(output)?;
-    let headers = [checks_dir().join("c/check.h"), include_dir().join("weir.h")];
+    let mut headers = vec![checks_dir().join("c/check.h"), include_dir().join("weir.h")];
+    for entry in source
+        .parent()
+        .context("a source lies in a directory")?
+        .read_dir()?
+    {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "h") {
+            headers.push(path);
+        }
+    }
     let newest = headers.iter().map(|header| changed(header));
     let newest = newest.collect::<Result<Vec<_>>>()?.into_iter().max();
     Ok(built > changed(source)? && newest.is_none_or(|newest| built > newest))

@@ -1,0 +1,244 @@
+//! Several nodes agree on a file's bytes: the checks that `tests/agree/checks` lists, each on four
+//! servers of this machine, or on a directory.
+//!
+//! `WEIR_TEST_ROUNDS=10` makes each check ten times as long. `tests/agree/run.sh` runs the same list
+//! without cargo, with any weir binary.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use libtest_mimic::{Arguments, Failed, Trial};
+use weir_tests::build::{program_in, Compiler};
+use weir_tests::launch::{run, Job, Options, Target};
+use weir_tests::needs::{self, missing, Need};
+use weir_tests::source_root;
+
+/// What one check may take, unless `WEIR_TEST_LIMIT_S` says otherwise.
+const LIMIT_S: u64 = 120;
+/// `WEIR_TEST_DELAY_US` of the checks with delays.
+const DELAY_US: u32 = 2000;
+
+/// One check: a line of the list, with one of its modes, launchers and patterns.
+#[derive(Clone)]
+struct Check {
+    raw: bool,
+    libfabric: bool,
+    delay: bool,
+    eight: bool,
+    program: String,
+    argument: Option<String>,
+    launcher: String,
+    rounds: f64,
+    pattern: String,
+}
+
+impl Check {
+    fn name(&self) -> String {
+        let mode = if self.raw { "raw" } else { "ras" };
+        let of = match &self.argument {
+            Some(argument) => argument,
+            None => &self.launcher,
+        };
+        let mut name = format!("{mode}::{}::{}::{of}", self.program, self.pattern);
+        let with = [
+            (self.libfabric, "::libfabric"),
+            (self.delay, "::delay"),
+            (self.eight, "::eight"),
+        ];
+        name.extend(with.iter().filter(|(has, _)| *has).map(|(_, word)| *word));
+        name
+    }
+
+    fn compiler(&self) -> Result<Compiler> {
+        Ok(match (self.program.as_str(), self.launcher.as_str()) {
+            (_, "fork") => Compiler::C,
+            ("phdf5", "mpich") => Compiler::Hdf5Mpich,
+            ("phdf5", _) => Compiler::Hdf5OpenMpi,
+            ("pnetcdf", "openmpi" | "openmpi-romio") => Compiler::Pnetcdf,
+            ("mpiio", "mpich") => Compiler::Mpich,
+            ("mpiio", _) => Compiler::OpenMpi,
+            (program, launcher) => bail!("{program} is not built for {launcher}"),
+        })
+    }
+
+    fn needs(&self) -> Result<Vec<Need>> {
+        let mut all = match self.compiler()? {
+            Compiler::Mpich => vec![needs::MPICH_RUN, needs::MPICH_CC],
+            Compiler::Hdf5Mpich => vec![needs::MPICH_RUN, needs::HDF5_MPICH],
+            Compiler::Hdf5OpenMpi => vec![needs::OPENMPI_RUN, needs::HDF5_OPENMPI],
+            Compiler::Pnetcdf => vec![needs::OPENMPI_RUN, needs::OPENMPI_CC, needs::PNETCDF],
+            Compiler::OpenMpi => vec![needs::OPENMPI_RUN, needs::OPENMPI_CC],
+            _ => vec![needs::CC],
+        };
+        if self.libfabric {
+            all.push(needs::LIBFABRIC);
+        }
+        Ok(all)
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            memory_mib: 256,
+            file_mib: None,
+            more: match (self.raw, self.libfabric) {
+                (true, false) => &RAW,
+                (false, false) => &RAS,
+                (true, true) => &RAW_LIBFABRIC,
+                (false, true) => &RAS_LIBFABRIC,
+            },
+        }
+    }
+
+    fn job(&self, scale: f64) -> Result<Job> {
+        let program = program_in(&dir(), &format!("{}.c", self.program), self.compiler()?)?;
+        let mut words = vec!["/usr/bin/env".into()];
+        if self.delay {
+            words.push(format!("WEIR_TEST_DELAY_US={DELAY_US}").into());
+        }
+        if self.eight {
+            words.push("WEIR_TEST_RANKS=8".into());
+        }
+        words.extend(["/bin/bash".into(), dir().join("launch.sh").into()]);
+        words.extend([self.launcher.clone().into(), program.into()]);
+        let rounds = (self.rounds * scale).max(1.0).floor();
+        let mut arguments = vec![self.pattern.clone(), rounds.to_string()];
+        arguments.extend(self.argument.clone());
+        Ok(Job {
+            name: self.name(),
+            command: words,
+            arguments,
+            weir_options: self.options(),
+            limit: Duration::from_secs(number("WEIR_TEST_LIMIT_S")?.unwrap_or(LIMIT_S)),
+        })
+    }
+}
+
+/// What `weir run` is told for each mode and transport.
+const RAW: [&str; 4] = ["--servers", "4", "--set", "visibility.default=raw"];
+const RAS: [&str; 4] = ["--servers", "4", "--set", "visibility.default=ras"];
+const RAW_LIBFABRIC: [&str; 8] = [
+    "--servers",
+    "4",
+    "--set",
+    "visibility.default=raw",
+    "--set",
+    "fabric.transport=libfabric",
+    "--set",
+    "fabric.provider=tcp;ofi_rxm",
+];
+const RAS_LIBFABRIC: [&str; 8] = [
+    "--servers",
+    "4",
+    "--set",
+    "visibility.default=ras",
+    "--set",
+    "fabric.transport=libfabric",
+    "--set",
+    "fabric.provider=tcp;ofi_rxm",
+];
+
+fn dir() -> PathBuf {
+    source_root().join("tests/agree")
+}
+
+/// The number that a variable of the environment holds.
+fn number<T: std::str::FromStr>(variable: &str) -> Result<Option<T>> {
+    let Ok(text) = std::env::var(variable) else {
+        return Ok(None);
+    };
+    match text.parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => bail!("{variable}={text} is no number"),
+    }
+}
+
+/// The checks of one line of the list.
+fn checks_of(line: &str) -> Result<Vec<Check>> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [modes, with, program, argument, launchers, rounds, patterns @ ..] = &words[..] else {
+        bail!("a line has seven columns");
+    };
+    let mut has = [("libfabric", false), ("delay", false), ("eight", false)];
+    for word in with.split(',').filter(|word| *word != "-") {
+        let known = has.iter_mut().find(|(name, _)| *name == word);
+        known.with_context(|| format!("no `{word}`"))?.1 = true;
+    }
+    let [(_, libfabric), (_, delay), (_, eight)] = has;
+    let mut checks = Vec::new();
+    for mode in modes.split(',') {
+        ensure!(["raw", "ras"].contains(&mode), "no mode `{mode}`");
+        for launcher in launchers.split(',') {
+            checks.extend(patterns.iter().map(|&pattern| Check {
+                raw: mode == "raw",
+                libfabric,
+                delay,
+                eight,
+                program: (*program).to_owned(),
+                argument: (*argument != "-").then(|| (*argument).to_owned()),
+                launcher: launcher.to_owned(),
+                rounds: rounds.parse().unwrap_or(0.0),
+                pattern: pattern.to_owned(),
+            }));
+        }
+    }
+    for check in &checks {
+        ensure!(check.rounds >= 1.0, "`{rounds}` rounds");
+        check.compiler()?;
+    }
+    Ok(checks)
+}
+
+fn all_checks() -> Result<Vec<Check>> {
+    let path = dir().join("checks");
+    let list = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let mut checks = Vec::new();
+    for (at, line) in list.lines().enumerate() {
+        if !line.is_empty() && !line.starts_with('#') {
+            let of_line = checks_of(line);
+            checks.extend(of_line.with_context(|| format!("{}:{}", path.display(), at + 1))?);
+        }
+    }
+    Ok(checks)
+}
+
+fn trial(check: Check, target: &Result<Target, String>, scale: f64) -> Result<Trial> {
+    let packages = missing(&check.needs()?).join(" ");
+    let target = target.clone();
+    let name = check.name();
+    let allow_missing = std::env::var("WEIR_TEST_ALLOW_MISSING").is_ok_and(|value| value == "1");
+    if allow_missing && !packages.is_empty() {
+        eprintln!("SKIP {name}: missing on this machine: {packages}");
+        return Ok(Trial::test(name, || Ok(()))
+            .with_kind("SKIP")
+            .with_ignored_flag(true));
+    }
+    Ok(Trial::test(name, move || {
+        if !packages.is_empty() {
+            return Err(Failed::from(format!(
+                "missing on this machine: apt-get install {packages}"
+            )));
+        }
+        let outcome = target
+            .map_err(anyhow::Error::msg)
+            .and_then(|target| run(&target, &check.job(scale)?));
+        outcome.map_err(|error| Failed::from(format!("{error:#}")))
+    }))
+}
+
+fn main() -> Result<()> {
+    let mut arguments = Arguments::from_args();
+    // Much of each is waiting: for locks, and for one process after the other.
+    arguments.test_threads.get_or_insert(3);
+    let target = if arguments.list {
+        Err(String::new())
+    } else {
+        Target::from_environment().map_err(|error| format!("{error:#}"))
+    };
+    let scale = number("WEIR_TEST_ROUNDS")?.unwrap_or(1.0);
+    let trials = all_checks()?
+        .into_iter()
+        .map(|check| trial(check, &target, scale))
+        .collect::<Result<_>>()?;
+    libtest_mimic::run(&arguments, trials).exit();
+}
