@@ -7,7 +7,8 @@
  * KIND is fcntl (record locks), ofd (record locks of open file descriptions), flock or lockf. Some patterns are about some of
  * these only: close_other about fcntl and lockf, fork about ofd and flock, ranges and part about all but flock.
  *
- * In each round each rank takes the lock once. What is true is kept in memory that all ranks share and that only the holder changes;
+ * In each round each rank takes the lock once. By default all want it at the same time; with WEIR_TEST_TURNS=1 they take it one
+ * after the other, ordered by pipes, so that it goes from node to node each time and nobody waits for it. What is true is kept in memory that all ranks share and that only the holder changes;
  * so a value that was read too early, a size, and a second holder are each found in the round that they come up in.
  * A wrong value does not spoil the rounds after it: what is written is made from the true one.
  *
@@ -432,6 +433,8 @@ static const struct {
 int main(int argc, char **argv)
 {
 	static const char *const kinds[] = {"fcntl", "ofd", "flock", "lockf"};
+	const char *turns = getenv("WEIR_TEST_TURNS");
+	int in_turn = turns && *turns == '1';
 	ranks_begin(argc, argv);
 	MUST(argc > 4);
 	while (kind <= LOCKF && strcmp(argv[4], kinds[kind]) != 0)
@@ -455,8 +458,15 @@ int main(int argc, char **argv)
 	for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++) {
 		if (strcmp(patterns[p].name, pattern) != 0)
 			continue;
-		for (round_now = 0; round_now < rounds; round_now++)
+		for (round_now = 0; round_now < rounds; round_now++) {
+			if (in_turn && (rank != 0 || round_now != 0))
+				hear((rank + ranks - 1) % ranks);
 			patterns[p].round();
+			if (in_turn)
+				tell((rank + 1) % ranks);
+		}
+		if (in_turn && rank == 0)
+			hear(ranks - 1);
 		barrier();
 		/* What all ranks read at the end, without a lock, and after fsync of all. */
 		fsync(fd);

@@ -1,7 +1,10 @@
 /*
  * HDF5 files that processes of several nodes write and read.
  *
- *   mpiexec -n 4 at_rank.sh phdf5 DIR PATTERN ROUNDS
+ *   mpiexec -n 4 at_rank.sh phdf5 DIR PATTERN ROUNDS fill|nofill
+ *
+ * With `fill`, HDF5 writes the fill value into new chunks and orders that before what others write over it by a barrier alone: that is
+ * right with raw only.
  *
  * | patterns | promised by |
  * | --- | --- |
@@ -23,6 +26,7 @@ static long long h5_done(long long code, const char *call)
 	return code;
 }
 
+static int fills;
 static int mine[ROWS * COLUMNS], back[16 * ROWS * COLUMNS];
 
 static void make_data(int who)
@@ -81,6 +85,7 @@ static hid_t create_set(hid_t file, const char *name, int chunked)
 	hid_t space = H5Screate_simple(2, all, NULL), list = H5Pcreate(H5P_DATASET_CREATE);
 	if (chunked)
 		H5(H5Pset_chunk(list, 2, chunk));
+	H5(H5Pset_fill_time(list, fills ? H5D_FILL_TIME_ALLOC : H5D_FILL_TIME_NEVER));
 	hid_t set = H5Dcreate2(file, name, H5T_NATIVE_INT, space, H5P_DEFAULT, list, H5P_DEFAULT);
 	H5(set);
 	H5Pclose(list);
@@ -158,6 +163,7 @@ static void extend(void)
 	hsize_t now[1] = {0}, most[1] = {H5S_UNLIMITED}, chunk[1] = {100}, part[1] = {250};
 	hid_t file = open_file("extend.h5", H5F_ACC_TRUNC, 1, 1), space = H5Screate_simple(1, now, most), list = H5Pcreate(H5P_DATASET_CREATE);
 	H5(H5Pset_chunk(list, 1, chunk));
+	H5(H5Pset_fill_time(list, fills ? H5D_FILL_TIME_ALLOC : H5D_FILL_TIME_NEVER));
 	hid_t set = H5Dcreate2(file, "grows", H5T_NATIVE_INT, space, H5P_DEFAULT, list, H5P_DEFAULT), memory = H5Screate_simple(1, part, NULL),
 	      collective = transfer(1);
 	H5Sclose(space);
@@ -353,6 +359,7 @@ int main(int argc, char **argv)
 {
 	/* One process reads a file that another has open for writing: one_flushes. */
 	setenv("HDF5_USE_FILE_LOCKING", "FALSE", 1);
+	fills = argc > 4 && strcmp(argv[4], "fill") == 0;
 	if (!getenv("WEIR_TEST_HDF5_ERRORS"))
 		H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
 	return agree_main(argc, argv, patterns, sizeof patterns / sizeof *patterns);

@@ -32,6 +32,7 @@ one() { # NAME MODE WITH PROGRAM ARGUMENT LAUNCHER ROUNDS PATTERN
 	compile "$4" "$launcher" || exit 2
 	case ,$with, in *,delay,*) export WEIR_TEST_DELAY_US=${WEIR_TEST_DELAY_US:-2000} ;; esac
 	case ,$with, in *,eight,*) export WEIR_TEST_RANKS=8 ;; esac
+	case ,$with, in *,turns,*) export WEIR_TEST_TURNS=1 ;; esac
 	if [ -n "${ON:-}" ]; then
 		on=$(mktemp -d "$ON/agree.XXXXXX")
 	else
@@ -68,7 +69,9 @@ while read -r modes with program argument launchers rounds patterns; do
 	for mode in ${modes//,/ }; do
 		for launcher in ${launchers//,/ }; do
 			for pattern in $patterns; do
-				name=$mode::$program::$pattern::$([ "$launcher" = fork ] && echo "$argument" || echo "$launcher")
+				name=$mode::$program::$pattern
+				[ "$argument" = - ] || name+=::$argument
+				[ "$launcher" = fork ] || name+=::$launcher
 				[ "$with" = - ] || name+=::${with//,/::}
 				for word in "${@:-::}"; do
 					case $name in *"$word"*) echo "$name $mode $with $program $argument $launcher $rounds $pattern" && break ;; esac

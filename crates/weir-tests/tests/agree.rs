@@ -16,16 +16,22 @@ use weir_tests::source_root;
 
 /// What one check may take, unless `WEIR_TEST_LIMIT_S` says otherwise.
 const LIMIT_S: u64 = 120;
-/// `WEIR_TEST_DELAY_US` of the checks with delays.
-const DELAY_US: u32 = 2000;
+/// The servers' transport; without it, TCP.
+const LIBFABRIC: &str = "libfabric";
+/// What a check is run with, and what says so to its program.
+const WITH: [(&str, &str); 4] = [
+    (LIBFABRIC, "WEIR_TEST_TRANSPORT=libfabric"),
+    ("delay", "WEIR_TEST_DELAY_US=2000"),
+    ("eight", "WEIR_TEST_RANKS=8"),
+    ("turns", "WEIR_TEST_TURNS=1"),
+];
 
 /// One check: a line of the list, with one of its modes, launchers and patterns.
 #[derive(Clone)]
 struct Check {
     raw: bool,
-    libfabric: bool,
-    delay: bool,
-    eight: bool,
+    /// Of [`WITH`].
+    with: Vec<String>,
     program: String,
     argument: Option<String>,
     launcher: String,
@@ -36,18 +42,19 @@ struct Check {
 impl Check {
     fn name(&self) -> String {
         let mode = if self.raw { "raw" } else { "ras" };
-        let of = match &self.argument {
-            Some(argument) => argument,
-            None => &self.launcher,
-        };
-        let mut name = format!("{mode}::{}::{}::{of}", self.program, self.pattern);
-        let with = [
-            (self.libfabric, "::libfabric"),
-            (self.delay, "::delay"),
-            (self.eight, "::eight"),
-        ];
-        name.extend(with.iter().filter(|(has, _)| *has).map(|(_, word)| *word));
+        let mut name = format!("{mode}::{}::{}", self.program, self.pattern);
+        let argument = self.argument.as_deref();
+        let launcher = Some(self.launcher.as_str()).filter(|&launcher| launcher != "fork");
+        let with = self.with.iter().map(String::as_str);
+        for word in argument.into_iter().chain(launcher).chain(with) {
+            name.push_str("::");
+            name.push_str(word);
+        }
         name
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.with.iter().any(|with| with == word)
     }
 
     fn compiler(&self) -> Result<Compiler> {
@@ -71,7 +78,7 @@ impl Check {
             Compiler::OpenMpi => vec![needs::OPENMPI_RUN, needs::OPENMPI_CC],
             _ => vec![needs::CC],
         };
-        if self.libfabric {
+        if self.has(LIBFABRIC) {
             all.push(needs::LIBFABRIC);
         }
         Ok(all)
@@ -81,7 +88,7 @@ impl Check {
         Options {
             memory_mib: 256,
             file_mib: None,
-            more: match (self.raw, self.libfabric) {
+            more: match (self.raw, self.has(LIBFABRIC)) {
                 (true, false) => &RAW,
                 (false, false) => &RAS,
                 (true, true) => &RAW_LIBFABRIC,
@@ -93,12 +100,8 @@ impl Check {
     fn job(&self, scale: f64) -> Result<Job> {
         let program = program_in(&dir(), &format!("{}.c", self.program), self.compiler()?)?;
         let mut words = vec!["/usr/bin/env".into()];
-        if self.delay {
-            words.push(format!("WEIR_TEST_DELAY_US={DELAY_US}").into());
-        }
-        if self.eight {
-            words.push("WEIR_TEST_RANKS=8".into());
-        }
+        let variables = WITH.iter().filter(|(word, _)| self.has(word));
+        words.extend(variables.map(|(_, variable)| variable.into()));
         words.extend(["/bin/bash".into(), dir().join("launch.sh").into()]);
         words.extend([self.launcher.clone().into(), program.into()]);
         let rounds = (self.rounds * scale).max(1.0).floor();
@@ -159,21 +162,22 @@ fn checks_of(line: &str) -> Result<Vec<Check>> {
     let [modes, with, program, argument, launchers, rounds, patterns @ ..] = &words[..] else {
         bail!("a line has seven columns");
     };
-    let mut has = [("libfabric", false), ("delay", false), ("eight", false)];
-    for word in with.split(',').filter(|word| *word != "-") {
-        let known = has.iter_mut().find(|(name, _)| *name == word);
-        known.with_context(|| format!("no `{word}`"))?.1 = true;
+    let with: Vec<String> = with
+        .split(',')
+        .filter(|&word| word != "-")
+        .map(str::to_owned)
+        .collect();
+    for word in &with {
+        let known = WITH.iter().any(|(known, _)| known == word);
+        ensure!(known, "no `{word}`");
     }
-    let [(_, libfabric), (_, delay), (_, eight)] = has;
     let mut checks = Vec::new();
     for mode in modes.split(',') {
         ensure!(["raw", "ras"].contains(&mode), "no mode `{mode}`");
         for launcher in launchers.split(',') {
             checks.extend(patterns.iter().map(|&pattern| Check {
                 raw: mode == "raw",
-                libfabric,
-                delay,
-                eight,
+                with: with.clone(),
                 program: (*program).to_owned(),
                 argument: (*argument != "-").then(|| (*argument).to_owned()),
                 launcher: launcher.to_owned(),
