@@ -66,25 +66,6 @@ static void some_ranks(int *who, int count)
 	}
 }
 
-/* The eight bytes that write number `write` leaves at `cell` * 8. */
-static uint64_t word(uint64_t write, uint64_t cell)
-{
-	uint64_t x = (write + 1) * 0x9e3779b97f4a7c15ULL ^ (cell + 1) * 0xd1b54a32d192ed03ULL;
-	x ^= x >> 29;
-	return x * 0x94d049bb133111ebULL | 0x0101010101010101ULL; /* No byte is 0: that is a hole. */
-}
-
-static void fill(unsigned char *to, uint64_t at, uint64_t length, uint64_t write)
-{
-	for (uint64_t o = at, end = at + length; o < end;) {
-		uint64_t w = word(write, o / 8), n = 8 - o % 8;
-		if (n > end - o)
-			n = end - o;
-		memcpy(to + (o - at), (unsigned char *)&w + o % 8, n);
-		o += n;
-	}
-}
-
 static uint64_t note_write(int who, int f, uint64_t at, uint64_t length)
 {
 	if (writes_made == writes_room) {

@@ -26,6 +26,8 @@ struct shared {
 	uint64_t seed;
 	_Atomic int reports;
 	_Atomic unsigned char wrong[ROUNDS_MOST];
+	/* For the patterns: of each step, that a call failed. */
+	_Atomic unsigned char failed[ROUNDS_MOST];
 	/* For the patterns: what a rank knows for sure and the file must agree with. */
 	_Atomic uint64_t cells[CELLS];
 };
@@ -91,6 +93,25 @@ static inline void barrier(void)
 		tell(other);
 }
 
+/* The eight bytes that write number `write` leaves at `cell` * 8. */
+static inline uint64_t word(uint64_t write, uint64_t cell)
+{
+	uint64_t x = (write + 1) * 0x9e3779b97f4a7c15ULL ^ (cell + 1) * 0xd1b54a32d192ed03ULL;
+	x ^= x >> 29;
+	return x * 0x94d049bb133111ebULL | 0x0101010101010101ULL; /* No byte is 0: that is a hole. */
+}
+
+static inline void fill(unsigned char *to, uint64_t at, uint64_t length, uint64_t write)
+{
+	for (uint64_t o = at, end = at + length; o < end;) {
+		uint64_t w = word(write, o / 8), n = 8 - o % 8;
+		if (n > end - o)
+			n = end - o;
+		memcpy(to + (o - at), (unsigned char *)&w + o % 8, n);
+		o += n;
+	}
+}
+
 static inline int ranks_report(const pid_t *pids)
 {
 	int bad = 0, died = 0;
@@ -137,6 +158,8 @@ static inline void ranks_start(char **argv)
 					close(pipes[from][to][0]);
 			}
 		setenv("WEIR_TEST_RANK", words, 1);
+		if (instance)
+			setenv("WEIR_TEST_INSTANCE", instance, 1);
 		if (instance && r % SERVERS != 0) {
 			snprintf(name, sizeof name, "%s.%d", instance, r % SERVERS);
 			setenv("WEIR_INSTANCE", name, 1);
@@ -180,6 +203,8 @@ static inline void ranks_begin(int argc, char **argv)
 	delay_state = shared->seed + (uint64_t)rank * 977;
 	const char *slash = strrchr(argv[0], '/');
 	snprintf(check_dir, sizeof check_dir, "%s/%s.%s", argv[1], slash ? slash + 1 : argv[0], pattern);
+	if (getenv("WEIR_TEST_AGAIN"))
+		return; /* Started again by itself in the middle: see killed.c. */
 	if (rank == 0)
 		MUST(mkdir(check_dir, 0755) == 0 || errno == EEXIST);
 	barrier();

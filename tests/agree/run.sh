@@ -32,6 +32,7 @@ one() { # NAME MODE WITH PROGRAM ARGUMENT LAUNCHER ROUNDS PATTERN
 	compile "$4" "$launcher" || exit 2
 	case ,$with, in *,delay,*) export WEIR_TEST_DELAY_US=${WEIR_TEST_DELAY_US:-2000} ;; esac
 	case ,$with, in *,eight,*) export WEIR_TEST_RANKS=8 ;; esac
+	case ,$with, in *,three,*) export WEIR_TEST_RANKS=3 ;; esac
 	case ,$with, in *,turns,*) export WEIR_TEST_TURNS=1 ;; esac
 	if [ -n "${ON:-}" ]; then
 		on=$(mktemp -d "$ON/agree.XXXXXX")
@@ -63,6 +64,7 @@ if [ "${1:-}" = --one ]; then
 	exit
 fi
 mkdir -p "$build"
+export WEIR_TEST_WEIR=${WEIR:-}
 [ -n "${ON:-}" ] || : "${WEIR:?the weir binary, or ON=DIR}"
 while read -r modes with program argument launchers rounds patterns; do
 	case $modes in '' | '#'*) continue ;; esac

@@ -19,9 +19,10 @@ const LIMIT_S: u64 = 120;
 /// The servers' transport; without it, TCP.
 const LIBFABRIC: &str = "libfabric";
 /// What a check is run with, and what says so to its program.
-const WITH: [(&str, &str); 4] = [
+const WITH: [(&str, &str); 5] = [
     (LIBFABRIC, "WEIR_TEST_TRANSPORT=libfabric"),
     ("delay", "WEIR_TEST_DELAY_US=2000"),
+    ("three", "WEIR_TEST_RANKS=3"),
     ("eight", "WEIR_TEST_RANKS=8"),
     ("turns", "WEIR_TEST_TURNS=1"),
 ];
