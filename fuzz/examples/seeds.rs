@@ -423,6 +423,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
             mtime_ns: 5,
             stored: 384,
             publishes: vec![(7, 384)],
+            ended: false,
         }),
         peer::request(peer::Runs {
             ino,

@@ -343,6 +343,7 @@ impl<'a> Model<'a> {
                     mtime_ns: 1 << 60,
                     stored: 0,
                     publishes: vec![(1 << 60, 1 << 30)],
+                    ended: false,
                 };
                 published.push(vec![small(file.ino.rank(), peer::request(op).len())]);
                 askers.push(Asker {

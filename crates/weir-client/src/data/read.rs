@@ -79,6 +79,12 @@ impl Vnode {
         let mut target = [Target { offset, bytes }];
         let _call = host.is_one_of_several().then(operation::begin);
         self.audit(host, &target)?;
+        let [Target { bytes, .. }] = &mut target;
+        if let Some(done) = self.read_own(host, offset, bytes) {
+            // What this process wrote last and nobody wrote over ends before the file does.
+            host.count(Counter::BytesRead, bytes.len() as u64);
+            return done.map(|()| bytes.len());
+        }
         let now = self.moment(host)?;
         self.read_targets(host, now, &mut target)?;
         Ok(target[0].bytes.len())

@@ -70,6 +70,8 @@ pub struct Stream {
     revocations: u64,
     /// The server cannot make this process pass a barrier.
     fences: bool,
+    /// What comes behind the bytes being written is some other node's append.
+    ends_here: bool,
     /// Where the next byte goes, in the reservation.
     used: u64,
     /// The cell's counter of bytes.
@@ -265,8 +267,10 @@ impl Stream {
         if self.grow(offset, bytes) {
             return Ok((offset, bytes.len()));
         }
-        let done = self.write(host, ino, offset, bytes)?;
-        Ok((offset, done))
+        self.ends_here = place.block.shares_appends();
+        let done = self.write(host, ino, offset, bytes);
+        self.ends_here = false;
+        Ok((offset, done?))
     }
 
     /// Where `length` bytes are appended: nobody else's append gets them.
@@ -495,7 +499,10 @@ impl Stream {
     /// if no other record of the file began since it did, for its stamp stays.
     fn widen_claim<H: Host>(&mut self, host: &H, place: &Place, needed: u64) -> bool {
         let begin = self.state.offset;
-        let more = (self.live() * 2).clamp(MIN_CLAIM, MAX_CLAIM).max(needed);
+        let more = match self.ends_here {
+            true => needed,
+            false => (self.live() * 2).clamp(MIN_CLAIM, MAX_CLAIM).max(needed),
+        };
         let end = self.next.saturating_add(more).min(MAX_FILE_BYTES);
         let asked = self.permit(
             host,
@@ -563,7 +570,7 @@ impl Stream {
         let jump = offset.wrapping_sub(self.state.live_offset());
         let had_record = self.state.stamp != 0;
         let strided = had_record && jump == self.jump && piece > 0 && jump > piece && left <= piece;
-        let goes_on = had_record && offset == self.next;
+        let goes_on = had_record && offset == self.next && !self.ends_here;
         let all = Claim::range(offset, left);
         let wished = if strided {
             Claim {

@@ -502,6 +502,8 @@ peer_operations! {
         stored: i64,
         /// The same of publishes, by their numbers: each counts once, however often it is said.
         publishes: Vec<(u64, i64)>,
+        /// The asker has given up its write token of the file, if it had one.
+        ended: bool,
     } -> ();
 
     /// The runs of `[from, to)` in the asked server's slices.
@@ -713,6 +715,8 @@ pub struct Made {
     pub new: bool,
     /// Its attributes, if it is new or held.
     pub attr: Option<Attr>,
+    /// It is new and raw, and the asker's node may write all of it: as [`Grant`].
+    pub granted: bool,
 }
 
 /// A server's part of a directory.

@@ -63,10 +63,7 @@ impl<P: Platform> Cluster<P> {
             Request::Laminate(op) => encoded(&self.laminate(op).await),
             Request::Lease(op) => encoded(&self.lease_here(op.ino).await),
             Request::Token(op) => encoded(&self.write_token(op).await),
-            Request::Flush(op) => {
-                let ino = self.global(op.ino);
-                encoded(&self.flush(ino).await)
-            }
+            Request::Flush(op) => encoded(&self.close_written(from, op.ino).await),
             Request::Segment(op) => encoded(&self.segment(from, op).await),
             Request::Fetch(op) => encoded(&self.fetch_for(from, op).await),
             Request::Flock(op) => encoded(&self.flock(from, op).await),
@@ -125,6 +122,7 @@ impl<P: Platform> Cluster<P> {
             path,
         };
         let asked_ns = self.now_ns();
+        let revocations = self.revocations();
         let times = self.inner.leaving.times();
         let recalled = self.inner.recalled.get();
         let (made, session) = self.call_in(home, make).await?;
@@ -160,6 +158,9 @@ impl<P: Platform> Cluster<P> {
                 Err(error) => return Err(error),
             },
         };
+        if made.granted && self.is_session(home, session) && self.revocations() == revocations {
+            self.hold_new(made.child.ino, asked_ns);
+        }
         let attached = match from {
             Caller::Client(id) if op.attach && made.new => {
                 match self.node(|node| node.attach_client(id, ino)) {

@@ -676,6 +676,9 @@ impl<P: Platform> Cluster<P> {
         let anew = self.count_anew(from, op.ino, &op.publishes);
         self.add_stored(op.ino, op.stored.saturating_add(anew));
         self.recall_leases(op.ino, Some(from)).await;
+        if op.ended {
+            self.end_token(op.ino, from);
+        }
         Ok(())
     }
 

@@ -58,6 +58,7 @@ impl<P: Platform> Cluster<P> {
                 child,
                 new: false,
                 attr,
+                granted: false,
             });
         }
         let ino = loop {
@@ -87,6 +88,7 @@ impl<P: Platform> Cluster<P> {
             child: Child { ino, kind },
             new: true,
             attr: Some(attr),
+            granted: op.write && kind == FileType::File && self.grant_new(from, &attr),
         })
     }
 

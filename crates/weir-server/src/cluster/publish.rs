@@ -170,6 +170,11 @@ impl<P: Platform> Cluster<P> {
 
     /// Publishes what this node wrote to a file. What could not be sent stays to be sent.
     pub(super) async fn flush(&self, ino: Ino) -> Result<(), FsError> {
+        self.flush_as(ino, false).await
+    }
+
+    /// As [`Cluster::flush`]; with `ended` this node has given up its write token of the file.
+    pub(super) async fn flush_as(&self, ino: Ino, ended: bool) -> Result<(), FsError> {
         let Some(local) = self.local(ino) else {
             return Ok(());
         };
@@ -179,12 +184,12 @@ impl<P: Platform> Cluster<P> {
         let _alone = self.hold_in_time(&self.inner.publishing_here, ino).await?;
         let shards = &self.inner.shards;
         shards.borrow_mut().cut_meanwhile.insert(ino, MAX_OFFSET);
-        let done = self.flush_alone(ino, local).await;
+        let done = self.flush_alone(ino, local, ended).await;
         shards.borrow_mut().cut_meanwhile.remove(&ino);
         done
     }
 
-    async fn flush_alone(&self, ino: Ino, local: Ino) -> Result<(), FsError> {
+    async fn flush_alone(&self, ino: Ino, local: Ino, ended: bool) -> Result<(), FsError> {
         let pending = self.node(|node| node.take_pending(local))?;
         let batches = {
             let mut shards = self.inner.shards.borrow_mut();
@@ -227,6 +232,7 @@ impl<P: Platform> Cluster<P> {
             mtime_ns: pending.mtime_ns,
             stored: 0,
             publishes,
+            ended,
         };
         let known = match self.call(ino.rank(), published).await {
             Err(FsError::Stale | FsError::NotFound) => false,
@@ -452,6 +458,7 @@ impl<P: Platform> Cluster<P> {
                 mtime_ns: 0,
                 stored: -bytes_of(&freed),
                 publishes: Vec::new(),
+                ended: false,
             };
             // A file that is no more has no readers.
             let _ = this.surely(ino.rank(), erased).await;
@@ -508,6 +515,7 @@ impl<P: Platform> Cluster<P> {
             mtime_ns: self.now_ns(),
             stored: -bytes_of(&freed),
             publishes: Vec::new(),
+            ended: false,
         };
         self.call(ino.rank(), published).await?;
         self.recall_here(ino);

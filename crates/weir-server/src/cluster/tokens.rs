@@ -35,7 +35,7 @@ use weir_core::names::{Attr, Lamination, Policy, Visibility};
 use weir_core::node::block::{ASK, FREE, HELD};
 use weir_core::node::claim::Claim;
 use weir_core::proto::peer::{self, News};
-use weir_core::proto::{self, FsError};
+use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{Ino, Rank};
 
 use super::append::AWAITED_NS;
@@ -53,6 +53,8 @@ pub(super) struct Tokens {
     held: BTreeMap<Ino, Share>,
     /// Files for which the home is being asked; whether this node gave up its token meanwhile.
     asking: BTreeMap<Ino, bool>,
+    /// How often this node was told to give up a token, of whatever file.
+    revocations: u64,
 }
 
 /// What one node was granted of a file.
@@ -244,6 +246,7 @@ impl<P: Platform> Cluster<P> {
     pub(super) fn give_up_token(&self, ino: Ino) {
         {
             let mut tokens = self.inner.write_tokens.borrow_mut();
+            tokens.revocations += 1;
             tokens.held.remove(&ino);
             if let Some(given_up) = tokens.asking.get_mut(&ino) {
                 *given_up = true;
@@ -257,6 +260,58 @@ impl<P: Platform> Cluster<P> {
                 node.revoke_writes(local);
             }
         });
+    }
+
+    /// How often this node gave up tokens: what it was granted by the way, without
+    /// [`Cluster::write_token`], it holds only if that did not change meanwhile.
+    pub(super) fn revocations(&self) -> u64 {
+        self.inner.write_tokens.borrow().revocations
+    }
+
+    /// The maker of a new file of this server may write all of it, if it is raw.
+    pub(super) fn grant_new(&self, maker: Rank, attr: &Attr) -> bool {
+        if !is_raw(attr) {
+            return false;
+        }
+        let mut tokens = self.inner.write_tokens.borrow_mut();
+        let grants = tokens.granted.entry(attr.home).or_default();
+        let is_first = grants.is_empty();
+        if is_first {
+            grants.insert(maker, Grant::of(Share::Whole));
+        }
+        drop(tokens);
+        if maker != self.rank() {
+            self.node(|node| node.set_ask(attr.home, true));
+        }
+        is_first
+    }
+
+    /// This node may write all of a file that it has made, as was asked for at `asked_ns`.
+    pub(super) fn hold_new(&self, ino: Ino, asked_ns: i64) {
+        if ino.rank() == self.rank() || self.believe_lease(ino.rank(), asked_ns) {
+            let mut tokens = self.inner.write_tokens.borrow_mut();
+            tokens.held.insert(ino, Share::Whole);
+        }
+    }
+
+    /// A program of this node has closed a file that it wrote: publishes. If nobody else of this
+    /// node writes it, the home is told that its token is given up, which spares the first reader
+    /// elsewhere the wait for that.
+    pub(super) async fn close_written(&self, from: Caller, ino: Ino) -> Result<(), FsError> {
+        let ino = self.global(ino);
+        let held = self.inner.write_tokens.borrow().held.contains_key(&ino);
+        let (Some(local), Caller::Client(id), true) = (self.local(ino), from, held) else {
+            return self.flush(ino).await;
+        };
+        if !self.node(|node| node.writes_alone(local, id)) {
+            return self.flush(ino).await;
+        }
+        // No token is asked for meanwhile, which the home would take for the one that ends.
+        let _turn = self.hold_in_time(&self.inner.asking_tokens, ino).await?;
+        self.forget_held_token(ino);
+        // The only writer waits for this call.
+        self.node(|node| node.end_writes(local));
+        self.flush_as(ino, true).await
     }
 
     /// Another node wants to read a file, or to write bytes that this one holds.

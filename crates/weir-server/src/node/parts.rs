@@ -8,7 +8,7 @@ use weir_core::journal::Item;
 use weir_core::names::{Attr, DirPart, FileType, NamesError, NAME_MAX};
 use weir_core::proto::peer::{self, LogRange, What};
 use weir_core::proto::{Child, FsError, SetAttr};
-use weir_core::types::Ino;
+use weir_core::types::{ClientId, Ino};
 
 use super::dirs::refusal;
 use super::{Node, Platform, Space};
@@ -255,6 +255,24 @@ impl<P: Platform> Node<'_, P> {
         if let Some(block) = self.block_of(local) {
             let word = &self.open.blocks[block as usize].tokens;
             word.store(tokens, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether no other program of this node has a file open for writing.
+    pub(crate) fn writes_alone(&self, local: Ino, client: ClientId) -> bool {
+        let file = self
+            .block_of(local)
+            .and_then(|block| self.blocks.get(block));
+        file.is_none_or(|file| {
+            let mut cells = file.cells.iter().filter_map(|cell| self.cells.get(*cell));
+            cells.all(|writer| writer.client == client)
+        })
+    }
+
+    /// As [`Node::revoke_writes`], where no program is writing.
+    pub(crate) fn end_writes(&self, local: Ino) {
+        if let Some(block) = self.block_of(local) {
+            self.open.blocks[block as usize].revoke();
         }
     }
 

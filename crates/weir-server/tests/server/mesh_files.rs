@@ -29,6 +29,7 @@ fn published(ino: Ino, size: u64) -> peer::Published {
         mtime_ns: 200,
         stored: 0,
         publishes: Vec::new(),
+        ended: false,
     }
 }
 
@@ -72,6 +73,7 @@ fn what_is_stored_of_a_publish_counts_once() {
     let mut say = |from, publishes: &[(u64, i64)]| {
         let said = peer::Published {
             publishes: publishes.to_vec(),
+            ended: false,
             ..published(ino, 10)
         };
         mesh.ask_peer(from, home, said).unwrap();

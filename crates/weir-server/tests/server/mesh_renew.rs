@@ -109,6 +109,7 @@ fn publish(mesh: &mut Mesh, known: &mut Known, ino: Ino, size: u64) {
         mtime_ns: 200,
         stored: 0,
         publishes: vec![(known.publishes, 64)],
+        ended: false,
     };
     mesh.ask_peer(Rank(1), WHOSE.0, published).unwrap();
 }
@@ -270,6 +271,7 @@ fn say(mesh: &mut Mesh, number: u64, (ino, from): (Ino, Rank), publishes: &[(u64
         mtime_ns: 200,
         stored: 0,
         publishes: publishes.to_vec(),
+        ended: false,
     };
     ask_in(mesh, number, way, said).unwrap();
     let attr = ask_in(mesh, number, way, peer::GetAttr { ino });

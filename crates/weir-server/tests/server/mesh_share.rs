@@ -77,6 +77,7 @@ fn publish(mesh: &mut Mesh, rank: Rank, ino: Ino) {
         mtime_ns: 7,
         stored: 4096,
         publishes: Vec::new(),
+        ended: false,
     };
     mesh.ask_peer(rank, ino.rank(), published).unwrap();
 }
