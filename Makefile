@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build setup demo test test-rust simulate test-real fuzz bench man docs lint fmt clippy tidy deny aarch64 install clean
+.PHONY: build setup demo test test-build test-rust simulate test-real test-release fuzz bench man docs lint fmt clippy tidy deny aarch64 install clean
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -14,6 +14,14 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 # of one build, and the library's rustix must do without std (std's files go through libc's
 # symbols, which the library itself defines).
 PRELOAD := weir-preload
+
+# The parts of `make test`, in their order, and what they build.
+PARTS := setup fmt tidy clippy deny test-build test-rust simulate fuzz aarch64 test-real build test-release
+TESTED := --workspace --exclude $(PRELOAD) --exclude weir-tests
+BUILT := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug
+ifdef CI
+export CARGO_INCREMENTAL := 0
+endif
 
 build:
 	$(CARGO) build --release --workspace --exclude $(PRELOAD)
@@ -25,23 +33,38 @@ setup:
 demo: setup build
 	demo/run
 
-# Quick checks first; programs that use weir last, on the release build.
-test: setup fmt tidy clippy deny test-rust simulate fuzz aarch64 build test-real
+# Quick checks first; programs that use weir last. The time that each took is printed at the end.
+test:
+	@MAKE='$(MAKE)' tools/parts $(PARTS)
 
-test-rust:
-	$(CARGO) test --workspace --exclude $(PRELOAD) --exclude weir-tests
+# All in one profile, and programs as part of the same build: for another choice of packages cargo
+# merges other features, and compiles them again.
+test-build:
+	$(CARGO) test $(TESTED) --no-run
 	$(CARGO) build --package $(PRELOAD)
-	$(CARGO) test --package $(PRELOAD)
+	$(CARGO) build --package weir-capi
+	$(CARGO) test --package weir-tests --no-run
+
+test-rust: test-build
+	$(CARGO) test $(TESTED)
 
 # Always from the first seed on, so that what fails is what was changed.
-simulate:
-	$(CARGO) xtask simulate --minutes 2
-	$(CARGO) xtask simulate --minutes 1 --mild
+simulate: test-build
+	$(CARGO) xtask simulate --program $(BUILT)/weir-sim --minutes 2
+	$(CARGO) xtask simulate --program $(BUILT)/weir-sim --minutes 1 --mild
 
 # What one node does, four servers do.
-test-real:
-	$(CARGO) test --release --package weir-tests
-	WEIR_TEST_SERVERS=4 $(CARGO) test --release --package weir-tests --test real --test semantics
+test-real: export WEIR_TEST_BINARY := $(BUILT)/weir
+test-real: test-build
+	$(CARGO) test --package weir-tests
+	WEIR_TEST_SERVERS=4 $(CARGO) test --package weir-tests --test real --test semantics
+
+# What is installed is another build of the same: that programs run on it, and that its hot path
+# does not call the kernel.
+test-release: export WEIR_TEST_BINARY := $(dir $(BUILT))release/weir
+test-release: build test-build
+	$(CARGO) test --package weir-tests --test real -- shell::
+	$(CARGO) test --package weir-tests --test real -- hotpath::
 
 # In CI every decoder is fuzzed for a minute in all; elsewhere `tools/fuzz` does it.
 fuzz:

@@ -40,6 +40,9 @@ pub struct Wish {
     /// Processes that run seeds at once [default: as many as there are cores].
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
+    /// The simulator, where it is built already.
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
     /// Without faults by which calls to servers are lost.
     #[arg(long)]
     mild: bool,
@@ -154,7 +157,10 @@ impl Tally {
 /// Runs it; success if no seed failed.
 pub fn run(wish: &Wish) -> Result<ExitCode> {
     let ((first, end), time) = (wish.range(), wish.time());
-    let program = build()?;
+    let program = match &wish.program {
+        Some(program) => program.clone(),
+        None => build()?,
+    };
     let begin = Instant::now();
     let tally = Arc::new(Mutex::new(Tally::default()));
     let next = Arc::new(AtomicU64::new(first));
@@ -196,24 +202,17 @@ fn locked(tally: &Mutex<Tally>) -> std::sync::MutexGuard<'_, Tally> {
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Builds the simulator, optimised, with its checks on.
+/// Builds the simulator.
 fn build() -> Result<PathBuf> {
     let root = crate::workspace_root();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
         .current_dir(&root)
-        .args([
-            "build",
-            "--quiet",
-            "--profile",
-            "sim",
-            "--package",
-            "weir-sim",
-        ])
+        .args(["build", "--quiet", "--package", "weir-sim"])
         .status()?;
     ensure!(built.success(), "weir-sim does not build");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
-    Ok(target.join("sim").join("weir-sim"))
+    Ok(target.join("debug").join("weir-sim"))
 }
 
 fn command(program: &Path) -> Command {
