@@ -144,7 +144,7 @@ impl Process {
     ) -> Outcome<Option<Target>> {
         // What is only cut is not held as what is written is.
         let only_cut = flags & O_ACCMODE == 0 && flags & O_TRUNC != 0;
-        if only_cut || done!(self.node()).several().is_none() {
+        if only_cut || self.instance().is_none() || done!(self.node()).several().is_none() {
             return Some(Ok(None));
         }
         let Place::Name {
