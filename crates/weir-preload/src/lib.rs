@@ -9,7 +9,8 @@
 //! | [`next`], [`raw`] | what stands behind a wrapper; system calls |
 //! | [`calls`], [`names`], [`status`] | descriptors; names; what stat and its like fill |
 //! | [`stdio`], [`dir`], [`aio`] | what libc does from inside itself: streams of files, of directories, aio |
-//! | [`launch`], [`memory`], [`sockets`] | fork, exec, spawn; mappings; descriptors sent over sockets |
+//! | [`launch`], [`ending`] | fork, exec, spawn; exit |
+//! | [`memory`], [`sockets`] | mappings; descriptors sent over sockets |
 //! | [`signals`] | whether the program has handlers of signals |
 //! | [`temp`] | realpath, mkstemp and their like |
 //!
@@ -29,6 +30,7 @@ pub mod aio;
 mod aio_reads;
 pub mod calls;
 pub mod dir;
+pub mod ending;
 pub mod launch;
 pub mod memory;
 pub mod names;
@@ -155,6 +157,7 @@ extern "C" fn construct() {
     if process::process().is_active() {
         stdio::patch();
         launch::watch_forks();
+        ending::watch_exit();
     }
 }
 

@@ -181,6 +181,7 @@ unsafe extern "C" fn file_write(file: *mut FILE, buffer: *const c_void, n: isize
         if *offset >= 0 {
             *offset += done as i64;
         }
+        crate::ending::stream_written();
         done
     }
 }

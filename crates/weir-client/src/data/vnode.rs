@@ -110,15 +110,7 @@ impl Vnode {
     /// first; if that fails, it stays to be published by the server, and the error is told.
     /// EIO: nobody takes what was written last.
     pub fn detach<H: Host>(&self, host: &H) -> Result<(), Errno> {
-        let wrote = |stream: &SigLock<Stream>| stream.lock().is_some_and(|s| s.wrote());
-        let mut done = Ok(());
-        if self.streams.iter().any(wrote) {
-            done = if host.is_left_behind() {
-                Err(Errno::IO)
-            } else {
-                host.publish(self.ino())
-            };
-        }
+        let done = self.publish_written(host);
         for stream in &self.streams {
             if let Some(mut stream) = stream.lock() {
                 stream.detach(host);
@@ -133,6 +125,18 @@ impl Vnode {
             }
         }
         done
+    }
+
+    /// Publishes what the process wrote, if it wrote anything since it was attached.
+    pub fn publish_written<H: Host>(&self, host: &H) -> Result<(), Errno> {
+        let wrote = |stream: &SigLock<Stream>| stream.lock().is_some_and(|s| s.wrote());
+        if !self.streams.iter().any(wrote) {
+            return Ok(());
+        }
+        if host.is_left_behind() {
+            return Err(Errno::IO);
+        }
+        host.publish(self.ino())
     }
 
     /// Forgets what the parent did: in a child after fork, which has no cell and no

@@ -213,6 +213,23 @@ impl Process {
         Ok(())
     }
 
+    /// The process is about to end, or to become another program: what it wrote is published as if
+    /// it had closed all files. An error cannot be told; the server goes on trying.
+    pub fn publish_written(&'static self) {
+        // A child that nobody told of is found out before the lock is taken, which may be its
+        // parent's.
+        if self.session.get().is_none() || matches!(self.whose(), Whose::VforkChild) {
+            return;
+        }
+        let Some(session) = self.session.get().filter(|s| s.welcome().servers > 1) else {
+            return;
+        };
+        let _held = self.lock.hold();
+        for file in self.files.iter() {
+            let _ = file.vnode.publish_written(session);
+        }
+    }
+
     /// No descriptor of this process refers to `handle` any more.
     fn close_handle(&'static self, handle: &'static Handle) -> Result<(), Errno> {
         let (ino, index) = (handle.ino(), handle.index.load(Ordering::Relaxed));

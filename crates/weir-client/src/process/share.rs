@@ -124,7 +124,8 @@ impl Process {
         self.ofd_end.store(0, Ordering::Relaxed);
     }
 
-    /// Before execve(2): makes the descriptors that will survive it ready.
+    /// Before execve(2): makes the descriptors that will survive it ready, and what was written
+    /// visible to other nodes: the streams through which it was written end.
     pub fn before_exec(&'static self) {
         if self.instance.get().is_none() {
             return;
@@ -136,6 +137,7 @@ impl Process {
                 Self::mark(fd, handle);
             }
         }
+        self.publish_written();
     }
 
     /// Before some descriptors are sent to another process: makes those that are ours
