@@ -365,6 +365,7 @@ impl<P: Platform> Cluster<P> {
             });
         }
         self.look_at_sessions();
+        self.node(Node::look_at_descriptions);
         self.tell_dead_owners();
         self.laminate_unwritten();
         self.let_go();
@@ -378,6 +379,7 @@ impl<P: Platform> Cluster<P> {
             || self.has_locks_elsewhere()
             || self.has_missing()
             || self.node(|node| node.has_gone() || node.has_writers() || node.is_watching())
+            || self.node(|node| node.awaits_closing())
     }
 
     /// A server cannot be reached or has started anew: its locks and holds end, and sessions with

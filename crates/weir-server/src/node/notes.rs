@@ -73,8 +73,8 @@ impl<P: Platform> Node<'_, P> {
             return true;
         }
         let ino = Ino(ofd.ino.load(Ordering::SeqCst));
-        if ino != Ino::NONE && self.is_shared(index) && !self.platform.ofd_alive(index) {
-            self.close_ofd(index);
+        if ino != Ino::NONE && self.is_shared(index) {
+            self.close_shared_ofd(index);
         }
         self.check_ownerless();
         self.drop_dead_locks();

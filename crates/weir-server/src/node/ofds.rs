@@ -2,8 +2,11 @@
 //!
 //! A client opens and closes entries of its batches by itself. An entry that it shared
 //! with others (fork, exec) may outlive it: then its batch stays without an owner until
-//! the kernel says that nobody has the last such entry any more.
+//! the kernel says that nobody has the last such entry any more. The last who has an entry may be a
+//! client of another server of this machine, or be killed; so entries that are waited for are looked
+//! at from time to time.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use weir_core::node::ofd::{Ofd, BATCH};
@@ -21,6 +24,8 @@ const NOBODY: u32 = u32::MAX;
 pub struct OfdTable {
     /// By batch: the owner, if it lives.
     batches: Slots<Option<ClientId>>,
+    /// Entries that a client closed while others had them.
+    closing: HashSet<u32>,
 }
 
 impl OfdTable {
@@ -28,6 +33,7 @@ impl OfdTable {
     pub fn new(batches: usize) -> OfdTable {
         OfdTable {
             batches: Slots::new(batches),
+            closing: HashSet::new(),
         }
     }
 
@@ -94,6 +100,30 @@ impl<P: Platform> Node<'_, P> {
 
     pub(crate) fn close_ofd(&mut self, index: u32) {
         self.open.ofds[index as usize].close();
+        self.ofds.closing.remove(&index);
+    }
+
+    /// A client closed an entry that it shared with others: frees it once nobody has it.
+    pub(crate) fn close_shared_ofd(&mut self, index: u32) {
+        if self.platform.ofd_alive(index) {
+            self.ofds.closing.insert(index);
+        } else {
+            self.close_ofd(index);
+        }
+    }
+
+    /// Whether descriptions end some time without a client saying so.
+    pub(crate) fn awaits_closing(&self) -> bool {
+        !self.ofds.closing.is_empty() || self.ofds.batches.iter().any(|(_, owner)| owner.is_none())
+    }
+
+    /// Frees the entries whose last client did not say that it closed them.
+    pub(crate) fn look_at_descriptions(&mut self) {
+        if self.awaits_closing() {
+            self.check_ownerless();
+            self.drop_dead_locks();
+            self.sweep();
+        }
     }
 
     /// Frees a gone client's descriptions but those that others still have.
@@ -103,8 +133,14 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Looks again at the batches whose owner is gone.
+    /// Looks again at the batches whose owner is gone, and at what was closed while others had it.
     pub(crate) fn check_ownerless(&mut self) {
+        for index in std::mem::take(&mut self.ofds.closing) {
+            // It may have been freed meanwhile, with its batch, and lent again.
+            if self.ofds.is_lent(index) && self.is_shared(index) {
+                self.close_shared_ofd(index);
+            }
+        }
         for batch in self.ofds.of(None) {
             self.end_batch(batch);
         }

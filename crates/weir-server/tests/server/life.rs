@@ -80,6 +80,27 @@ fn a_shared_description_outlives_its_owner_and_its_batch_comes_back() {
 }
 
 #[test]
+fn a_description_ends_with_the_last_who_has_it_though_it_was_killed() {
+    let mut world = World::new(8);
+    let ino = world.create(b"f").unwrap();
+    let (parent, child) = (Client::new(&mut world), Client::new(&mut world));
+    let ofd = open_ofd(&mut world, &parent, ino);
+    let shared = &world.open.ofds[ofd as usize];
+    let both = Ofd::SHARED | Ofd::LOCKED;
+    shared.state.store(both, Ordering::SeqCst);
+    world.fake.alive.borrow_mut().push(ofd);
+    world.unlink(b"f");
+    parent.note(Note::Closed(ofd));
+    world.node.poll_client(parent.id, 20);
+    assert_eq!(shared.ino.load(Ordering::SeqCst), ino.0, "the child has it");
+    world.fake.alive.borrow_mut().clear();
+    world.node.gone(child.id, 21);
+    assert_eq!(shared.ino.load(Ordering::SeqCst), 0);
+    let gone = world.call(Caller::Control, proto::Truncate { ino, size: 0 });
+    assert_eq!(gone, Err(FsError::Stale));
+}
+
+#[test]
 fn a_delete_makes_room_at_once() {
     let mut world = World::new(4);
     let mut client = Client::new(&mut world);
