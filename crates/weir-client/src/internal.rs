@@ -4,15 +4,16 @@
 //! close "everything up to 256", do not meet them. A program that closes one is told
 //! that it is not open; a program that claims the number (dup2) gets it, and ours moves.
 
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::{getrlimit, Resource};
 
 use crate::kernel::{self, Fd};
 
-/// How many there can be: a socket, a bell and the placeholder directory, and as many again
-/// for tests that have several sessions in a process.
+/// How many there can be: a socket, a bell and the placeholder directory, a placeholder for each
+/// description of another server, and as many as tests need that have several sessions in a
+/// process.
 const SLOTS: usize = 48;
 /// Numbers from here on are not tracked in descriptor tables.
 pub const MAX_FDS: usize = 65_536;
@@ -26,6 +27,33 @@ static NUMBERS: [AtomicI32; SLOTS] = [const { AtomicI32::new(-1) }; SLOTS];
 /// A descriptor of ours; closed by [`Internal::close`], not by dropping.
 #[derive(Clone, Copy, Debug)]
 pub struct Internal(usize);
+
+/// Holds a descriptor of ours, or none.
+#[derive(Debug, Default)]
+pub struct InternalSlot(AtomicU32);
+
+impl InternalSlot {
+    /// Lets it hold `held`.
+    pub fn set(&self, held: Internal) {
+        let slot = u32::try_from(held.0).unwrap_or(u32::MAX);
+        self.0.store(slot.saturating_add(1), Ordering::Release);
+    }
+
+    /// What it holds.
+    pub fn get(&self) -> Option<Internal> {
+        as_internal(self.0.load(Ordering::Acquire))
+    }
+
+    /// Takes out what it holds.
+    pub fn take(&self) -> Option<Internal> {
+        as_internal(self.0.swap(0, Ordering::AcqRel))
+    }
+}
+
+fn as_internal(word: u32) -> Option<Internal> {
+    let slot = usize::try_from(word.checked_sub(1)?).ok()?;
+    (slot < SLOTS).then_some(Internal(slot))
+}
 
 impl Internal {
     /// Takes over the open descriptor `fd`: moves it to a high number.
@@ -114,6 +142,11 @@ mod tests {
         assert!(ours.number() != number && !is_internal(number));
         assert_eq!(kernel::fcntl(ours.number(), 1, 0), Ok(1));
         assert!(numbers().contains(&ours.number()));
+        let slot = InternalSlot::default();
+        assert!(slot.take().is_none());
+        slot.set(ours);
+        assert_eq!(slot.get().unwrap().number(), ours.number());
+        assert!(slot.take().is_some() && slot.get().is_none());
         ours.close();
         assert_eq!(ours.number(), -1);
         assert!(!is_internal(-1));

@@ -41,9 +41,12 @@ mod nr {
 }
 
 /// `F_OFD_GETLK` and its kin have the same numbers on all our architectures.
+const F_OFD_GETLK: i32 = 36;
 const F_OFD_SETLK: i32 = 37;
-/// `struct flock` begins with the type; `F_RDLCK`.
+/// `struct flock` begins with the type.
 const F_RDLCK: i16 = 0;
+const F_WRLCK: i16 = 1;
+const F_UNLCK: i16 = 2;
 
 /// # Safety
 ///
@@ -140,6 +143,21 @@ pub fn lock_byte_shared(fd: Fd, byte: u64) -> Result<(), Errno> {
     let args = [arg(fd), arg(F_OFD_SETLK), &raw const lock as usize, 0];
     // SAFETY: the lock is a `struct flock` that lives until the call returns.
     unsafe { syscall4(nr::FCNTL, args) }.map(|_| ())
+}
+
+/// Whether another open file description than `fd`'s has a lock of one byte (F_OFD_GETLK).
+pub fn is_byte_locked(fd: Fd, byte: u64) -> Result<bool, Errno> {
+    let mut lock = Flock {
+        kind: F_WRLCK, // anybody's lock is in its way
+        whence: 0,
+        start: byte.cast_signed(),
+        len: 1,
+        pid: 0,
+    };
+    let args = [arg(fd), arg(F_OFD_GETLK), &raw mut lock as usize, 0];
+    // SAFETY: the lock is a `struct flock` that lives until the call returns.
+    unsafe { syscall4(nr::FCNTL, args) }?;
+    Ok(lock.kind != F_UNLCK)
 }
 
 /// A descriptor to hand to rustix. The number may be closed meanwhile: then the call
@@ -341,7 +359,21 @@ mod tests {
         assert_eq!(lseek(fd, 12_345, 0), Ok(12_345));
         assert_eq!(lseek(fd, 0, 1), Ok(12_345));
         lock_byte_shared(fd, (1 << 60) + 5).unwrap();
+        let again = into_number(
+            rustix::fs::openat(
+                borrow(fd).unwrap(),
+                ".",
+                rustix::fs::OFlags::DIRECTORY,
+                rustix::fs::Mode::empty(),
+            )
+            .unwrap(),
+        );
+        let locked = |byte: u64| is_byte_locked(again, (1 << 60) + byte).unwrap();
+        assert!(locked(5) && !locked(6));
+        assert_eq!(is_byte_locked(fd, (1 << 60) + 5), Ok(false), "its own");
         close(fd).unwrap();
+        assert!(!locked(5));
+        close(again).unwrap();
     }
 
     #[test]

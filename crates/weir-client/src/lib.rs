@@ -9,6 +9,7 @@
 //! | [`process`] | the calls, [`types`]: their values |
 //! | [`library`] | what middleware asks, with the interposer in the process or without |
 //! | [`session`] | the connection to the server; [`node`]: the memory shared with it |
+//! | `neighbour` | the memory of another server of this machine |
 //! | [`data`] | writing and reading the bytes of files |
 //! | [`errno`] | the server's errors as errno values |
 //! | [`siglock`], [`sys`] | a lock that signal handlers may meet, and what neither rustix nor std gives |
@@ -21,6 +22,7 @@ pub mod internal;
 pub mod kernel;
 pub mod library;
 pub mod lock;
+mod neighbour;
 pub mod node;
 mod operation;
 pub mod path;

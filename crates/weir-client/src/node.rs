@@ -65,7 +65,7 @@ impl Node {
             ofds: open.slice(layout.ofds, counts.0).map_err(broken)?,
             blocks: open.slice(layout.blocks, counts.1).map_err(broken)?,
             cells: open.slice(layout.cells, counts.2).map_err(broken)?,
-            names: map_names(shm_dir)?,
+            names: names_of(map_file(shm_dir, "names", Access::ReadOnly)?)?,
             slabs: OnceLock::new(),
             pool: OnceLock::new(),
         })
@@ -161,8 +161,8 @@ pub fn map_file(shm_dir: &[u8], name: &str, access: Access) -> Result<Region, Er
         .leak())
 }
 
-fn map_names(shm_dir: &[u8]) -> Result<NamesView<'static>, Errno> {
-    let region = map_file(shm_dir, "names", Access::ReadOnly)?;
+/// The namespace of a server, whose file is mapped as `region`.
+pub fn names_of(region: Region) -> Result<NamesView<'static>, Errno> {
     let header: &NamesHeader = region.record(0).map_err(broken)?;
     let layout = names::layout(header.max_inodes());
     let at = |section: names::Section| usize::try_from(section.offset_bytes).unwrap_or(usize::MAX);
@@ -180,6 +180,6 @@ fn map_names(shm_dir: &[u8]) -> Result<NamesView<'static>, Errno> {
 }
 
 #[allow(clippy::needless_pass_by_value)] // as map_err gives it
-fn broken(_: MapError) -> Errno {
+pub(crate) fn broken(_: MapError) -> Errno {
     Errno::PROTO
 }

@@ -311,6 +311,14 @@ const CHECKS: &[Check] = &[
     Check {
         weir_options: Some(FOUR),
         ..check(
+            "several::what_a_program_at_another_server_left_is_gone_on_with",
+            What::Shell("shell/neighbours.sh", &[]),
+            &[needs::PYTHON],
+        )
+    },
+    Check {
+        weir_options: Some(FOUR),
+        ..check(
             "several::large_scattered_and_listed_reads_of_what_others_hold",
             What::Shell("shell/batches.sh", &[("c/batches.c", Compiler::C)]),
             C,

@@ -86,7 +86,7 @@ fn words(example: &Example) -> Result<Vec<String>> {
     })
 }
 
-/// Outside of weir, as a current directory is that of one node's.
+/// Outside of weir, whose paths the examples write out.
 const ON: &str = "cd /
 on() {
     local rank=$1

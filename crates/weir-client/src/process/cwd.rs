@@ -1,28 +1,37 @@
 //! The current directory, where it is one of weir's.
 //!
-//! The kernel's current directory is then a real directory of the instance that is named
-//! by the inode, so that children and executed programs inherit it.
+//! The kernel's current directory is then a real directory of the server's memory that is named
+//! by the inode, so that children and executed programs inherit it. The number means the same at
+//! all servers of the instance, so that a program at another one of this machine goes on there. One
+//! of another instance, or of none, must not take the real directory for its current one, where it
+//! would find nothing and leave files that nobody sees: it has none then, as one whose current
+//! directory was removed.
 
 use core::sync::atomic::Ordering;
 
+use rustix::fd::AsFd;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use weir_core::names::FileType;
 use weir_core::types::Ino;
 
-use super::place::{kernel_cwd, Found};
+use super::place::{done, kernel_cwd, Found};
 use super::start::Instance;
-use super::table::DIR;
+use super::table::{self, DIR, GONE};
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
+use crate::neighbour::{is_memory, memory_of};
 use crate::operation;
 use crate::path::access;
+
+/// Says of [`Process::cwd`] that it is a directory of weir's that this process cannot use.
+const FOREIGN: u64 = u64::MAX;
 
 impl Process {
     /// chdir(2). To be called for every chdir, whatever the path.
     pub fn chdir(&'static self, path: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
-        self.instance()?;
+        self.concerned()?;
         match self.existing(AT_FDCWD, path, true, false) {
             None => Some(self.leave_for(|| rustix::process::chdir(path))),
             Some(Err(error)) => Some(Err(error)),
@@ -36,8 +45,9 @@ impl Process {
 
     /// fchdir(2). To be called for every fchdir.
     pub fn fchdir(&'static self, fd: Fd) -> Outcome<()> {
-        self.instance()?;
+        self.concerned()?;
         match self.handle(fd) {
+            Some(handle) if handle.has(GONE) => Some(Err(Errno::IO)),
             Some(handle) if handle.has(DIR) => Some(self.enter(handle.ino())),
             Some(_) => Some(Err(Errno::NOTDIR)),
             None => {
@@ -74,11 +84,8 @@ impl Process {
 
     /// getcwd(2): the path's bytes without a NUL; ERANGE if it does not fit with one.
     pub fn getcwd(&'static self, out: &mut [u8]) -> Outcome<usize> {
-        self.instance()?;
-        let cwd = match self.cwd.load(Ordering::Relaxed) {
-            0 => return None,
-            cwd => Ino(cwd),
-        };
+        self.concerned()?;
+        let cwd = done!(self.own_cwd()?);
         Some(self.path_of(cwd).and_then(|path| {
             let room = out.get_mut(..path.len() + 1).ok_or(Errno::RANGE)?;
             room[..path.len()].copy_from_slice(&path);
@@ -86,22 +93,79 @@ impl Process {
         }))
     }
 
-    /// Finds out whether the directory that was inherited is one of weir's.
-    pub(super) fn adopt_cwd(&self, instance: &Instance) {
-        let Some(cwd) = kernel_cwd() else { return };
-        let dir = [&instance.shm_dir, &b"/cwd/"[..]].concat();
-        let ino = cwd
-            .strip_prefix(&dir[..])
-            .and_then(|name| core::str::from_utf8(name).ok())
-            .and_then(|name| u64::from_str_radix(name, 16).ok());
-        if let Some(ino) = ino {
-            self.cwd.store(ino, Ordering::Relaxed);
+    /// The current directory, if it is one of weir's; ENOENT: it is one of another instance.
+    pub(super) fn own_cwd(&self) -> Outcome<Ino> {
+        match self.cwd.load(Ordering::Relaxed) {
+            0 => None,
+            FOREIGN => Some(Err(Errno::NOENT)),
+            cwd => Some(Ok(Ino(cwd))),
         }
     }
+
+    /// Nothing, if there is neither an instance nor anything that was inherited from one.
+    fn concerned(&'static self) -> Option<()> {
+        let inherited = || self.cwd.load(Ordering::Relaxed) != 0 || table::all().next().is_some();
+        (self.instance().is_some() || inherited()).then_some(())
+    }
+
+    /// Finds out whether the directory that was inherited is one of weir's.
+    pub(super) fn adopt_cwd(&'static self, instance: Option<&Instance>) {
+        let Some(cwd) = kernel_cwd() else { return };
+        let Some((memory, ino)) = named_by(&cwd) else {
+            return;
+        };
+        let own = instance.is_some_and(|instance| instance.shm_dir == memory);
+        if own {
+            self.cwd.store(ino.0, Ordering::Relaxed);
+            return;
+        }
+        let name = &cwd[memory.len() + 1..];
+        let Ok(memory) = memory_of(rustix::fs::CWD, "../..", name) else {
+            return;
+        };
+        let neighbour = self
+            .node()
+            .and_then(|node| self.neighbours.at(memory.as_fd(), node));
+        if neighbour.is_ok() {
+            self.cwd.store(ino.0, Ordering::Relaxed);
+        } else if is_memory(&memory) {
+            self.cwd.store(FOREIGN, Ordering::Relaxed);
+            self.count_refusal("other-instance");
+        }
+    }
+}
+
+/// What the path of a real directory says, if it stands for one of weir's: the directory of the
+/// server's memory, and the inode.
+fn named_by(path: &[u8]) -> Option<(&[u8], Ino)> {
+    let slash = path.iter().rposition(|b| *b == b'/')?;
+    let memory = path[..slash].strip_suffix(&b"/cwd"[..])?;
+    let name = core::str::from_utf8(&path[slash + 1..]).ok()?;
+    let ino = u64::from_str_radix(name, 16).ok()?;
+    (name.len() == 16 && ino != 0 && ino != FOREIGN).then_some((memory, Ino(ino)))
 }
 
 /// The real directory that stands for a directory of weir's.
 fn marker(instance: &Instance, ino: Ino) -> Vec<u8> {
     let name = format!("/cwd/{:016x}", ino.0);
     [&instance.shm_dir, name.as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_known_by_its_inode() {
+        let named = |path: &'static str| named_by(path.as_bytes());
+        let known = named("/m/weir-0-memory/x.2/cwd/0003000000000002");
+        let memory = &b"/m/weir-0-memory/x.2"[..];
+        assert_eq!(known, Some((memory, Ino(0x0003_0000_0000_0002))));
+        assert_eq!(named("/m/x/cwd/3"), None, "too short");
+        assert_eq!(named("/m/x/cwd/000300000000000g"), None);
+        assert_eq!(named("/m/x/cwd/0000000000000000"), None);
+        assert_eq!(named("/m/x/cwd/ffffffffffffffff"), None);
+        assert_eq!(named("/m/x/cud/0003000000000002"), None);
+        assert_eq!(named("/"), None);
+    }
 }

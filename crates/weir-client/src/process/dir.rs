@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use weir_core::proto::Readdir;
 use weir_core::types::Ino;
 
-use super::table::DIR;
+use super::table::{DIR, GONE};
 use super::{Outcome, Process};
 use crate::kernel::Fd;
 use crate::operation;
@@ -29,6 +29,9 @@ impl Process {
     pub fn getdents64(&'static self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
         let handle = self.handle(fd)?;
+        if handle.has(GONE) {
+            return Some(Err(Errno::IO));
+        }
         if !handle.has(DIR) {
             return Some(Err(Errno::NOTDIR));
         }

@@ -231,7 +231,7 @@ impl Process {
     }
 
     /// No descriptor of this process refers to `handle` any more.
-    fn close_handle(&'static self, handle: &'static Handle) -> Result<(), Errno> {
+    pub(super) fn close_handle(&'static self, handle: &'static Handle) -> Result<(), Errno> {
         let (ino, index) = (handle.ino(), handle.index.load(Ordering::Relaxed));
         let session = self.session.get();
         let mut done = Ok(());
@@ -242,6 +242,11 @@ impl Process {
             self.files.retire(file);
         }
         handle.file.set(None);
+        if let Some(placeholder) = handle.anchor_fd.take() {
+            // The description is another server's, which sees for itself that nobody has it.
+            placeholder.close();
+            handle.ofd.set(handle.anchor.swap(None));
+        }
         let Some(ofd) = handle.ofd.get() else {
             self.handles.put(handle);
             return done;

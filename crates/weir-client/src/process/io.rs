@@ -21,7 +21,7 @@ use weir_core::node::ofd::Ofd;
 use weir_core::proto::Seek;
 
 use super::fds::{appends, is_special, syncs};
-use super::table::{File, Handle, DIR, PATH, READ, WRITE};
+use super::table::{File, Handle, DIR, GONE, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::Fd;
 use crate::session::Session;
@@ -92,6 +92,7 @@ impl Process {
                 ofd,
                 session: self.session()?,
             }),
+            _ if handle.has(GONE) => Err(Errno::IO),
             _ => Err(Errno::BADF),
         }
     }
@@ -106,6 +107,7 @@ impl Process {
                 session: self.session()?,
             }),
             _ if handle.has(DIR) && !handle.has(PATH) => Err(Errno::ISDIR),
+            _ if handle.has(GONE) => Err(Errno::IO),
             _ => Err(Errno::BADF),
         }
     }

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use rustix::io::Errno;
 use weir_core::proto::{Flock, Operation, RecordLock, TestLock};
 
+use super::place::check_not_gone;
 use super::table::{File, Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::Fd;
@@ -30,10 +31,16 @@ impl Process {
         if handle.has(PATH) {
             return Some(Err(Errno::BADF));
         }
+        if let Err(error) = check_not_gone(handle.ino()) {
+            return Some(Err(error));
+        }
         let wait = operation & LOCK_NB == 0;
         let kind = operation & !LOCK_NB;
         if !matches!(kind, 1 | 2 | LOCK_UN) {
             return Some(Err(Errno::INVAL));
+        }
+        if handle.is_elsewhere() {
+            return Some(self.refuse_lock());
         }
         handle.locked.store(true, Ordering::Relaxed);
         let op = Flock {
@@ -43,6 +50,13 @@ impl Process {
             wait,
         };
         Some(self.until_granted(&op, wait))
+    }
+
+    /// The lock of a description that is another server's, which would have to keep it: taken for
+    /// the anchor, it would neither be the description's nor outlive this process.
+    fn refuse_lock(&'static self) -> Result<(), Errno> {
+        self.count_refusal("lock-inherited");
+        Err(Errno::NOLCK)
     }
 
     /// Asks until the lock is there, or a signal comes (EINTR).
@@ -89,6 +103,9 @@ impl Process {
         let of_description = matches!(command, F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW);
         if of_description && lock.pid != 0 {
             return Err(Errno::INVAL);
+        }
+        if of_description && handle.is_elsewhere() {
+            return self.refuse_lock();
         }
         let ofd = of_description.then(|| handle.index.load(Ordering::Relaxed));
         let (start, end) = self.lock_bounds(handle, lock)?;

@@ -10,7 +10,7 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `start`, `share` | the instance and the session; fork and exec |
+//! | `start`, `share`, `inherit` | the instance and the session; fork and exec; what others left |
 //! | `attached`, `told` | of a library ([`crate::library`]): its own state; what is asked of a path |
 //! | `table`, `fds` | descriptors; close, dup, fcntl |
 //! | `open` | open and creation; `io`: reading and writing; `vector`: of several pieces |
@@ -29,6 +29,7 @@ mod copy;
 mod cwd;
 mod dir;
 mod fds;
+mod inherit;
 mod io;
 mod kept;
 mod locks;
@@ -53,6 +54,7 @@ use rustix::io::Errno;
 
 use crate::kernel::{Fd, Slot};
 use crate::lock::SlowLock;
+use crate::neighbour::Neighbours;
 use crate::node::Node;
 use crate::path::Credentials;
 use crate::session::Session;
@@ -82,7 +84,7 @@ pub struct Process {
     session: Slot<Session>,
     who: Slot<Credentials>,
     umask: AtomicU32,
-    /// The current directory, if it is weir's; else 0.
+    /// The current directory, if it is weir's; else 0, or [`cwd::FOREIGN`].
     cwd: AtomicU64,
     /// Whether the kernel's current directory may be one above the mount.
     cwd_unknown: AtomicBool,
@@ -93,6 +95,8 @@ pub struct Process {
     handles: Queue<Handle>,
     files: Files,
     kept: KeptDirs,
+    /// Servers of this machine of which something was inherited.
+    neighbours: Neighbours,
 }
 
 static PROCESS: Process = Process::new();
@@ -129,12 +133,13 @@ impl Process {
             handles: Queue::new(),
             files: Files::new(),
             kept: KeptDirs::new(),
+            neighbours: Neighbours::new(),
         }
     }
 
     /// What the descriptor refers to, if it is weir's.
     #[inline]
-    fn handle(&self, fd: Fd) -> Option<&'static Handle> {
+    fn handle(&'static self, fd: Fd) -> Option<&'static Handle> {
         match table::get(fd) {
             Some(handle) => Some(handle),
             // An inherited descriptor, before anything was initialised?
@@ -144,7 +149,7 @@ impl Process {
     }
 
     #[cold]
-    fn handle_slowly(&self, fd: Fd) -> Option<&'static Handle> {
+    fn handle_slowly(&'static self, fd: Fd) -> Option<&'static Handle> {
         self.start();
         table::get(fd)
     }
@@ -160,7 +165,7 @@ impl Process {
 
     /// Whether the descriptor is a file of weir's.
     #[inline]
-    pub fn is_ours(&self, fd: Fd) -> bool {
+    pub fn is_ours(&'static self, fd: Fd) -> bool {
         self.handle(fd).is_some()
     }
 

@@ -47,7 +47,7 @@ const O_ACCMODE: i32 = 3;
 const TRIES: u32 = 100;
 
 /// What is to be opened.
-struct Target {
+pub(super) struct Target {
     ino: Ino,
     kind: FileType,
     /// The file was made by this very call: its mode does not bar its maker.
@@ -213,7 +213,7 @@ impl Process {
 
     /// The attributes of what is to be opened, by its number in this node's table: of
     /// several servers, another one may have to be told that the file is open here.
-    fn attr_to_open(&'static self, target: &Target, flags: i32) -> Result<Attr, Errno> {
+    pub(super) fn attr_to_open(&'static self, target: &Target, flags: i32) -> Result<Attr, Errno> {
         let several = self.node()?.several().is_some();
         if several && target.kind == FileType::File && !target.held {
             let (ino, write) = (target.ino, writes(flags));
@@ -241,25 +241,7 @@ impl Process {
     fn open_inode(&'static self, attr: &Attr, flags: i32) -> Result<Fd, Errno> {
         let _held = self.lock.hold();
         let whose = self.whose();
-        let handle = self.take_handle()?;
-        let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
-        let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
-        ofd.open(attr.ino.0, kept.cast_unsigned());
-        // The server looks at the descriptions after it said that a file is laminated.
-        let opened = match self.view()?.attr(attr.ino)? {
-            None => Err(Errno::NOENT),
-            Some(now) if writes(flags) && is_sealed(&now) => Err(Errno::ROFS),
-            Some(_) => self.open_placeholder(flags & O_CLOEXEC != 0),
-        };
-        let fd = match opened {
-            Ok(fd) => fd,
-            Err(error) => {
-                ofd.close();
-                self.handles.put(handle);
-                return Err(error);
-            }
-        };
-        self.fill(handle, attr.ino, attr.file_type(), kept.cast_unsigned());
+        let (handle, fd) = self.open_entry(attr, flags)?;
         handle.fds.store(1, Ordering::Relaxed);
         if let Whose::VforkChild = whose {
             // The table is the parent's. The descriptor is this child's alone; it is
@@ -270,6 +252,36 @@ impl Process {
         }
         table::set(fd, Some(handle));
         Ok(fd)
+    }
+
+    /// A handle whose description, with its placeholder, says that an inode is open here. Under
+    /// the lock.
+    pub(super) fn open_entry(
+        &'static self,
+        attr: &Attr,
+        flags: i32,
+    ) -> Result<(&'static Handle, Fd), Errno> {
+        let handle = self.take_handle()?;
+        let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
+        let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
+        ofd.open(attr.ino.0, kept.cast_unsigned());
+        // The server looks at the descriptions after it said that a file is laminated.
+        let opened = match self.view()?.attr(attr.ino)? {
+            None => Err(Errno::NOENT),
+            Some(now) if writes(flags) && is_sealed(&now) => Err(Errno::ROFS),
+            Some(_) => self.open_placeholder(flags & O_CLOEXEC != 0),
+        };
+        match opened {
+            Ok(fd) => {
+                self.fill(handle, attr.ino, attr.file_type(), kept.cast_unsigned());
+                Ok((handle, fd))
+            }
+            Err(error) => {
+                ofd.close();
+                self.handles.put(handle);
+                Err(error)
+            }
+        }
     }
 
     /// A new open description of the kernel's, which stands in for ours.
@@ -335,7 +347,7 @@ impl Process {
 }
 
 impl Target {
-    fn existing(ino: Ino, kind: FileType) -> Target {
+    pub(super) fn existing(ino: Ino, kind: FileType) -> Target {
         Target {
             ino,
             kind,

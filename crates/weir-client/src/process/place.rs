@@ -12,7 +12,7 @@ use weir_core::types::{Ino, Rank};
 
 use super::kept::KeptDirs;
 use super::start::Instance;
-use super::table::{self, Handle};
+use super::table::{self, Handle, GONE};
 use super::{Outcome, Process};
 use crate::errno::of_open;
 use crate::kernel::{Fd, AT_FDCWD};
@@ -271,13 +271,15 @@ impl Process {
 
     /// The attributes of an inode; ENOENT: it is gone.
     pub(super) fn attr(&'static self, ino: Ino) -> Result<Attr, Errno> {
+        check_not_gone(ino)?;
         self.view()?.attr(ino)?.ok_or(Errno::NOENT)
     }
 
     /// Where a path of weir's begins, and what of it is to be walked from there.
     fn begin<'p>(&'static self, dirfd: Fd, path: &'p [u8]) -> Outcome<(Ino, Cow<'p, [u8]>)> {
-        let instance = self.instance()?;
+        let instance = self.instance();
         if path.first() == Some(&b'/') {
+            let instance = instance?;
             let rest = instance.prefix.strip(path)?;
             if path.len() >= PATH_MAX {
                 return Some(Err(Errno::NAMETOOLONG));
@@ -286,13 +288,14 @@ impl Process {
             return Some(Ok((root, Cow::Borrowed(rest))));
         }
         let start = match dirfd {
-            AT_FDCWD => match self.cwd.load(Ordering::Relaxed) {
-                0 => return self.begin_in_kernel_cwd(instance, path),
-                cwd => Ino(cwd),
+            AT_FDCWD => match self.own_cwd() {
+                None => return self.begin_in_kernel_cwd(instance?, path),
+                Some(cwd) => done!(cwd),
             },
             fd => match self.handle(fd) {
+                Some(handle) if handle.has(GONE) => return Some(Err(Errno::IO)),
                 Some(handle) => handle.ino(),
-                None => return self.begin_in_kernel_dir(instance, fd, path),
+                None => return self.begin_in_kernel_dir(instance?, fd, path),
             },
         };
         if path.is_empty() {
@@ -397,10 +400,9 @@ impl Process {
     }
 
     fn existing_fd(&'static self, dirfd: Fd) -> Outcome<Found> {
-        let ino = match (dirfd, self.cwd.load(Ordering::Relaxed)) {
-            (AT_FDCWD, 0) => return None,
-            (AT_FDCWD, cwd) => Ino(cwd),
-            (fd, _) => self.handle(fd)?.ino(),
+        let ino = match dirfd {
+            AT_FDCWD => done!(self.own_cwd()?),
+            fd => self.handle(fd)?.ino(),
         };
         Some(of_open(self.found(ino)))
     }
@@ -431,19 +433,18 @@ impl Process {
 
     /// The inode of weir's behind `/proc/self/fd/N`, `/dev/stdin` and their like, and
     /// behind `/proc/self/cwd`.
-    pub(super) fn magic(&self, path: &[u8]) -> Option<Ino> {
+    pub(super) fn magic(&'static self, path: &[u8]) -> Option<Ino> {
         if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
             return None;
         }
         if self.own_proc(path) == Some(b"cwd") {
-            let cwd = self.cwd.load(Ordering::Relaxed);
-            return (cwd != 0).then_some(Ino(cwd));
+            return self.own_cwd().map(|cwd| cwd.unwrap_or(Ino::NONE));
         }
         Some(self.magic_handle(path)?.ino())
     }
 
     /// The handle behind `/proc/self/fd/N` and its like.
-    pub(super) fn magic_handle(&self, path: &[u8]) -> Option<&'static Handle> {
+    pub(super) fn magic_handle(&'static self, path: &[u8]) -> Option<&'static Handle> {
         if !self.is_started() {
             self.start();
         }
@@ -486,6 +487,14 @@ impl Process {
         };
         let below = if path == b"/" { &[][..] } else { &path[..] };
         Ok([instance.prefix.bytes(), below].concat())
+    }
+}
+
+/// EIO: the inode is that of an inherited descriptor that cannot be used.
+pub(super) fn check_not_gone(ino: Ino) -> Result<(), Errno> {
+    match ino {
+        Ino::NONE => Err(Errno::IO),
+        _ => Ok(()),
     }
 }
 

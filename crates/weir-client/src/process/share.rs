@@ -13,6 +13,7 @@ use weir_core::node::ofd::{lock_byte, placeholder_offset, Ofd};
 use super::start::own_pid;
 use super::table::{self, Handle};
 use super::Process;
+use crate::internal::Internal;
 use crate::kernel::{self, Fd};
 
 const F_GETFD: i32 = 1;
@@ -59,7 +60,9 @@ impl Process {
 
     /// Makes a description one that other processes may have.
     pub(super) fn mark(fd: Fd, handle: &Handle) {
-        let Some(ofd) = handle.ofd.get() else { return };
+        // One of another server is marked already, but its anchor is not.
+        let fd = handle.anchor_fd.get().map_or(fd, Internal::number);
+        let Some(ofd) = handle.entry() else { return };
         if ofd.state.load(Ordering::Acquire) & BOTH == BOTH {
             return;
         }
@@ -157,6 +160,6 @@ impl Process {
             return;
         };
         let _held = self.lock.hold();
-        self.adopt_among(instance, fds.iter().copied());
+        self.adopt_among(Some(instance), fds.iter().copied());
     }
 }

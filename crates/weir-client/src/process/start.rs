@@ -1,5 +1,4 @@
-//! Finding the instance, mapping its memory, connecting, and adopting what was
-//! inherited over exec.
+//! Finding the instance, mapping its memory, connecting.
 //!
 //! Each is done when it is first needed: a process that uses nothing of weir reads two
 //! links and its list of descriptors; one that only looks at files maps the tables; one
@@ -10,13 +9,12 @@ use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use weir_core::node::ofd;
-use weir_core::proto::{GetAttr, PREFIX_LINK, SHM_LINK};
+use weir_core::proto::{PREFIX_LINK, SHM_LINK};
 use weir_core::types::Ino;
 
-use super::table::{self, Handle, DIR, PATH, READ, WRITE};
+use super::table::{Handle, DIR, PATH, READ, WRITE};
 use super::Process;
-use crate::internal::{Internal, MAX_FDS};
+use crate::internal::Internal;
 use crate::kernel::{self, Fd};
 use crate::node::Node;
 use crate::path::{Credentials, Prefix};
@@ -52,7 +50,7 @@ impl Process {
     }
 
     /// Initialises, if that has not happened yet: adopts what was inherited over exec.
-    pub fn init(&self) {
+    pub fn init(&'static self) {
         if !self.is_started() {
             self.start();
         }
@@ -60,7 +58,7 @@ impl Process {
 
     /// The instance, if there is one.
     #[inline]
-    pub(super) fn instance(&self) -> Option<&'static Instance> {
+    pub(super) fn instance(&'static self) -> Option<&'static Instance> {
         if !self.is_started() {
             self.start();
         }
@@ -68,7 +66,7 @@ impl Process {
     }
 
     #[cold]
-    pub(super) fn start(&self) {
+    pub(super) fn start(&'static self) {
         // A call from within (an allocator that opens files) is the kernel's.
         if self.lock.is_mine() {
             return;
@@ -77,21 +75,24 @@ impl Process {
         if self.is_started() {
             return;
         }
-        let found = std::env::var_os(INSTANCE_VARIABLE)
-            .filter(|dir| !dir.is_empty())
-            .and_then(|dir| self.find(dir.into_vec()));
-        let Some(instance) = found else {
+        let named = std::env::var_os(INSTANCE_VARIABLE).filter(|dir| !dir.is_empty());
+        let Some(named) = named else {
             self.state.store(ABSENT, Ordering::Release);
             return;
         };
         self.remember_process();
+        let Some(instance) = self.find(named.into_vec()) else {
+            self.adopt(None);
+            self.state.store(ABSENT, Ordering::Release);
+            return;
+        };
         let mask = rustix::process::umask(Mode::empty());
         rustix::process::umask(mask);
         self.umask.store(mask.bits(), Ordering::Relaxed);
         self.look_at_credentials();
         let instance: &'static Instance = Box::leak(Box::new(instance));
         self.instance.set(Some(instance));
-        self.adopt(instance);
+        self.adopt(Some(instance));
         self.state.store(READY, Ordering::Release);
     }
 
@@ -205,68 +206,6 @@ impl Process {
         Ok(instance.placeholder.get().map_or(-1, |p| p.number()))
     }
 
-    /// Takes over the descriptors of weir and the current directory that the program
-    /// before this one, in the same process, left.
-    fn adopt(&self, instance: &Instance) {
-        self.adopt_among(instance, open_descriptors().into_iter());
-        self.adopt_cwd(instance);
-    }
-
-    /// Takes over those of `fds` that are placeholders. Under the lock.
-    pub(super) fn adopt_among(&self, instance: &Instance, fds: impl Iterator<Item = Fd>) {
-        let path = [&instance.shm_dir, &b"/ph"[..]].concat();
-        let Ok(mark) = rustix::fs::stat(path) else {
-            return;
-        };
-        for fd in fds {
-            let same = kernel::borrow(fd)
-                .and_then(rustix::fs::fstat)
-                .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (mark.st_dev, mark.st_ino));
-            if same && table::get(fd).is_none() {
-                self.adopt_fd(fd);
-            }
-        }
-    }
-
-    fn adopt_fd(&self, fd: Fd) {
-        let marked = kernel::lseek(fd, 0, 1)
-            .ok()
-            .and_then(|at| at.checked_sub(1));
-        let Some(index) = marked.and_then(|index| u32::try_from(index).ok()) else {
-            return;
-        };
-        let twin = table::all().find(|(_, handle)| handle.index.load(Ordering::Relaxed) == index);
-        if let Some((_, handle)) = twin {
-            handle.fds.fetch_add(1, Ordering::Relaxed);
-            table::set(fd, Some(handle));
-            return;
-        }
-        let Some(handle) = self.handle_for(index) else {
-            return;
-        };
-        handle.fds.store(1, Ordering::Relaxed);
-        table::set(fd, Some(handle));
-    }
-
-    /// A handle for a description that exists already.
-    fn handle_for(&self, index: u32) -> Option<&'static Handle> {
-        let node = self.node().ok()?;
-        let ofd = node.ofds().get(index as usize)?;
-        let ino = Ino(ofd.ino.load(Ordering::Acquire));
-        let elsewhere = node.several().is_some_and(|(rank, _)| ino.rank() != rank);
-        let attr = if elsewhere {
-            self.session().ok()?.call(GetAttr { ino }).ok()?
-        } else {
-            node.names().attr(ino).ok()??
-        };
-        let handle = self.handles.take_or_make();
-        handle.ofd.set(Some(ofd));
-        handle.index.store(index, Ordering::Relaxed);
-        let flags = ofd.flags.load(Ordering::Relaxed);
-        self.fill(handle, ino, attr.file_type(), flags);
-        Some(handle)
-    }
-
     /// Makes `handle` one of the file `ino`, opened with `flags`.
     pub(super) fn fill(
         &self,
@@ -301,28 +240,3 @@ pub fn own_pid() -> u32 {
         .get()
         .unsigned_abs()
 }
-
-/// The open descriptors of this process below [`MAX_FDS`]; without /proc, those below
-/// 1024.
-fn open_descriptors() -> Vec<Fd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(list) = rustix::fs::open("/proc/self/fd", flags, Mode::empty()) else {
-        return (0..1024).collect();
-    };
-    let list = kernel::into_number(list);
-    let mut numbers = Vec::new();
-    if let Ok(borrowed) = kernel::borrow(list) {
-        let mut buffer = Vec::with_capacity(4096);
-        let mut entries = rustix::fs::RawDir::new(borrowed, buffer.spare_capacity_mut());
-        while let Some(Ok(entry)) = entries.next() {
-            let name = core::str::from_utf8(entry.file_name().to_bytes()).unwrap_or("");
-            numbers.extend(name.parse::<Fd>().ok());
-        }
-    }
-    let _ = kernel::close(list);
-    let most = Fd::try_from(MAX_FDS).unwrap_or(Fd::MAX);
-    numbers.retain(|fd| *fd != list && *fd < most);
-    numbers
-}
-
-const _: () = assert!(ofd::placeholder_offset(0) == 1);

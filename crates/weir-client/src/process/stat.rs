@@ -13,7 +13,7 @@ use weir_core::node::region::Hub;
 use weir_core::proto::Statfs;
 use weir_core::types::Ino;
 
-use super::place::{done, ours, Found};
+use super::place::{check_not_gone, done, ours, Found};
 use super::table::Handle;
 use super::{outside, Outcome, Process};
 use crate::errno::of_open;
@@ -63,6 +63,7 @@ impl Process {
 
     /// The attributes of an inode as of now; ENOENT: it is gone.
     pub(super) fn stat_of(&'static self, ino: Ino) -> Result<Stat, Errno> {
+        check_not_gone(ino)?;
         let node = self.node()?;
         loop {
             let attr = self.view()?.whole_attr(ino)?.ok_or(Errno::NOENT)?;

@@ -5,6 +5,10 @@
 //!                                                   \-> File (per inode) -> Vnode (bytes)
 //! ```
 //!
+//! A description that was inherited from a program at another server of this machine is in that
+//! server's memory. The own server does not look there, so that the handle has an *anchor* too: an
+//! entry of the own table and a placeholder of it, as if this process had opened the file itself.
+//!
 //! Handles and files are never given back to the allocator: a reader that holds one a
 //! moment too long (its descriptor was closed by another thread, which is a race of the
 //! program) meets an unused or another file, never freed memory. They are used again in
@@ -19,7 +23,7 @@ use weir_core::node::ofd::Ofd;
 use weir_core::types::Ino;
 
 use crate::data::Vnode;
-use crate::internal::MAX_FDS;
+use crate::internal::{InternalSlot, MAX_FDS};
 use crate::kernel::{Fd, Slot};
 
 /// Bit of [`Handle::access`]: reading is allowed.
@@ -30,21 +34,27 @@ pub const WRITE: u32 = 2;
 pub const DIR: u32 = 4;
 /// It was opened with O_PATH.
 pub const PATH: u32 = 8;
+/// It was inherited and cannot be used: its instance is another one, or is gone.
+pub const GONE: u32 = 16;
 
 /// An open file description, as this process knows it. One cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Handle {
-    /// The shared part.
+    /// The shared part; perhaps of another server.
     pub ofd: Slot<Ofd>,
+    /// If so, the entry of the own table.
+    pub anchor: Slot<Ofd>,
     /// The file, if it is a regular one.
     pub file: Slot<File>,
     /// The inode.
     pub ino: AtomicU64,
     /// See the constants of this module.
     pub access: AtomicU32,
-    /// The index of `ofd`.
+    /// The index of its entry in the own table.
     pub index: AtomicU32,
+    /// The placeholder of `anchor`.
+    pub anchor_fd: InternalSlot,
     /// Descriptors of this process that refer to it.
     pub fds: AtomicU32,
     /// Whether a lock was taken by this description.
@@ -70,6 +80,17 @@ impl Handle {
     #[inline]
     pub fn ino(&self) -> Ino {
         Ino(self.ino.load(Ordering::Relaxed))
+    }
+
+    /// Its entry in the own server's table.
+    pub fn entry(&self) -> Option<&'static Ofd> {
+        self.anchor.get().or_else(|| self.ofd.get())
+    }
+
+    /// Whether the description is another server's.
+    #[inline]
+    pub fn is_elsewhere(&self) -> bool {
+        self.anchor.get().is_some()
     }
 
     /// Whether all of `bits` are set.

@@ -21,7 +21,7 @@ use super::tail::TailWords;
 use crate::names::Attr;
 
 /// Marks a region of ours, and this version of its layout.
-pub const MAGIC: u64 = 0x5745_4952_0000_0003;
+pub const MAGIC: u64 = 0x5745_4952_0000_0004;
 /// Slots of a client's ring of records.
 pub const RECORD_SLOTS: usize = 2048;
 /// Slots of a client's ring of notes.
@@ -65,7 +65,10 @@ pub struct Hub {
     pub server_sleeps: AtomicU32,
     /// The CPU the server ran on last.
     pub server_cpu: AtomicU32,
-    spare_line: [AtomicU64; 7],
+    /// The instance's identity, by which servers of one instance know each other's memory; zeros
+    /// if there is one server. Valid once `servers` is.
+    pub instance: [AtomicU64; 2],
+    spare_line: [AtomicU64; 5],
     /// Bit c % 64 of word c / 64: client c has asked for something.
     pub doorbells: [AtomicU64; MAX_CLIENTS / 64],
 }
@@ -79,6 +82,26 @@ pub const SLEEPS_AT_BELL: u32 = 2;
 pub const BELL: &str = "bell";
 
 impl Hub {
+    /// Sets the instance's identity.
+    pub fn set_instance(&self, identity: [u8; 16]) {
+        let (low, high) = identity.split_at(8);
+        for (word, bytes) in self.instance.iter().zip([low, high]) {
+            let bytes = <[u8; 8]>::try_from(bytes).unwrap_or_default();
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this memory and `other` are of servers of one instance that has several.
+    pub fn is_of_instance(&self, other: &Hub) -> bool {
+        let identity = |hub: &Hub| {
+            let servers = hub.servers.load(Ordering::Acquire);
+            let words = [0, 1].map(|at: usize| hub.instance[at].load(Ordering::Relaxed));
+            (servers, words)
+        };
+        let (servers, words) = identity(self);
+        servers > 1 && words != [0, 0] && identity(other) == (servers, words)
+    }
+
     /// Whether what is believed of other servers is to be asked of this one first.
     #[inline]
     pub fn is_in_doubt(&self, now_ns: impl FnOnce() -> u64) -> bool {
@@ -161,6 +184,8 @@ pub const REFUSAL_NAMES: &[&str] = &[
     "name_to_handle",
     "fallocate-mode",
     "fcntl-lease",
+    "lock-inherited",
+    "other-instance",
     "other",
 ];
 
@@ -238,9 +263,8 @@ mod tests {
         assert!(REFUSAL_NAMES.len() <= 64);
     }
 
-    #[test]
-    fn ringing_sets_the_bit_of_the_client() {
-        let hub = Hub {
+    fn hub() -> Hub {
+        Hub {
             magic: AtomicU64::default(),
             incarnation: AtomicU64::default(),
             ofds: AtomicU32::default(),
@@ -255,9 +279,35 @@ mod tests {
             believed_until_ns: AtomicU64::default(),
             server_sleeps: AtomicU32::new(1),
             server_cpu: AtomicU32::default(),
+            instance: Default::default(),
             spare_line: Default::default(),
             doorbells: [const { AtomicU64::new(0) }; MAX_CLIENTS / 64],
-        };
+        }
+    }
+
+    #[test]
+    fn servers_of_one_instance_have_one_identity() {
+        let (one, two) = (hub(), hub());
+        assert!(!one.is_of_instance(&two), "nothing is known yet");
+        for hub in [&one, &two] {
+            hub.servers.store(4, Ordering::Release);
+        }
+        assert!(!one.is_of_instance(&two), "no identity");
+        one.set_instance([1; 16]);
+        two.set_instance([1; 16]);
+        assert!(one.is_of_instance(&two) && two.is_of_instance(&one));
+        let mut other = [1; 16];
+        other[15] = 2;
+        two.set_instance(other);
+        assert!(!one.is_of_instance(&two));
+        two.set_instance([1; 16]);
+        two.servers.store(3, Ordering::Release);
+        assert!(!one.is_of_instance(&two));
+    }
+
+    #[test]
+    fn ringing_sets_the_bit_of_the_client() {
+        let hub = hub();
         assert!(hub.ring(65));
         assert!(hub.ring(1_000_000), "a mad number rings nothing");
         assert_eq!(hub.doorbells[1].load(Ordering::Relaxed), 2);
@@ -266,7 +316,7 @@ mod tests {
     #[test]
     fn format_of_the_heads() {
         use crate::node::format::check_format;
-        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls believed_until_ns server_sleeps server_cpu doorbells);
+        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls believed_until_ns server_sleeps server_cpu instance doorbells);
         check_format!(ClientHeader: magic id pid tail records notes counters refused);
     }
 }

@@ -272,6 +272,7 @@ fn serve_in(
     let deadline_ms = several.as_ref().map_or(0, Several::deadline_ms);
     open.hub.deadline_ms.store(deadline_ms, Ordering::Relaxed);
     open.hub.rank.store(u32::from(rank.0), Ordering::Relaxed);
+    open.hub.set_instance(whose.instance);
     open.hub
         .servers
         .store(u32::from(servers), Ordering::Release);

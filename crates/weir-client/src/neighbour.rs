@@ -1,0 +1,211 @@
+//! The memory of another server of this machine, from which a program inherited an open file or
+//! its current directory.
+//!
+//! ```text
+//! MEMORY/NAME/open, names, ph, cwd/<inode>       this process's server
+//! MEMORY/NAME.2/open, names, ph, cwd/<inode>     a neighbour: same user, same instance
+//! ```
+//!
+//! Its open file descriptions are used in place, so that offset and flags stay those of all who
+//! share the description; what an inode's number there means everywhere is read in its tables.
+//! Nothing else of it is touched, and its server is asked nothing.
+//!
+//! Where it lies is known by a descriptor or a directory that came from outside of the process, so
+//! nothing is believed before [`Neighbour::map`] has seen that the directory is the instance's
+//! user's alone and that its memory has the instance's identity. It stays mapped until the process
+//! ends, across fork.
+
+use core::sync::atomic::Ordering;
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use weir_core::names::{FileType, NamesView};
+use weir_core::node::ofd::Ofd;
+use weir_core::node::region::{open_layout, Hub, MAGIC};
+use weir_core::types::{Ino, Rank};
+use weir_store::map::{file_bytes, open_shared, Access, Mapping};
+
+use crate::kernel::Slot;
+use crate::node::{broken, names_of, Node};
+
+/// What of the magic number is the same in all versions.
+const ANY_VERSION: u64 = !0xFFFF_FFFF;
+/// Bits of a mode that let others than the owner in.
+const FOR_OTHERS: u32 = 0o077;
+
+/// The memory of another server of this machine.
+pub struct Neighbour {
+    /// The directory of its memory.
+    place: Identity,
+    hub: &'static Hub,
+    rank: Rank,
+    ofds: &'static [Ofd],
+    names: NamesView<'static>,
+    next: Slot<Neighbour>,
+}
+
+/// An open file description of a neighbour.
+#[derive(Clone, Copy, Debug)]
+pub struct Description {
+    /// Its offset and flags.
+    pub ofd: &'static Ofd,
+    /// The inode's number everywhere.
+    pub ino: Ino,
+    /// The inode's type; `None`: it is another server's, which knows.
+    pub kind: Option<FileType>,
+}
+
+/// By which the kernel tells a file from others: device and inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity(u64, u64);
+
+impl Identity {
+    /// What a file is by its attributes.
+    #[allow(clippy::unnecessary_cast)] // other widths on other architectures
+    pub fn of(stat: &Stat) -> Identity {
+        Identity(stat.st_dev as u64, stat.st_ino as u64)
+    }
+}
+
+/// All that this process has met.
+#[derive(Debug)]
+pub struct Neighbours(Slot<Neighbour>);
+
+impl core::fmt::Debug for Neighbour {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut fields = f.debug_struct("Neighbour");
+        fields.field("rank", &self.rank).finish_non_exhaustive()
+    }
+}
+
+impl Neighbours {
+    /// None.
+    pub const fn new() -> Neighbours {
+        Neighbours(Slot::empty())
+    }
+
+    /// The neighbour whose memory is in `dir`, mapped if need be. EPROTO: `dir` is not of a server
+    /// of the same instance as `node`; ESHUTDOWN: that server has stopped. One caller at a time.
+    pub fn at(&self, dir: BorrowedFd<'_>, node: &Node) -> Result<&'static Neighbour, Errno> {
+        let place = Identity::of(&rustix::fs::fstat(dir)?);
+        let known = core::iter::successors(self.0.get(), |known| known.next.get())
+            // One that was started again has new memory, in the same directory.
+            .find(|known| known.place == place && !is_stopped(known.hub));
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let new = Neighbour::map(dir, place, node)?;
+        new.next.set(self.0.get());
+        let new: &'static Neighbour = Box::leak(Box::new(new));
+        self.0.set(Some(new));
+        Ok(new)
+    }
+}
+
+impl Neighbour {
+    fn map(dir: BorrowedFd<'_>, place: Identity, node: &Node) -> Result<Neighbour, Errno> {
+        check_owner(dir, node)?;
+        let open = open_shared(dir, "open", Access::ReadWrite).map_err(|e| e.errno())?;
+        let head = Mapping::new(&open, size_of::<Hub>(), Access::ReadOnly).map_err(broken)?;
+        let hub: &Hub = &head.slice(0, 1).map_err(broken)?[0];
+        check_kinship(hub, node.hub())?;
+        // Only now it is kept mapped.
+        let ofds = hub.ofds.load(Ordering::Relaxed) as usize;
+        let layout = open_layout(ofds, 0, 0);
+        let open = Mapping::new(&open, layout.bytes, Access::ReadWrite).map_err(broken)?;
+        let names = open_shared(dir, "names", Access::ReadOnly).map_err(|e| e.errno())?;
+        let bytes = file_bytes(&names).map_err(|e| e.errno())?;
+        let bytes = usize::try_from(bytes).map_err(|_| Errno::FBIG)?;
+        let names = Mapping::new(&names, bytes, Access::ReadOnly).map_err(|e| e.errno())?;
+        let names = names_of(names.leak())?;
+        let rank = names.root().rank();
+        if u32::from(rank.0) != hub.rank.load(Ordering::Relaxed) {
+            return Err(Errno::PROTO);
+        }
+        let open = open.leak();
+        Ok(Neighbour {
+            place,
+            hub: open.record(0).map_err(broken)?,
+            rank,
+            ofds: open.slice(layout.ofds, ofds).map_err(broken)?,
+            names,
+            next: Slot::empty(),
+        })
+    }
+
+    /// Its open file description `index`, which must be one that several processes may have: then
+    /// it lives as long as the descriptor by which it became known. EIO: there is none.
+    pub fn description(&self, index: u32) -> Result<Description, Errno> {
+        const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
+        let ofd = self.ofds.get(index as usize).ok_or(Errno::IO)?;
+        let ino = Ino(ofd.ino.load(Ordering::Acquire));
+        if ino == Ino::NONE || ofd.state.load(Ordering::Acquire) & BOTH != BOTH {
+            return Err(Errno::IO);
+        }
+        if ino.rank() != self.rank {
+            let kind = None;
+            return Ok(Description { ofd, ino, kind });
+        }
+        // Where its server is changing it just now, that is soon over.
+        let attr = (0..TRIES).find_map(|_| self.names.attr(ino).ok());
+        let attr = attr.flatten().ok_or(Errno::IO)?;
+        Ok(Description {
+            ofd,
+            ino: attr.home,
+            kind: Some(attr.file_type()),
+        })
+    }
+}
+
+/// How often tables that are being changed are looked at: each look waits for a while by itself.
+const TRIES: u32 = 1000;
+
+/// Whether `dir` is the own server's user's alone.
+fn check_owner(dir: BorrowedFd<'_>, node: &Node) -> Result<(), Errno> {
+    let (own, other) = (rustix::fs::stat(node.shm_dir())?, rustix::fs::fstat(dir)?);
+    #[allow(clippy::unnecessary_cast)] // other widths on other architectures
+    let open_to_others = other.st_mode as u32 & FOR_OTHERS != 0;
+    if other.st_uid != own.st_uid || open_to_others {
+        return Err(Errno::PROTO);
+    }
+    Ok(())
+}
+
+/// Whether `hub` is of a server that lives, of the same instance as the own one.
+fn check_kinship(hub: &Hub, own: &Hub) -> Result<(), Errno> {
+    if hub.magic.load(Ordering::Acquire) != MAGIC || !hub.is_of_instance(own) {
+        return Err(Errno::PROTO);
+    }
+    if is_stopped(hub) {
+        return Err(Errno::SHUTDOWN);
+    }
+    Ok(())
+}
+
+fn is_stopped(hub: &Hub) -> bool {
+    hub.stopped.load(Ordering::Acquire) != 0
+}
+
+/// The directory of the memory of a server, `up` from `from`, which is one of its placeholders if
+/// `name` is found there as the same directory. ENOENT: it is not.
+pub fn memory_of(from: impl AsFd, up: &str, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::openat(&from, up, flags, Mode::empty())?;
+    let named = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let itself = rustix::fs::statat(&from, c"", AtFlags::EMPTY_PATH)?;
+    if Identity::of(&named) != Identity::of(&itself) {
+        return Err(Errno::NOENT);
+    }
+    Ok(dir)
+}
+
+/// Whether there is memory of a server in `dir`, of whatever instance and version.
+pub fn is_memory(dir: impl AsFd) -> bool {
+    // Something else of that name, a pipe, must not be waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut magic = [0; 8];
+    let read = rustix::fs::openat(dir, c"open", flags, Mode::empty())
+        .and_then(|open| rustix::io::pread(open, &mut magic, 0));
+    read == Ok(8) && u64::from_le_bytes(magic) & ANY_VERSION == MAGIC & ANY_VERSION
+}

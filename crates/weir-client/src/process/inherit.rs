@@ -1,0 +1,205 @@
+//! What a process got from others: descriptors that it inherited over exec, or that came over a
+//! socket.
+//!
+//! A descriptor is a file of weir's if it is a placeholder that carries a description's index (see
+//! [`super::share`]). Which server's table that index is of, the placeholder's directory says:
+//!
+//! | directory | what becomes of the descriptor |
+//! | --- | --- |
+//! | of the own server | the description is used |
+//! | of another server of the instance, on this machine | it is used, by way of an anchor |
+//! | of another instance, of a server that is gone | every use of the file gives EIO; counted |
+//! | none that is a placeholder, or nobody marked it | the kernel's |
+//!
+//! Whether a directory is a placeholder at all is told by its lock, which no other directory has.
+//! The same is done where `WEIR_INSTANCE` names no instance: then no descriptor of weir's can be
+//! used, and none must be taken for a directory of the kernel's.
+
+use core::sync::atomic::Ordering;
+
+use rustix::fd::AsFd;
+use rustix::fs::{FileType as KernelFileType, Mode, OFlags};
+use rustix::io::Errno;
+use weir_core::node::ofd::{lock_byte, placeholder_offset, Ofd};
+use weir_core::proto::GetAttr;
+use weir_core::types::Ino;
+
+use super::open::{Target, O_CLOEXEC};
+use super::start::Instance;
+use super::table::{self, Handle, GONE};
+use super::Process;
+use crate::internal::{Internal, MAX_FDS};
+use crate::kernel::{self, Fd};
+use crate::neighbour::{memory_of, Description, Identity};
+
+/// The placeholder of descriptors, in the directory of a server's memory.
+const PLACEHOLDER: &[u8] = b"ph";
+
+impl Process {
+    /// Takes over the descriptors of weir and the current directory that the program
+    /// before this one, in the same process, left.
+    pub(super) fn adopt(&'static self, instance: Option<&Instance>) {
+        self.adopt_among(instance, open_descriptors().into_iter());
+        self.adopt_cwd(instance);
+    }
+
+    /// Takes over those of `fds` that are placeholders. Under the lock.
+    pub(super) fn adopt_among(
+        &'static self,
+        instance: Option<&Instance>,
+        fds: impl Iterator<Item = Fd>,
+    ) {
+        let own = instance.and_then(|instance| {
+            let path = [&instance.shm_dir, &b"/"[..], PLACEHOLDER].concat();
+            Some(Identity::of(&rustix::fs::stat(path).ok()?))
+        });
+        for fd in fds.filter(|fd| table::get(*fd).is_none()) {
+            let Ok(stat) = kernel::borrow(fd).and_then(rustix::fs::fstat) else {
+                continue;
+            };
+            if KernelFileType::from_raw_mode(stat.st_mode) != KernelFileType::Directory {
+                continue;
+            }
+            let Some(index) = index_of(fd) else { continue };
+            let handle = if Some(Identity::of(&stat)) == own {
+                self.own_handle(index)
+            } else if is_placeholder(fd, index) {
+                Some(self.handle_elsewhere(fd, index))
+            } else {
+                None
+            };
+            if let Some(handle) = handle {
+                handle.fds.fetch_add(1, Ordering::Relaxed);
+                table::set(fd, Some(handle));
+            }
+        }
+    }
+
+    /// The handle of a description of the own server.
+    fn own_handle(&self, index: u32) -> Option<&'static Handle> {
+        let is_twin = |handle: &Handle| handle.index.load(Ordering::Relaxed) == index;
+        if let Some((_, twin)) = table::all().find(|(_, handle)| is_twin(handle)) {
+            return Some(twin);
+        }
+        let node = self.node().ok()?;
+        let ofd = node.ofds().get(index as usize)?;
+        let ino = Ino(ofd.ino.load(Ordering::Acquire));
+        let elsewhere = node.several().is_some_and(|(rank, _)| ino.rank() != rank);
+        let attr = if elsewhere {
+            self.session().ok()?.call(GetAttr { ino }).ok()?
+        } else {
+            node.names().attr(ino).ok()??
+        };
+        let handle = self.handles.take_or_make();
+        handle.ofd.set(Some(ofd));
+        handle.index.store(index, Ordering::Relaxed);
+        handle.fds.store(0, Ordering::Relaxed);
+        let flags = ofd.flags.load(Ordering::Relaxed);
+        self.fill(handle, ino, attr.file_type(), flags);
+        Some(handle)
+    }
+
+    /// The handle of a description that is not the own server's.
+    fn handle_elsewhere(&'static self, fd: Fd, index: u32) -> &'static Handle {
+        let found = self.description_elsewhere(fd, index);
+        if let Ok(found) = found {
+            let is_twin = |ofd: &'static Ofd| core::ptr::eq(ofd, found.ofd);
+            if let Some((_, twin)) = table::all().find(|(_, h)| h.ofd.get().is_some_and(is_twin)) {
+                return twin;
+            }
+        }
+        found
+            .and_then(|found| self.anchor(found))
+            .unwrap_or_else(|_| {
+                self.count_refusal("other-instance");
+                self.gone_handle()
+            })
+    }
+
+    fn description_elsewhere(&'static self, fd: Fd, index: u32) -> Result<Description, Errno> {
+        let memory = memory_of(kernel::borrow(fd)?, "..", PLACEHOLDER)?;
+        let neighbour = self.neighbours.at(memory.as_fd(), self.node()?)?;
+        neighbour.description(index)
+    }
+
+    /// Opens the file of a description of another server at the own one, so that both know that it
+    /// is open here.
+    fn anchor(&'static self, found: Description) -> Result<&'static Handle, Errno> {
+        let kind = match found.kind {
+            Some(kind) => kind,
+            None => self.attr(found.ino)?.file_type(),
+        };
+        let flags = found.ofd.flags.load(Ordering::Relaxed);
+        let target = Target::existing(found.ino, kind);
+        let attr = self.attr_to_open(&target, flags.cast_signed())?;
+        let (handle, fd) = self.open_entry(&attr, flags.cast_signed() | O_CLOEXEC)?;
+        handle.fds.store(0, Ordering::Relaxed);
+        match Internal::adopt(fd) {
+            Ok(placeholder) => handle.anchor_fd.set(placeholder),
+            Err(error) => {
+                let _ = self.close_handle(handle);
+                return Err(error);
+            }
+        }
+        handle.anchor.set(handle.ofd.swap(Some(found.ofd)));
+        Ok(handle)
+    }
+
+    /// The handle of a description that cannot be used.
+    fn gone_handle(&self) -> &'static Handle {
+        let handle = self.handles.take_or_make();
+        handle.ofd.set(None);
+        handle.file.set(None);
+        handle.index.store(u32::MAX, Ordering::Relaxed);
+        handle.fds.store(0, Ordering::Relaxed);
+        handle.locked.store(false, Ordering::Relaxed);
+        handle.ino.store(Ino::NONE.0, Ordering::Relaxed);
+        handle.access.store(GONE, Ordering::Relaxed);
+        handle
+    }
+}
+
+/// Which description a descriptor of a directory carries, if it is a placeholder.
+fn index_of(fd: Fd) -> Option<u32> {
+    let at = kernel::lseek(fd, 0, 1).ok()?.checked_sub(1)?;
+    u32::try_from(at).ok()
+}
+
+/// Whether a directory's descriptor is a placeholder that was marked as description `index`.
+fn is_placeholder(fd: Fd, index: u32) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let again = kernel::borrow(fd)
+        .and_then(|fd| rustix::fs::openat(fd, c".", flags, Mode::empty()))
+        .map(kernel::into_number);
+    // Another description of the same directory: its own lock would not be in its way.
+    again.is_ok_and(|again| {
+        let locked = kernel::is_byte_locked(again, lock_byte(index));
+        let _ = kernel::close(again);
+        locked == Ok(true)
+    })
+}
+
+/// The open descriptors of this process below [`MAX_FDS`]; without /proc, those below
+/// 1024.
+fn open_descriptors() -> Vec<Fd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(list) = rustix::fs::open("/proc/self/fd", flags, Mode::empty()) else {
+        return (0..1024).collect();
+    };
+    let list = kernel::into_number(list);
+    let mut numbers = Vec::new();
+    if let Ok(borrowed) = kernel::borrow(list) {
+        let mut buffer = Vec::with_capacity(4096);
+        let mut entries = rustix::fs::RawDir::new(borrowed, buffer.spare_capacity_mut());
+        while let Some(Ok(entry)) = entries.next() {
+            let name = core::str::from_utf8(entry.file_name().to_bytes()).unwrap_or("");
+            numbers.extend(name.parse::<Fd>().ok());
+        }
+    }
+    let _ = kernel::close(list);
+    let most = Fd::try_from(MAX_FDS).unwrap_or(Fd::MAX);
+    numbers.retain(|fd| *fd != list && *fd < most);
+    numbers
+}
+
+const _: () = assert!(placeholder_offset(0) == 1);
