@@ -269,13 +269,6 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    /// As [`Node::revoke_writes`], where no program is writing.
-    pub(crate) fn end_writes(&self, local: Ino) {
-        if let Some(block) = self.block_of(local) {
-            self.open.blocks[block as usize].revoke();
-        }
-    }
-
     /// This node's writers of a raw file ask from now on. A write that does not ask any more is
     /// in the cells when this returns, or finds that it must ask before it returns.
     pub(crate) fn revoke_writes(&self, local: Ino) {
