@@ -136,7 +136,11 @@ impl Check<'_> {
         if change.rank == read.rank || stays {
             change.span.ended < read.span.began
         } else {
-            self.known(change).is_some_and(|known| known < read.opened)
+            let since = match self.promise.raw {
+                true => read.span.began,
+                false => read.opened,
+            };
+            self.known(change).is_some_and(|known| known < since)
         }
     }
 
