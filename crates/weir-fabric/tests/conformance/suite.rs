@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_core::types::Rank;
 use weir_fabric::{Lost, Message, Timing};
 
-use crate::servers::{Conduct, Servers, Transport, Wrong};
+use crate::servers::{Conduct, Servers, Transport, Wrong, PATIENT};
 
 /// All cases, with what they show.
 pub fn cases<T: Transport>() -> Vec<(&'static str, fn())> {
@@ -123,10 +123,14 @@ fn many_servers<T: Transport>() {
 
 fn deadline<T: Transport>() {
     let timing = Timing {
-        deadline: Duration::from_millis(700),
+        deadline: Duration::from_secs(2),
         ..Timing::default()
     };
     let mut all = Servers::on(T::new(3, timing), 3);
+    // Connecting is no part of what is timed.
+    for to in [1, 2] {
+        assert!(all.ask(0, to, message(1, 0, 0)).is_ok());
+    }
     all.server(1).conduct = Conduct::Hold;
     let begin = all.net.now();
     let silent = all.call(0, 1, message(1, 0, 0));
@@ -143,7 +147,7 @@ fn deadline<T: Transport>() {
 }
 
 fn nobody<T: Transport>() {
-    let mut all = Servers::<T>::run(1);
+    let mut all = Servers::on(T::new(1, Timing::default()), 1);
     let lost = all.ask(0, 7, message(1, 0, 0));
     assert_eq!(lost, Err(Lost::Unreachable));
     let itself = all.ask(0, 0, message(1, 0, 0));
@@ -230,8 +234,8 @@ fn slow<T: Transport>() {
 
 fn trouble<T: Transport>() {
     let timing = Timing {
-        give_up: Duration::from_secs(20),
-        ..Timing::default()
+        handshake: Timing::default().handshake,
+        ..PATIENT
     };
     let mut all = Servers::on(T::troubled(2, timing), 2);
     let calls: Vec<_> = (0..300)
