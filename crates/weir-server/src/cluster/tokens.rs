@@ -6,7 +6,7 @@
 //! token. Who has to give up a token publishes what it wrote first. So bytes that are not
 //! published are in one node at a time, publishes arrive in the order of the writes, and a lease
 //! is never older than a write that returned. No clock is compared. Byte-range tokens are GPFS's
-//! (Schmuck and Haskin, FAST 2002, section 3.2).
+//! (Schmuck and Haskin, FAST 2002, section 3).
 //!
 //! **What it costs.** A request a record, not a write: a token is a claim ([`Claim`]), a range that
 //! grows as the record does or an arithmetic progression. A node that alone has the file open for
