@@ -1,7 +1,9 @@
 //! What a worker with the client injected does to files: by the C library's calls, as any program.
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
@@ -71,7 +73,7 @@ pub fn read(data: &Data, check: bool) -> Result<Prepared<'_>> {
     }))
 }
 
-fn differs(path: &Path, wrong: Mismatch) -> WrongData {
+pub(super) fn differs(path: &Path, wrong: Mismatch) -> WrongData {
     WrongData(format!(
         "{}: byte {} is {:#04x}, and {:#04x} was written",
         path.display(),
@@ -136,6 +138,32 @@ pub fn make_directory(path: &Path) -> Prepared<'_> {
     })
 }
 
+/// Sets the visibility of files that are made in a directory.
+pub fn set_visibility<'a>(directory: &'a Path, visibility: &'a str) -> Prepared<'a> {
+    Box::new(move || {
+        let begin = Instant::now();
+        let path = CString::new(directory.as_os_str().as_bytes())?;
+        let (name, value) = (c"user.weir.visibility", visibility.as_bytes());
+        // SAFETY: path and name end with a zero byte, and `value` has as many bytes as is said.
+        let failed = unsafe {
+            libc::setxattr(
+                path.as_ptr(),
+                name.as_ptr(),
+                value.as_ptr().cast(),
+                value.len(),
+                0,
+            )
+        };
+        ensure!(
+            failed == 0,
+            "{}: setting the visibility: {}",
+            directory.display(),
+            std::io::Error::last_os_error()
+        );
+        Ok(done(begin, 0, 1))
+    })
+}
+
 /// Removes a file or a tree.
 pub fn remove(path: &Path) -> Prepared<'_> {
     Box::new(move || {
@@ -158,11 +186,11 @@ pub fn done(begin: Instant, bytes: u64, calls: u64) -> Done {
     }
 }
 
-fn content(data: &Data) -> Result<Content> {
+pub(super) fn content(data: &Data) -> Result<Content> {
     Ok(Content::new(data.seed, size(data.size)?, false)?)
 }
 
-fn size(bytes: u64) -> Result<usize> {
+pub(super) fn size(bytes: u64) -> Result<usize> {
     Ok(usize::try_from(bytes)?)
 }
 
@@ -204,6 +232,12 @@ mod tests {
         assert!(
             create(dir.path(), 6, 1)().is_err(),
             "a name that is there is not made again"
+        );
+        let nowhere = dir.path().join("nowhere");
+        let refused = set_visibility(&nowhere, "raw")().unwrap_err().to_string();
+        assert!(
+            refused.contains("nowhere: setting the visibility"),
+            "{refused}"
         );
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Streams do what iperf3 does: each connection has a thread at both ends, which sends or receives
 //! 128 KiB a call, out of and into one buffer. A connection begins with the token of its step, so
-//! that whoever else connects is not taken for a stream.
+//! that whoever else connects is not taken for a stream. Programs that work in lock-step meet over such
+//! connections.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, ensure, Context, Result};
 
 use super::files::{done, Prepared};
-use super::wire::Done;
+use super::wire::{Done, Meeting};
 
 /// What is sent and received by one call: iperf3's default.
 pub const STEP: usize = 128 << 10;
@@ -148,6 +149,55 @@ pub fn echo<'a>(
             ..done(begin, 0, 0)
         })
     }))
+}
+
+/// Lets `from` connect and holds the barrier at which they meet.
+pub fn barrier<'a>(
+    listener: Option<&TcpListener>,
+    from: u32,
+    times: u32,
+    token: &[u8; 16],
+) -> Result<Prepared<'a>> {
+    ensure!(from as usize <= STREAMS_MOST, "too many connections");
+    let listener = listener.context("nothing listens")?;
+    let mut all = Vec::new();
+    for _ in 0..from {
+        let stream = accept(listener, token)?;
+        stream.set_nodelay(true)?;
+        all.push(stream);
+    }
+    Ok(Box::new(move || {
+        let mut byte = [1];
+        let begin = Instant::now();
+        for _ in 0..times {
+            for stream in &mut all {
+                stream.read_exact(&mut byte)?;
+            }
+            for stream in &mut all {
+                stream.write_all(&byte)?;
+            }
+        }
+        Ok(done(begin, 0, u64::from(times)))
+    }))
+}
+
+/// The connection to a barrier.
+pub struct AtBarrier(TcpStream);
+
+impl AtBarrier {
+    /// Connects to where the barrier is held.
+    pub fn connect(meeting: &Meeting) -> Result<AtBarrier> {
+        let stream = connect(meeting.address, &meeting.token)?;
+        stream.set_nodelay(true)?;
+        Ok(AtBarrier(stream))
+    }
+
+    /// Waits for all others.
+    pub fn wait(&mut self) -> std::io::Result<()> {
+        let mut byte = [1];
+        self.0.write_all(&byte)?;
+        self.0.read_exact(&mut byte)
+    }
 }
 
 #[cfg(test)]

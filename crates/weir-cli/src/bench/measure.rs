@@ -10,8 +10,8 @@ use super::stage::{is_request, since, Stage};
 use super::wire::{Data, Step};
 use crate::launch::root::random;
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
+pub(super) const KIB: u64 = 1 << 10;
+pub(super) const MIB: u64 = 1 << 20;
 
 /// A scattered piece, and how far they are apart, bytes.
 const PIECE: u64 = 4 * KIB;
@@ -37,12 +37,12 @@ pub struct Run<'a> {
 }
 
 #[allow(clippy::cast_precision_loss)] // bytes and counts, far below 2^53
-fn per_second(amount: u64, seconds: f64) -> f64 {
+pub(super) fn per_second(amount: u64, seconds: f64) -> f64 {
     amount as f64 / seconds.max(1e-9)
 }
 
 #[allow(clippy::cast_precision_loss)] // counts, far below 2^53
-fn number(count: u64) -> f64 {
+pub(super) fn number(count: u64) -> f64 {
     count as f64
 }
 
@@ -92,32 +92,33 @@ impl<'a> Run<'a> {
             }
             Part::Reads => self.remote_reads(libfabric).context("remote reads"),
             Part::Exchange => self.exchange().context("reads of all by all"),
+            Part::Visibility => self.visibility().context("raw beside ras"),
             Part::LookUps => self.look_ups().context("look-ups"),
             Part::Calls => self.calls(libfabric).context("requests"),
             Part::Creates => self.creates().context("creates"),
         }
     }
 
-    fn say(&self, what: &str) {
+    pub(super) fn say(&self, what: &str) {
         if !self.plan.quiet {
             let (round, rounds) = (self.round + 1, self.plan.rounds);
             eprintln!("round {round}/{rounds}  {what}");
         }
     }
 
-    fn servers(&self) -> u64 {
+    pub(super) fn servers(&self) -> u64 {
         self.stage.nodes.len() as u64
     }
 
     /// The first process of each node.
-    fn one_each(&self) -> Vec<Hand> {
+    pub(super) fn one_each(&self) -> Vec<Hand> {
         (0..self.stage.nodes.len())
             .map(|node| self.stage.process(node, 0))
             .collect()
     }
 
     /// All of a contiguous part of a file, in calls of `size`.
-    fn part(&self, name: &str, first: u64, bytes: u64, size: u64) -> Data {
+    pub(super) fn part(&self, name: &str, first: u64, bytes: u64, size: u64) -> Data {
         Data {
             path: self.stage.path(name),
             first,
@@ -131,29 +132,31 @@ impl<'a> Run<'a> {
 
     /// Writes by all of `group`, then publishes; how long the slowest wrote, s.
     fn write(&mut self, group: &[(Hand, Data)]) -> Result<f64> {
-        let steps = |step: fn(Data) -> Step| -> Vec<(Hand, Step)> {
-            let steps = group.iter().map(|(hand, data)| (*hand, step(data.clone())));
-            steps.collect()
-        };
-        let wrote = self.stage.hands.run(&steps(Step::Write))?;
-        let publish = steps(|_| Step::Publish);
-        self.stage.hands.run(&publish)?;
+        let wrote = self.each(group, Step::Write)?;
+        self.each(group, |_| Step::Publish)?;
         Ok(wrote.slowest())
     }
 
+    /// The same step of each, with its own data.
+    pub(super) fn each(
+        &mut self,
+        group: &[(Hand, Data)],
+        step: fn(Data) -> Step,
+    ) -> Result<Outcome> {
+        let steps = group.iter().map(|(hand, data)| (*hand, step(data.clone())));
+        let steps: Vec<(Hand, Step)> = steps.collect();
+        self.stage.hands.run(&steps)
+    }
+
     /// Reads by all of `group`, and again with every byte compared; how long the slowest took, s.
-    fn read(&mut self, group: &[(Hand, Data)]) -> Result<f64> {
-        let steps = |step: fn(Data) -> Step| -> Vec<(Hand, Step)> {
-            let steps = group.iter().map(|(hand, data)| (*hand, step(data.clone())));
-            steps.collect()
-        };
-        let read = self.stage.hands.run(&steps(Step::Read))?;
-        let compared = self.stage.hands.run(&steps(Step::Verify))?;
+    pub(super) fn read(&mut self, group: &[(Hand, Data)]) -> Result<f64> {
+        let read = self.each(group, Step::Read)?;
+        let compared = self.each(group, Step::Verify)?;
         self.verified += compared.bytes();
         Ok(read.slowest())
     }
 
-    fn remove(&mut self, hand: Hand, name: &str) -> Result<()> {
+    pub(super) fn remove(&mut self, hand: Hand, name: &str) -> Result<()> {
         let path = self.stage.path(name);
         self.stage.hands.run(&[(hand, Step::Remove(path))])?;
         Ok(())

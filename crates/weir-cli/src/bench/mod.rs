@@ -7,10 +7,10 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `wire` | what workers are told and say |
-//! | `worker` | a worker: `files`, `link` (plain TCP), `calls` (weir's fabric) |
+//! | `worker` | a worker: `files`, `mixed`, `link` (plain TCP), `calls` (weir's fabric) |
 //! | `hands` | all workers, seen from here |
 //! | `stage` | the instance, its workers, its counters |
-//! | `plan`, `measure` | what is promised; how it is measured |
+//! | `plan`, `measure`, `visibility` | what is promised; how it is measured |
 //! | `rows` | judged, as a table and as JSON |
 
 mod calls;
@@ -18,10 +18,12 @@ mod files;
 mod hands;
 mod link;
 mod measure;
+mod mixed;
 mod pin;
 mod plan;
 mod rows;
 mod stage;
+mod visibility;
 mod wire;
 pub mod worker;
 
@@ -112,6 +114,7 @@ impl BenchCommand {
             pieces: 1_000_000,
             files: bench.files.unwrap_or(if quick { 200 } else { 5_000 }),
             trips: if quick { 200 } else { 2_000 },
+            turns: if quick { 20 } else { 200 },
             quiet: bench.quiet,
         }
     }

@@ -18,6 +18,8 @@ pub enum Part {
     Reads,
     /// All read strided what all wrote segmented.
     Exchange,
+    /// Writes, reads and both in turns, of raw files beside ras ones.
+    Visibility,
     /// Where the pieces of a strided file are.
     LookUps,
     /// Request and reply, 64 B; over libfabric too.
@@ -41,6 +43,8 @@ pub struct Plan {
     pub files: u64,
     /// Round trips.
     pub trips: u32,
+    /// Turns of writing and reading.
+    pub turns: u32,
     /// No progress.
     pub quiet: bool,
 }
@@ -130,6 +134,88 @@ pub fn exchange(lists: bool) -> Row {
         Unit::BytesPerSecond,
         bar,
     )
+}
+
+/// How processes share what they write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// One file, a contiguous part each.
+    Segmented,
+    /// One file, pieces by turns.
+    Strided,
+    /// A file each.
+    Apart,
+}
+
+impl Layout {
+    /// All.
+    pub const ALL: [Layout; 3] = [Layout::Segmented, Layout::Strided, Layout::Apart];
+
+    fn name(self) -> &'static str {
+        match self {
+            Layout::Segmented => "N-1 segmented, 1 MiB",
+            Layout::Strided => "N-1 strided, 64 KiB",
+            Layout::Apart => "N-N, 1 MiB",
+        }
+    }
+}
+
+/// Raw files beside ras ones, a process on each node: writes, writes with the fsync after them, reads
+/// of what another node wrote, requests of all that.
+pub fn raw_phases(layout: Layout) -> [Row; 4] {
+    let name = layout.name();
+    let rate = |what: String, least| row(what, RAS, Unit::BytesPerSecond, Bar::AtLeast(least));
+    [
+        rate(format!("raw: write {name}"), 0.98),
+        rate(format!("raw: write {name}, and fsync"), 0.98),
+        rate(format!("raw: read another node's {name}"), 0.95),
+        row(
+            format!("raw: requests of both, {name}"),
+            RAS,
+            Unit::Number,
+            Bar::Reported,
+        ),
+    ]
+}
+
+/// Beside what raw files are measured.
+const RAS: &str = "ras";
+
+/// Rows of processes that write, and read what a neighbour writes, in turns.
+pub struct MixedRows {
+    /// With a barrier after each write and each read; a turn.
+    pub lock_step: Row,
+    /// Requests of a turn of all.
+    pub requests: Row,
+    /// What the barriers of a turn take.
+    pub barriers: Row,
+    /// Without barriers, beside ras that syncs as often.
+    pub free: Row,
+    /// Without barriers, beside ras that leaves it to time.
+    pub unsynced: Row,
+}
+
+/// Those of raw files beside ras ones. What they may cost is not promised.
+pub fn raw_mixed() -> MixedRows {
+    let told = |what: &str, beside, unit| row(what, beside, unit, Bar::Reported);
+    let synced = "ras, fsync before the barrier";
+    let lock_step = "raw: exchange of 64 KiB in lock-step";
+    let free = "raw: write 64 KiB, read a neighbour's, no barrier";
+    MixedRows {
+        lock_step: told(lock_step, synced, Unit::Seconds),
+        requests: told(&format!("{lock_step}: requests"), synced, Unit::Number),
+        barriers: told(
+            &format!("{lock_step}: its two barriers alone"),
+            "",
+            Unit::Seconds,
+        ),
+        free: told(free, "ras, fsync after each write", Unit::Seconds),
+        unsynced: told(
+            &format!("{free}, beside ras unsynced"),
+            "ras, no fsync",
+            Unit::Seconds,
+        ),
+    }
 }
 
 /// After the first, bytes moved, the first.

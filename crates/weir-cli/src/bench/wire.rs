@@ -127,6 +127,17 @@ pub enum Step {
     Read(Data),
     /// Read, and compare every byte.
     Verify(Data),
+    /// Write and read in turns.
+    Mixed(Mixed),
+    /// Hold a barrier: each time, wait for a byte from every connection, then answer all.
+    Barrier {
+        /// How many connect here.
+        from: u32,
+        /// How often all meet.
+        times: u32,
+        /// What a connection begins with.
+        token: [u8; 16],
+    },
     /// Create empty files `FIRST`, `FIRST + 1`... in a directory, which is there.
     Create {
         /// The directory.
@@ -138,6 +149,13 @@ pub enum Step {
     },
     /// Make a directory.
     Directory(PathBuf),
+    /// Set the visibility of files that are made in a directory from now on.
+    Visibility {
+        /// The directory.
+        directory: PathBuf,
+        /// `raw`, `ras` or `ral`.
+        visibility: String,
+    },
     /// Remove a file, or a directory with all that is in it.
     Remove(PathBuf),
     /// Run on this one of the processors that it may use, its server too; `None`: on all again.
@@ -195,6 +213,33 @@ impl Data {
     }
 }
 
+/// Writes and reads of a file in turns: in each, own bytes are written, then those of another
+/// process are read and compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mixed {
+    /// What is written in each turn; in calls of `size`, no lists.
+    pub write: Data,
+    /// What is read in each turn, likewise.
+    pub read: Data,
+    /// Turns.
+    pub turns: u32,
+    /// Whether each turn's writes end with `fsync`.
+    pub fsync: bool,
+    /// The barrier at which all meet after the writes and after the reads of each turn. With it the
+    /// content differs from turn to turn; without it, when nobody can tell of which turn the bytes
+    /// are, it is always the same.
+    pub barrier: Option<Meeting>,
+}
+
+/// Where a [`Step::Barrier`] is held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meeting {
+    /// Whom to connect to.
+    pub address: SocketAddr,
+    /// What the connection begins with.
+    pub token: [u8; 16],
+}
+
 /// Sends at once what is sent, and finds out within some seconds that the other node is gone.
 pub fn tend(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
@@ -249,6 +294,16 @@ mod tests {
             Order::Go,
             Order::Spawn(vec![7]),
             Order::Prepare(Step::Read(data())),
+            Order::Prepare(Step::Mixed(Mixed {
+                write: data(),
+                read: data(),
+                turns: 3,
+                fsync: true,
+                barrier: Some(Meeting {
+                    address: ([127, 0, 0, 1], 9).into(),
+                    token: [3; 16],
+                }),
+            })),
         ];
         let mut bytes = Vec::new();
         for order in &orders {

@@ -16,6 +16,7 @@ use weir_core::types::Rank;
 use super::calls::{self, Opened};
 use super::files::{self, Prepared};
 use super::link;
+use super::mixed;
 use super::pin::Pinned;
 use super::wire::{receive, send, tend, Answer, Order, Place, Step};
 use crate::inject;
@@ -150,12 +151,22 @@ impl Worker {
                 data.check()?;
                 files::read(data, true)
             }
+            Step::Mixed(mixed) => {
+                mixed.write.check()?;
+                mixed.read.check()?;
+                mixed::mixed(mixed)
+            }
+            Step::Barrier { from, times, token } => link::barrier(listener, *from, *times, token),
             Step::Create {
                 directory,
                 first,
                 files,
             } => Ok(files::create(directory, *first, *files)),
             Step::Directory(path) => Ok(files::make_directory(path)),
+            Step::Visibility {
+                directory,
+                visibility,
+            } => Ok(files::set_visibility(directory, visibility)),
             Step::Remove(path) => Ok(files::remove(path)),
             Step::Pin(which) => Ok(self.pinned.pin(&self.task.run_dir, *which)),
         }

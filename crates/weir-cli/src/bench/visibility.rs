@@ -1,0 +1,193 @@
+//! What visibility raw costs: the same phases of a program in a raw and in a ras directory, each
+//! phase in both before the next one begins, in the other order in every other round.
+//!
+//! Phases of writes, and of reads by other nodes, make the same calls in both, `fsync` after the
+//! writes too. Programs that exchange bytes in lock-step need `fsync` in ras, and none in raw: each
+//! does what it needs to read the right bytes, and these are compared in every turn.
+
+use anyhow::Result;
+
+use super::hands::Hand;
+use super::measure::{number, per_second, Run, KIB, MIB};
+use super::plan::{self, Layout};
+use super::stage::{is_request, since, Counts};
+use super::wire::{Data, Meeting, Mixed, Step};
+use crate::launch::root::random;
+
+/// The directories, each with the visibility that it is named after.
+const BOTH: [&str; 2] = ["raw", "ras"];
+const RAW: usize = 0;
+const RAS: usize = 1;
+
+/// Bytes of a piece of a strided file, and of an exchange.
+const SMALL: u64 = 64 * KIB;
+
+impl Run<'_> {
+    /// All rows.
+    pub(super) fn visibility(&mut self) -> Result<()> {
+        let hands = self.one_each();
+        for layout in Layout::ALL {
+            self.in_both(&hands, |run| run.phases(&hands, layout))?;
+        }
+        self.in_both(&hands, |run| run.exchanges(&hands))
+    }
+
+    /// Something in a directory of each visibility, both made for it.
+    fn in_both(
+        &mut self,
+        hands: &[Hand],
+        measure: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        for name in BOTH {
+            let directory = self.stage.path(name);
+            let set = Step::Visibility {
+                directory: directory.clone(),
+                visibility: name.to_owned(),
+            };
+            for step in [Step::Directory(directory), set] {
+                self.stage.hands.run(&[(hands[0], step)])?;
+            }
+        }
+        measure(self)?;
+        BOTH.iter().try_for_each(|name| self.remove(hands[0], name))
+    }
+
+    /// Which of the two is first in this round.
+    fn order(&self) -> [usize; 2] {
+        let odd = usize::from(self.round % 2 == 1);
+        [odd, 1 - odd]
+    }
+
+    /// What each writes.
+    fn parts(&self, hands: &[Hand], layout: Layout, directory: &str) -> Vec<(Hand, Data)> {
+        let (bytes, servers) = (self.plan.bytes, self.servers());
+        let part = |i: u64| match layout {
+            Layout::Segmented => {
+                self.part(&format!("{directory}/segmented"), i * bytes, bytes, MIB)
+            }
+            Layout::Strided => Data {
+                stride: servers * SMALL,
+                ..self.part(&format!("{directory}/strided"), i * SMALL, bytes, SMALL)
+            },
+            Layout::Apart => self.part(&format!("{directory}/apart.{i}"), 0, bytes, MIB),
+        };
+        let parts = (0..).zip(hands).map(|(i, hand)| (*hand, part(i)));
+        parts.collect()
+    }
+
+    /// A phase of writes, and one of reads by the neighbours.
+    fn phases(&mut self, hands: &[Hand], layout: Layout) -> Result<()> {
+        let rows = plan::raw_phases(layout);
+        self.say(&rows[0].what);
+        let groups = BOTH.map(|directory| self.parts(hands, layout, directory));
+        let (mut rates, mut requests) = ([[0.0; 3]; 2], [0.0; 2]);
+        for at in self.order() {
+            let before = self.stage.counts()?;
+            let wrote = self.each(&groups[at], Step::Write)?;
+            let published = self.each(&groups[at], |_| Step::Publish)?;
+            let synced = wrote.slowest() + published.slowest();
+            requests[at] += self.requests_since(&before)?;
+            rates[at][0] = per_second(wrote.bytes(), wrote.slowest());
+            rates[at][1] = per_second(wrote.bytes(), synced);
+        }
+        for at in self.order() {
+            let mut others: Vec<Data> = groups[at].iter().map(|(_, data)| data.clone()).collect();
+            others.rotate_left(1);
+            let group: Vec<(Hand, Data)> = hands.iter().copied().zip(others).collect();
+            let before = self.stage.counts()?;
+            let read = self.each(&group, Step::Read)?;
+            requests[at] += self.requests_since(&before)?;
+            rates[at][2] = per_second(read.bytes(), read.slowest());
+            self.verified += self.each(&group, Step::Verify)?.bytes();
+        }
+        for (row, rate) in rows.iter().zip(0..3) {
+            self.rows.add(row, rates[RAW][rate], Some(rates[RAS][rate]));
+        }
+        self.rows.add(&rows[3], requests[RAW], Some(requests[RAS]));
+        Ok(())
+    }
+
+    /// Exchanges with a neighbour, in lock-step and not.
+    fn exchanges(&mut self, hands: &[Hand]) -> Result<()> {
+        let rows = plan::raw_mixed();
+        self.say(&rows.lock_step.what);
+        let groups = BOTH.map(|directory| {
+            let data = |i| self.part(&format!("{directory}/mixed"), i * SMALL, SMALL, SMALL);
+            let group = (0..).zip(hands).map(|(i, hand)| (*hand, data(i)));
+            group.collect::<Vec<(Hand, Data)>>()
+        });
+        for group in &groups {
+            self.each(group, Step::Write)?;
+            self.each(group, |_| Step::Publish)?;
+        }
+        let [mut lock_step, mut requests, mut free] = [[0.0; 2]; 3];
+        // Without a barrier first: the content is still the one that was written before.
+        for at in self.order() {
+            free[at] = self.turns(&groups[at], at == RAS, false)?;
+        }
+        let unsynced = self.turns(&groups[RAS], false, false)?;
+        for at in self.order() {
+            let before = self.stage.counts()?;
+            lock_step[at] = self.turns(&groups[at], at == RAS, true)?;
+            requests[at] = self.requests_since(&before)? / f64::from(self.plan.turns);
+        }
+        let mut none = groups[RAS].clone();
+        for (_, data) in &mut none {
+            data.count = 0;
+        }
+        let barriers = self.turns(&none, false, true)?;
+        let told = &mut *self.rows;
+        told.add(&rows.lock_step, lock_step[RAW], Some(lock_step[RAS]));
+        told.add(&rows.requests, requests[RAW], Some(requests[RAS]));
+        told.add(&rows.barriers, barriers, None);
+        told.add(&rows.free, free[RAW], Some(free[RAS]));
+        told.add(&rows.unsynced, free[RAW], Some(unsynced));
+        Ok(())
+    }
+
+    /// Each writes its part and reads its neighbour's, many times; s a turn of the slowest.
+    fn turns(&mut self, group: &[(Hand, Data)], fsync: bool, barrier: bool) -> Result<f64> {
+        let turns = self.plan.turns;
+        let worker = self.stage.nodes[0].worker;
+        let token = random()?;
+        let meeting = match barrier {
+            true => Some(Meeting {
+                address: self.stage.hands.listen_at(worker, false)?.address,
+                token,
+            }),
+            false => None,
+        };
+        let neighbours = group.iter().cycle().skip(1);
+        let steps = group
+            .iter()
+            .zip(neighbours)
+            .map(|((hand, own), (_, other))| {
+                let mixed = Mixed {
+                    write: own.clone(),
+                    read: other.clone(),
+                    turns,
+                    fsync,
+                    barrier: meeting.clone(),
+                };
+                (*hand, Step::Mixed(mixed))
+            });
+        let mut steps: Vec<(Hand, Step)> = steps.collect();
+        if barrier {
+            let held = Step::Barrier {
+                from: u32::try_from(group.len())?,
+                times: 2 * turns,
+                token,
+            };
+            steps.push((worker, held));
+        }
+        let did = self.stage.hands.run(&steps)?;
+        self.verified += did.bytes();
+        Ok(did.slowest() / f64::from(turns))
+    }
+
+    /// How many requests there were of any kind.
+    fn requests_since(&self, before: &[Counts]) -> Result<f64> {
+        let asked = since(before, &self.stage.counts()?, is_request);
+        Ok(number(asked.iter().sum()))
+    }
+}
