@@ -88,7 +88,8 @@ pub trait Host {
     /// Asks whether bytes of a raw file may be written; what of the wish may be, at least what
     /// is needed. See [`weir_core::proto::Token`].
     fn token(&self, ino: Ino, needed: &Claim, wished: &Claim) -> Result<Claim, Errno>;
-    /// Whether a writer of a raw file needs a barrier of its own behind each write.
+    /// True if a writer of a raw file must execute a memory barrier after each write, because the
+    /// server cannot have this process execute one.
     fn fences(&self) -> bool {
         false
     }
@@ -110,9 +111,9 @@ pub trait Host {
 
 /// The shared tables of a node, and its server's help where they do not say enough.
 pub trait Tables {
-    /// What the tables say of a file; `None`: it is gone.
+    /// A file's attributes in the tables; `None`: the file is gone.
     fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError>;
-    /// Whether what they say of it may be over, for the server has not renewed it.
+    /// True if these attributes may have expired, because the server has not renewed them.
     fn doubts(&self, attr: &Attr) -> bool;
     /// Has the server bring what they say of a file up to date.
     fn lease(&self, ino: Ino) -> Result<(), Errno>;

@@ -68,9 +68,9 @@ pub struct Stream {
     epoch: u64,
     /// How often this node had given up its token of the file when the stream last asked.
     revocations: u64,
-    /// The server cannot make this process pass a barrier.
+    /// The server cannot make this process pass a barrier: see [`Host::fences`].
     fences: bool,
-    /// What comes behind the bytes being written is some other node's append.
+    /// Another node's append comes behind the bytes being written: they are all that is claimed.
     ends_here: bool,
     /// Where the next byte goes, in the reservation.
     used: u64,
@@ -243,7 +243,7 @@ impl Stream {
     /// Asks again for what was just written, if the token that it was written under was taken
     /// away meanwhile: whoever has it now may not have seen the bytes.
     fn confirm<H: Host>(&mut self, host: &H, place: &Place, written: &Claim) -> Result<(), Errno> {
-        fence(Ordering::SeqCst);
+        self.settle_order();
         if place.block.revocations.load(Ordering::SeqCst) == self.revocations {
             return Ok(());
         }

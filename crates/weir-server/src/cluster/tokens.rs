@@ -19,13 +19,13 @@
 //! may still be answered to the program: all that returned before the program began to write was
 //! published when the home granted it, and the program asks once more before its write returns.
 //!
-//! **Lost servers.** A token is believed for the term of a lease ([`super::session`]). A home that
-//! cannot tell a holder gives an error to who wants these bytes, until the holder is back or
-//! [`AWAITED_NS`](super::append::AWAITED_NS) have passed: after that, what it had not published is taken for lost. A server
-//! that begins a session names the files of which it may have something to publish; so does each
-//! other server to a home that was started again, which waits for that.
+//! **Lost servers.** A node believes a token for the term of a lease ([`super::session`]). If a home
+//! cannot tell a holder, requests for the holder's bytes fail until the holder is back or
+//! [`AWAITED_NS`](super::append::AWAITED_NS) have passed: then its unpublished bytes count as lost.
+//! A server that begins a session names the files of which it may have bytes to publish; so does
+//! each other server to a home that was started again, which waits for that.
 //!
-//! `node` is what a node that writes does, `home` what a file's home does.
+//! `node` has the part of a node that writes, `home` that of a file's home.
 //!
 //! Left out: leases for a part of a file; tokens in the journal (they are void after a restart).
 
@@ -63,7 +63,7 @@ struct Grant {
 }
 
 impl Grant {
-    fn of(share: Share) -> Grant {
+    fn new(share: Share) -> Grant {
         Grant {
             share,
             awaited_until_ns: None,
@@ -90,10 +90,7 @@ impl<P: Platform> Cluster<P> {
         if is_raw(&attr) {
             return self.revoke_here(ino).await;
         }
-        let mut tokens = self.inner.write_tokens.borrow_mut();
-        tokens.held.remove(&ino);
-        tokens.granted.remove(&ino);
-        drop(tokens);
+        self.forget_tokens(ino);
         if ino.rank() == self.rank() {
             self.node(|node| node.set_ask(ino, false));
         }
@@ -101,7 +98,7 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// A file of this server is gone.
+    /// Forgets all tokens of a file that is gone, or is not raw any more.
     pub(super) fn forget_tokens(&self, ino: Ino) {
         let mut tokens = self.inner.write_tokens.borrow_mut();
         tokens.granted.remove(&ino);

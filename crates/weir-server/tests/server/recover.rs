@@ -4,35 +4,14 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::session::Session;
+use crate::session::{options, Session};
 use weir_core::extent::Source;
 use weir_core::proto::{self, FsError, ServerStatus};
 use weir_core::types::Ino;
 use weir_server::control::Control;
-use weir_server::{serve, Options, StorageDir};
+use weir_server::serve;
 
 const MIB: u64 = 1 << 20;
-
-fn options(dir: &Path) -> Options {
-    Options {
-        run_dir: dir.join("run"),
-        shm_dir: dir.join("shm"),
-        storage: vec![StorageDir {
-            path: dir.join("files"),
-            budget_bytes: 128 * MIB,
-        }],
-        memory_budget_bytes: 64 * MIB,
-        warm_bytes: 4 * MIB,
-        warmers: 1,
-        max_files: 10_000,
-        max_clients: 8,
-        spin_us: 20,
-        prefix: "/weir".into(),
-        sharing: weir_server::rules::Sharing::default(),
-        audit: false,
-        watch_pid: None,
-    }
-}
 
 /// The server of the tests below: runs only where a parent asks for it.
 #[test]

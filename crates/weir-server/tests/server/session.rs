@@ -15,7 +15,32 @@ use weir_core::proto::{
     self, Attached, Created, FsError, Hello, Lent, Located, Operation, Role, Welcome,
 };
 use weir_core::types::{Ino, Rank};
+use weir_server::{Options, StorageDir};
 use weir_store::map::{file_bytes, open_shared, Access, Mapping, Region};
+
+const MIB: u64 = 1 << 20;
+
+/// A small server, whose files are in `dir`.
+pub fn options(dir: &Path) -> Options {
+    Options {
+        run_dir: dir.join("run"),
+        shm_dir: dir.join("shm"),
+        storage: vec![StorageDir {
+            path: dir.join("files"),
+            budget_bytes: 128 * MIB,
+        }],
+        memory_budget_bytes: 64 * MIB,
+        warm_bytes: 4 * MIB,
+        warmers: 1,
+        max_files: 10_000,
+        max_clients: 8,
+        spin_us: 20,
+        prefix: "/weir".into(),
+        sharing: weir_server::rules::Sharing::default(),
+        audit: false,
+        watch_pid: None,
+    }
+}
 
 /// A connected client.
 pub struct Session {

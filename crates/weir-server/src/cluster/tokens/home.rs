@@ -25,7 +25,7 @@ impl<P: Platform> Cluster<P> {
         let grants = tokens.granted.entry(attr.home).or_default();
         let is_first = grants.is_empty();
         if is_first {
-            grants.insert(maker, Grant::of(Share::Whole));
+            grants.insert(maker, Grant::new(Share::Whole));
         }
         drop(tokens);
         if maker != self.rank() {
@@ -75,7 +75,7 @@ impl<P: Platform> Cluster<P> {
         };
         let grant = grants
             .entry(from)
-            .or_insert_with(|| Grant::of(Share::none()));
+            .or_insert_with(|| Grant::new(Share::none()));
         grant.awaited_until_ns = None;
         match granted {
             // One that holds more than is kept of it is asked to give up more than it holds.
@@ -236,7 +236,7 @@ impl<P: Platform> Cluster<P> {
         });
         for ino in written {
             let grants = tokens.granted.entry(ino).or_default();
-            grants.insert(from, Grant::of(Share::Whole));
+            grants.insert(from, Grant::new(Share::Whole));
         }
     }
 }

@@ -6,8 +6,8 @@ use weir_core::node::claim::Claim;
 use weir_core::proto::{self, peer, Caller, FsError};
 use weir_core::types::Ino;
 
+use super::is_raw;
 use super::share::Share;
-use super::{is_raw, Tokens};
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
@@ -25,8 +25,10 @@ impl<P: Platform> Cluster<P> {
         if let Some(claim) = self.held_of_wish(ino, &op) {
             return Ok(claim);
         }
-        let full = |tokens: &Tokens| tokens.held.get(&ino).is_some_and(Share::is_full);
-        let anew = full(&self.inner.write_tokens.borrow());
+        let anew = {
+            let held = &self.inner.write_tokens.borrow().held;
+            held.get(&ino).is_some_and(Share::is_full)
+        };
         if anew {
             self.revoke_here(ino).await?;
         }
