@@ -5,8 +5,10 @@
  *
  * | patterns | promised by |
  * | --- | --- |
- * | records, mixed, fill, redefine, reopen | ncmpi_sync and barriers, or close and open: right with raw and ras |
- * | barrier | POSIX's order of writes: right with raw only |
+ * | records, redefine, reopen, fill_sync, mixed_sync | ncmpi_sync and barriers, or close and open: right with raw and ras |
+ * | barrier, fill, mixed | POSIX's order of writes: right with raw only |
+ *
+ * ncmpi_enddef fills with the collective writes of all processes, and does not sync: with ROMIO other nodes write over the fill values.
  */
 #include "mpi_agree.h"
 #include <pnetcdf.h>
@@ -176,12 +178,14 @@ static void check_fixed(const int *back, const char *what)
 }
 
 /* What is not written reads as the fill value; blocking and nonblocking puts of one process beside those of others. */
-static void fill_and_put(int mixes)
+static void fill_and_put(int mixes, int syncs)
 {
 	static int data[3][WIDTH], back[16 * 4 * WIDTH];
 	MPI_Offset start, count = WIDTH;
 	int requests[3], states[3], asked = 0, value = value_of(0, 7), got = 0;
 	define("fill.nc", 1);
+	if (syncs)
+		sync_all();
 	for (int part = 0; part < 3; part++) {
 		for (int i = 0; i < WIDTH; i++)
 			data[part][i] = value_of(rank, part * WIDTH + i);
@@ -208,12 +212,22 @@ static void fill_and_put(int mixes)
 
 static void fill_pattern(void)
 {
-	fill_and_put(0);
+	fill_and_put(0, 0);
+}
+
+static void fill_sync(void)
+{
+	fill_and_put(0, 1);
 }
 
 static void mixed(void)
 {
-	fill_and_put(1);
+	fill_and_put(1, 0);
+}
+
+static void mixed_sync(void)
+{
+	fill_and_put(1, 1);
 }
 
 /* The header grows, and what is behind it moves. */
@@ -246,7 +260,7 @@ static void redefine(void)
 
 static const struct pattern patterns[] = {
 	{"records", records_pattern}, {"barrier", barrier_pattern}, {"reopen", reopen}, {"fill", fill_pattern}, {"mixed", mixed},
-	{"redefine", redefine},
+	{"redefine", redefine},	      {"fill_sync", fill_sync},	    {"mixed_sync", mixed_sync},
 };
 
 AGREE_MAIN(patterns)

@@ -4,6 +4,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::ScopedJoinHandle;
 
 use common::{wait_until, Done, Room};
 
@@ -173,6 +174,29 @@ fn a_lost_server_is_named_and_the_others_go_on() {
         "{stop:?}"
     );
     assert_eq!(stop.code, Some(1), "{stop:?}");
+}
+
+/// Until a killed server is back, its directories look like those that a dead instance left behind.
+#[test]
+fn other_starts_do_not_clear_away_a_killed_server() {
+    const STARTS: usize = 25;
+    let room = Room::new();
+    let instance = start(&room, "swept", "2");
+    let start_others = || {
+        for _ in 0..STARTS {
+            room.run(&["run", "--servers", "1", "true"]).ok();
+        }
+    };
+    std::thread::scope(|scope| {
+        let others = [(); 3].map(|()| scope.spawn(start_others));
+        while !others.iter().all(ScopedJoinHandle::is_finished) {
+            let killed = server_pid(&room, &instance, 1);
+            kill(killed);
+            wait_until("the killed server is back", || {
+                try_server_pid(&room, &instance, 1).is_some_and(|pid| pid != killed)
+            });
+        }
+    });
 }
 
 #[test]

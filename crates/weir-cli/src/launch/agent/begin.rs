@@ -168,6 +168,8 @@ impl Agent {
         local.bound = true;
         local.restarts = self.locals[index].restarts + 1;
         local.run_dir = self.locals[index].run_dir.take();
+        // Not for a moment free for another start to clear away.
+        local.kept = std::mem::take(&mut self.locals[index].kept);
         self.locals[index] = local;
         Ok(())
     }
