@@ -24,7 +24,7 @@ export CARGO_INCREMENTAL := 0
 endif
 
 build:
-	$(CARGO) build --release --workspace --exclude $(PRELOAD)
+	$(CARGO) build --release --package weir-cli --package weir-capi
 	$(CARGO) build --release --package $(PRELOAD)
 
 setup:

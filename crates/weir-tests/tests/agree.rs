@@ -5,6 +5,7 @@
 //! without cargo, with any weir binary.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
@@ -26,6 +27,10 @@ const WITH: [(&str, &str); 5] = [
     ("eight", "WEIR_TEST_RANKS=8"),
     ("turns", "WEIR_TEST_TURNS=1"),
 ];
+
+/// Held by the job of an MPI. Its ranks poll while they wait: two such jobs on few cores take longer side by
+/// side than one after the other.
+static POLLS: Mutex<()> = Mutex::new(());
 
 /// One check: a line of the list, with one of its modes, launchers and patterns.
 #[derive(Clone)]
@@ -224,6 +229,8 @@ fn trial(check: Check, target: &Result<Target, String>, scale: f64) -> Result<Tr
                 "missing on this machine: apt-get install {packages}"
             )));
         }
+        let polls = check.launcher != "fork";
+        let _alone = polls.then(|| POLLS.lock().unwrap_or_else(PoisonError::into_inner));
         let outcome = target
             .map_err(anyhow::Error::msg)
             .and_then(|target| run(&target, &check.job(scale)?));
