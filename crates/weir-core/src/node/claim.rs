@@ -118,6 +118,43 @@ impl Claim {
                 .is_some_and(|end| end <= self.length)
     }
 
+    /// The longest beginning of this claim that has all of `needed` and passes `test`, if any does.
+    /// What passes must pass too when it is made shorter.
+    pub fn clip(&self, needed: &Claim, test: impl Fn(&Claim) -> bool) -> Option<Claim> {
+        let beginning = |size| match self.count {
+            1 => Claim::range(self.offset, size),
+            _ => Claim {
+                count: size,
+                ..*self
+            },
+        };
+        let passes = |size| {
+            let clipped = beginning(size);
+            clipped.contains(needed) && test(&clipped)
+        };
+        let reach = needed.end().saturating_sub(self.offset);
+        let (mut good, mut bad) = match self.count {
+            0 => return None,
+            1 => (reach, self.length),
+            _ if self.stride == 0 => return None,
+            _ => (reach.div_ceil(self.stride), self.count),
+        };
+        if passes(bad) {
+            return Some(*self);
+        }
+        if good >= bad || !passes(good) {
+            return None;
+        }
+        while bad - good > 1 {
+            let middle = good + (bad - good) / 2;
+            match passes(middle) {
+                true => good = middle,
+                false => bad = middle,
+            }
+        }
+        Some(beginning(good))
+    }
+
     /// Whether it has bytes at all, and none behind the greatest file size `limit`, so that it may
     /// be believed though another process made it. An endless progression is cut off by `limit`.
     pub fn is_sound(&self, limit: u64) -> bool {
@@ -257,6 +294,42 @@ mod tests {
                 prop_assert_eq!(a.contains(&b), all, "exact for ranges");
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn a_clipped_claim_is_the_longest_that_is_free(
+            wish in claim(),
+            piece in 0u64..6,
+            others in proptest::collection::vec(claim(), 0..4),
+        ) {
+            prop_assume!(wish.is_sound(u64::MAX) && piece < wish.count);
+            let needed = Claim::range(wish.offset + piece * wish.stride, wish.length);
+            let is_free = |c: &Claim| !others.iter().any(|other| other.overlaps(c));
+            let most = if wish.count == 1 { wish.length } else { wish.count };
+            let beginnings = (1..=most).rev().map(|size| match wish.count {
+                1 => Claim::range(wish.offset, size),
+                _ => Claim { count: size, ..wish },
+            });
+            let longest = beginnings
+                .filter(|c| c.contains(&needed))
+                .find(|c| is_free(c));
+            let clipped = wish.clip(&needed, is_free);
+            prop_assert_eq!(clipped.map(|c| bytes(&c)), longest.map(|c| bytes(&c)));
+        }
+    }
+
+    #[test]
+    fn a_segment_is_clipped_where_the_neighbour_begins() {
+        let wish = Claim::range(100, 1 << 40);
+        let neighbour = Claim::range(1000, 50);
+        let clipped = wish.clip(&Claim::range(100, 10), |c| !c.overlaps(&neighbour));
+        assert_eq!(clipped, Some(Claim::range(100, 900)));
+        let in_the_way = Claim::range(105, 1);
+        assert_eq!(
+            wish.clip(&Claim::range(100, 10), |c| !c.overlaps(&in_the_way)),
+            None
+        );
     }
 
     #[test]

@@ -210,12 +210,42 @@ fn tokens_of_neighbours_stay() {
     assert_eq!(mesh.asked(a, "revoke") + mesh.asked(b, "revoke"), 0);
     // A wish that is another's gives way; a need does not.
     let (own, wide) = (Claim::range(10, 5), Claim::range(0, 1 << 20));
-    assert_eq!(token(&mut mesh, a, ino, own, wide), own);
+    assert_eq!(
+        token(&mut mesh, a, ino, own, wide),
+        Claim::range(0, 512),
+        "what it holds"
+    );
     assert_eq!(mesh.asked(b, "revoke"), 0);
     let (others, wide) = (Claim::range(600, 5), Claim::range(600, 1 << 20));
     assert_eq!(token(&mut mesh, a, ino, others, wide), wide);
     assert_eq!(mesh.asked(b, "revoke"), 1);
     assert_eq!(mesh.asked(a, "revoke"), 0);
+}
+
+/// Segments that grow towards each other: a wish is granted up to where another node writes.
+#[test]
+fn a_wish_ends_where_another_node_writes() {
+    const SEGMENT: u64 = 1 << 20;
+    const PIECE: u64 = 64 << 10;
+    let mut mesh = Mesh::new(4, 6);
+    let ino = file(&mut mesh, Visibility::ReadAfterWrite);
+    let [a, b, _] = others(ino)[..] else {
+        unreachable!("three others")
+    };
+    for (rank, begin) in [(a, 0), (b, SEGMENT)] {
+        open(&mut mesh, usize::from(rank.0), ino, true);
+        let first = Claim::range(begin, PIECE);
+        token(&mut mesh, rank, ino, first, first);
+    }
+    let first = Claim::range(0, PIECE);
+    token(&mut mesh, a, ino, first, first);
+    let (home, before) = (ino.rank(), mesh.asked(ino.rank(), "grant"));
+    for at in (1..SEGMENT / PIECE).map(|number| number * PIECE) {
+        let (needed, wished) = (Claim::range(at, PIECE), Claim::range(at, 2 * SEGMENT));
+        let rest = Claim::range(at, SEGMENT - at);
+        assert_eq!(token(&mut mesh, a, ino, needed, wished), rest);
+    }
+    assert_eq!(mesh.asked(home, "grant"), before + 1);
 }
 
 /// Whoever takes a lock of a file makes it raw.

@@ -68,10 +68,8 @@ impl<P: Platform> Cluster<P> {
         };
         let granted = if alone {
             None
-        } else if op.wished.contains(&op.needed) && is_free(&op.wished) {
-            Some(op.wished)
         } else {
-            Some(op.needed)
+            Some(op.wished.clip(&op.needed, is_free).unwrap_or(op.needed))
         };
         let grant = grants
             .entry(from)

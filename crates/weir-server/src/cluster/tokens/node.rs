@@ -101,9 +101,9 @@ impl<P: Platform> Cluster<P> {
     fn held_of_wish(&self, ino: Ino, op: &proto::Token) -> Option<Claim> {
         let tokens = self.inner.write_tokens.borrow();
         let held = tokens.held.get(&ino)?;
-        let claims = [op.wished, op.needed].into_iter();
-        let mut usable = claims.filter(|claim| claim.contains(&op.needed));
-        let found = usable.find(|claim| held.contains(claim))?;
+        let is_held = |claim: &Claim| held.contains(claim);
+        let of_wish = op.wished.clip(&op.needed, is_held);
+        let found = of_wish.or_else(|| Some(op.needed).filter(is_held))?;
         drop(tokens);
         if ino.rank() != self.rank() {
             self.use_lease(ino.rank());
