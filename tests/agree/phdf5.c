@@ -3,13 +3,15 @@
  *
  *   mpiexec -n 4 at_rank.sh phdf5 DIR PATTERN ROUNDS fill|nofill
  *
- * With `fill`, HDF5 writes the fill value into new chunks and orders that before what others write over it by a barrier alone: that is
- * right with raw only.
+ * All of it is right with raw only, also where HDF5 syncs (H5Fflush of a parallel file) or closes before others read: between two syncs
+ * its processes write over each other's bytes. With `fill`, the fill value of new chunks is ordered before what others write over it by
+ * a barrier alone. Without, Open MPI's aggregator of a collective write to chunks writes the gaps too, in which other processes then
+ * put nodes of the index.
  *
- * | patterns | promised by |
+ * | patterns | ordered by |
  * | --- | --- |
- * | flush, reopen, extend, attributes, one_closes | HDF5 syncs (H5Fflush of a parallel file, H5Fclose) or closes: right with raw and ras |
- * | barrier, one_flushes, swmr | POSIX's order of writes: right with raw only |
+ * | flush, reopen, extend, attributes, one_closes | H5Fflush or H5Fclose, and a barrier |
+ * | barrier, one_flushes, swmr | a barrier, or the order of calls |
  */
 #include "mpi_agree.h"
 #include <hdf5.h>
