@@ -103,9 +103,14 @@ fn deed(world: &mut World, hostile: &Client, bad: Ino, (kind, part): (u8, &[u8])
             if !harmless {
                 return;
             }
-            let channel = hostile.memory.channel();
+            let channel = &hostile.memory.channels()[0];
             channel.put_request(part).expect("parts are short");
             channel.state.store(REQUEST, Ordering::SeqCst);
+            hostile
+                .memory
+                .header()
+                .asked
+                .store(u64::MAX, Ordering::SeqCst);
             world.node.poll_client(hostile.id, world.now_ns);
         }
     }

@@ -13,7 +13,8 @@ use crate::operation;
 use crate::session::{now_ns, sleep_on, Session};
 
 impl Session {
-    /// Asks for bytes of other servers' logs; see [`crate::data::Host`].
+    /// Asks for bytes of other servers' logs; see [`crate::data::Host`]. What is asked for `ahead`,
+    /// and so by a caller that may have room which others wait for, waits for no other thread.
     pub fn ask(
         &self,
         ino: Ino,
@@ -22,7 +23,11 @@ impl Session {
     ) -> Result<Vec<Landing>, Errno> {
         let reads = reads[..as_many_as_fit(reads)].to_vec();
         let most = reads.len();
-        let landings = self.call(Fetch { ino, reads, ahead })?;
+        let fetch = Fetch { ino, reads, ahead };
+        let landings = match ahead {
+            true => self.call_at_once(fetch).unwrap_or(Ok(Vec::new()))?,
+            false => self.call(fetch)?,
+        };
         let fit = landings.len() <= most;
         fit.then_some(landings).ok_or(Errno::IO)
     }

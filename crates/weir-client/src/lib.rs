@@ -29,6 +29,7 @@ pub mod path;
 pub mod process;
 pub mod session;
 pub mod siglock;
+mod slots;
 pub mod socket;
 pub mod sys;
 pub mod types;

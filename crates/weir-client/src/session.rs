@@ -4,11 +4,13 @@
 //! shows both sides that the other lives, and the node's shared memory. It belongs to
 //! one process: a forked child makes its own.
 //!
-//! A call is a message in the channel. The caller spins a little if the server runs on
+//! A call is a message in one of the channels, so that threads of a process need not wait for each
+//! other's replies: there are [`CHANNELS`], of which all but the first are asked for when two
+//! threads first call at the same time. The caller spins a little if the server runs on
 //! another CPU, then sleeps; it looks from time to time whether the server still
 //! lives, so a dead server gives ESHUTDOWN within [`LOOK_MS`], never a hang.
 //!
-//! Locks are taken in this order: `push_lock`, `note_lock`, `call_lock`.
+//! Locks are taken in this order: `push_lock`, `note_lock`, one of `calls`.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -21,7 +23,9 @@ use rustix::time::{clock_gettime, ClockId, Timespec};
 use weir_core::names::NamesView;
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
-use weir_core::node::channel::{Channel, IDLE, REPLY, REQUEST};
+use weir_core::node::channel::{
+    Channel, ALL_CHANNELS, CHANNELS, FIRST_CHANNEL, IDLE, REPLY, REQUEST, WIDEN,
+};
 use weir_core::node::landing::{LandingSlot, LANDINGS};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{
@@ -41,6 +45,7 @@ use crate::kernel::{self, Fd};
 use crate::lock::SlowLock;
 use crate::node::{map_file, Node};
 use crate::operation;
+use crate::slots::Slots;
 use crate::socket;
 
 /// How often a sleeping caller looks whether the server lives, in ms.
@@ -57,10 +62,11 @@ pub struct Session {
     header: &'static ClientHeader,
     records: RecordRing<'static>,
     notes: NoteRing<'static>,
-    channel: &'static Channel,
+    channels: &'static [Channel],
     /// What is on its way from other nodes.
     landings: &'static [LandingSlot],
-    call_lock: SlowLock,
+    /// Who uses which channel.
+    calls: Slots<CHANNELS>,
     note_lock: SlowLock,
     push_lock: SlowLock,
     slabs: &'static SlabMap,
@@ -135,9 +141,9 @@ impl Session {
                 ends: &header.notes,
                 slots: region.slice(layout.notes, NOTE_SLOTS)?,
             },
-            channel: region.record(layout.channel)?,
+            channels: region.slice(layout.channels, CHANNELS)?,
             landings: region.slice(layout.landings, LANDINGS)?,
-            call_lock: SlowLock::new(),
+            calls: Slots::new(),
             note_lock: SlowLock::new(),
             push_lock: SlowLock::new(),
             slabs: node.slabs(&welcome.storage_dirs),
@@ -226,7 +232,7 @@ impl Session {
     /// The word that changes when a lock somebody of this process waits for may be
     /// free; a futex shared with the server.
     pub fn event(&self) -> &'static AtomicU32 {
-        &self.channel.event
+        &self.header.event
     }
 
     /// The slots of what is on its way from other nodes.
@@ -260,11 +266,32 @@ impl Session {
     }
 
     /// Has the server do `op`. ESHUTDOWN: the server is gone; EDEADLK: called from
-    /// within another call of the same thread.
+    /// within other calls of the same thread, which have all channels.
     pub fn call<O: Operation>(&self, op: O) -> Result<O::Reply, Errno> {
+        let usable = self.usable();
+        let slot = self.calls.try_hold(usable).or_else(|| {
+            self.widen();
+            self.calls.hold(self.usable())
+        });
+        self.call_in(slot.ok_or(Errno::DEADLK)?.place(), op)
+    }
+
+    /// As [`Session::call`], but not if that would have to wait for other threads' calls; `None`
+    /// then. For those who have what others wait for.
+    pub fn call_at_once<O: Operation>(&self, op: O) -> Option<Result<O::Reply, Errno>> {
+        let usable = self.usable();
+        let slot = self.calls.try_hold(usable).or_else(|| {
+            self.widen();
+            self.calls.try_hold(self.usable())
+        })?;
+        Some(self.call_in(slot.place(), op))
+    }
+
+    /// By a channel that the caller holds.
+    fn call_in<O: Operation>(&self, place: usize, op: O) -> Result<O::Reply, Errno> {
         let mut bytes = Vec::with_capacity(512);
         proto::request(op, &mut bytes);
-        self.exchange(&mut bytes)?;
+        self.exchange(place, &mut bytes)?;
         proto::reply::<O>(&bytes).map_err(|error| errno_of(O::NAME, error))
     }
 
@@ -300,33 +327,53 @@ impl Session {
 
     /// Forgets who held its locks; see [`SlowLock::reset`].
     pub fn reset_locks(&self) {
-        self.call_lock.reset();
+        self.calls.reset();
         self.note_lock.reset();
         self.push_lock.reset();
     }
 
-    /// Sends `bytes` as a request and fills them with the reply.
-    fn exchange(&self, bytes: &mut Vec<u8>) -> Result<(), Errno> {
-        if self.call_lock.is_mine() {
-            return Err(Errno::DEADLK);
+    /// How many channels may be used.
+    fn usable(&self) -> usize {
+        match self.header.channels.load(Ordering::Acquire) {
+            ALL_CHANNELS => CHANNELS,
+            _ => 1,
         }
-        let _held = self.call_lock.hold();
-        if self.is_dead() || self.channel.state.load(Ordering::Acquire) != IDLE {
+    }
+
+    /// Asks for the use of all channels, if that was not done yet, and waits for the answer.
+    fn widen(&self) {
+        let channels = &self.header.channels;
+        if self.is_dead() || channels.load(Ordering::Acquire) != FIRST_CHANNEL {
+            return;
+        }
+        self.header.asked.fetch_or(WIDEN, Ordering::SeqCst);
+        self.ring();
+        while channels.load(Ordering::Acquire) == FIRST_CHANNEL {
+            let slept = sleep_on(channels, FIRST_CHANNEL);
+            if slept == Err(Errno::TIMEDOUT) && self.server_gone() {
+                return;
+            }
+        }
+    }
+
+    /// Sends `bytes` by a channel that the caller holds and fills them with the reply.
+    fn exchange(&self, place: usize, bytes: &mut Vec<u8>) -> Result<(), Errno> {
+        let channel = &self.channels[place];
+        if self.is_dead() || channel.state.load(Ordering::Acquire) != IDLE {
             self.dead.store(true, Ordering::Relaxed);
             return Err(Errno::SHUTDOWN);
         }
-        self.channel
-            .put_request(bytes)
-            .map_err(|_| Errno::NAMETOOLONG)?;
+        channel.put_request(bytes).map_err(|_| Errno::NAMETOOLONG)?;
         let spent_ms = operation::spent_ms();
-        self.channel.spent_ms.store(spent_ms, Ordering::Relaxed);
-        self.channel.state.store(REQUEST, Ordering::Release);
+        channel.spent_ms.store(spent_ms, Ordering::Relaxed);
+        channel.state.store(REQUEST, Ordering::Release);
+        self.header.asked.fetch_or(1 << place, Ordering::SeqCst);
         self.count(Counter::Requests, 1);
         self.ring();
-        self.await_reply()?;
+        self.await_reply(channel)?;
         bytes.clear();
-        self.channel.take_reply(bytes);
-        self.channel.state.store(IDLE, Ordering::Release);
+        channel.take_reply(bytes);
+        channel.state.store(IDLE, Ordering::Release);
         Ok(())
     }
 
@@ -366,43 +413,38 @@ impl Session {
         }
     }
 
-    fn replied(&self) -> bool {
-        self.channel.state.load(Ordering::Acquire) == REPLY
-    }
-
-    fn await_reply(&self) -> Result<(), Errno> {
-        if self.spin() {
+    fn await_reply(&self, channel: &Channel) -> Result<(), Errno> {
+        if self.spin(channel) {
             return Ok(());
         }
         let begin_ns = now_ns();
-        self.channel.client_sleeps.store(1, Ordering::SeqCst);
+        channel.client_sleeps.store(1, Ordering::SeqCst);
         let mut outcome = Ok(());
-        while !self.replied() {
-            if sleep_on(&self.channel.state, REQUEST) == Err(Errno::TIMEDOUT) && self.server_gone()
-            {
+        while !replied(channel) {
+            if sleep_on(&channel.state, REQUEST) == Err(Errno::TIMEDOUT) && self.server_gone() {
                 // It may have answered just before.
-                if !self.replied() {
+                if !replied(channel) {
                     self.dead.store(true, Ordering::Relaxed);
                     outcome = Err(Errno::SHUTDOWN);
                 }
                 break;
             }
         }
-        self.channel.client_sleeps.store(0, Ordering::Relaxed);
+        channel.client_sleeps.store(0, Ordering::Relaxed);
         operation::waited(now_ns().saturating_sub(begin_ns));
         outcome
     }
 
     /// Waits for the reply without sleeping, if the server can run meanwhile.
-    fn spin(&self) -> bool {
+    fn spin(&self, channel: &Channel) -> bool {
         let here = u32::try_from(sched_getcpu()).unwrap_or(u32::MAX);
         if self.hub().server_cpu.load(Ordering::Relaxed) == here {
-            return self.replied();
+            return replied(channel);
         }
         let end = now_ns() + u64::from(self.welcome.spin_us) * 1_000;
         loop {
             for _ in 0..16 {
-                if self.replied() {
+                if replied(channel) {
                     return true;
                 }
                 core::hint::spin_loop();
@@ -425,6 +467,11 @@ impl Session {
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..) if fds[0].revents().intersects(gone))
     }
+}
+
+/// Whether the reply to a channel's request is in it.
+fn replied(channel: &Channel) -> bool {
+    channel.state.load(Ordering::Acquire) == REPLY
 }
 
 /// Opens the server's bell: for reading too, so that a server that died is no SIGPIPE.

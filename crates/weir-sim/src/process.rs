@@ -289,7 +289,8 @@ impl<'f> Process<'f> {
         let open = self.opened(file)?;
         // A process that wrote nothing publishes nothing, neither what others of its node wrote.
         self.published.set(false);
-        let detached = open.vnode.detach(self);
+        let detached = open.vnode.publish_written(self);
+        open.vnode.detach(self);
         self.files.borrow_mut().remove(&file.local);
         self.give_ofd(open.ofd);
         let named = self.settled(|| self.site.names.attr(file.local));

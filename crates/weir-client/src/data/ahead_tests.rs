@@ -344,7 +344,8 @@ fn a_closed_file_holds_nothing() {
         far.read(&vnode, at, 1 << 20);
     }
     assert!(far.in_use() > 0);
-    vnode.detach(&far).unwrap();
+    vnode.publish_written(&far).unwrap();
+    vnode.detach(&far);
     assert_eq!(far.in_use(), 0);
 }
 
@@ -440,7 +441,8 @@ proptest! {
                 Step::Refuse(refuses) => far.server.borrow_mut().refuses = refuses,
             }
         }
-        vnode.detach(&far).unwrap();
+        vnode.publish_written(&far).unwrap();
+    vnode.detach(&far);
         prop_assert_eq!(far.in_use(), 0);
     }
 }

@@ -87,6 +87,8 @@ pub struct Stream {
     jump: u64,
     /// `committed` when the stream was attached.
     counted: u64,
+    /// `committed` when what was written was published last, or when the stream was attached.
+    published: u64,
 }
 
 /// What attaching gave us.
@@ -382,6 +384,7 @@ impl Stream {
         self.fences = host.fences();
         self.committed = place.cell.committed.load(Ordering::Relaxed);
         self.counted = self.committed;
+        self.published = self.committed;
         self.epoch = NEVER;
         self.room = 0;
         self.state = place.cell.state().0;
@@ -705,9 +708,15 @@ impl Stream {
         *self = Stream::default();
     }
 
-    /// Whether anything was written since it was attached.
-    pub fn wrote(&self) -> bool {
-        self.place.is_some() && self.committed != self.counted
+    /// How far was written, if that is more than was published; for [`Stream::set_published`].
+    pub fn unpublished(&self) -> Option<u64> {
+        let wrote = self.place.is_some() && self.committed != self.published;
+        wrote.then_some(self.committed)
+    }
+
+    /// What was written up to there is published.
+    pub fn set_published(&mut self, committed: u64) {
+        self.published = committed;
     }
 
     /// The cell, if attached.

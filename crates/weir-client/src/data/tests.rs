@@ -415,7 +415,10 @@ fn run(steps: &[Step], segment_bytes: u64, warm: bool) {
                 offset,
                 length,
             } => check(&vnodes[who], &processes[who], &model, offset, length),
-            Step::Detach { who } => vnodes[who].detach(&processes[who]).unwrap(),
+            Step::Detach { who } => {
+                vnodes[who].publish_written(&processes[who]).unwrap();
+                vnodes[who].detach(&processes[who]);
+            }
         }
         for who in 0..WHO {
             assert_eq!(vnodes[who].size(&processes[who]), Ok(model.len() as u64));
@@ -522,7 +525,8 @@ fn strided_and_segmented_checkpoints_cost_few_records() {
     let conflicts = node.conflicts.load(Ordering::Relaxed);
     assert!(records <= 4 * 6, "{records} records, {conflicts} conflicts");
     for (r, (vnode, process)) in vnodes.iter().zip(&processes).enumerate() {
-        vnode.detach(process).unwrap();
+        vnode.publish_written(process).unwrap();
+        vnode.detach(process);
         for i in 0..600u64 {
             let offset = (100 << 20) + r as u64 * (4 << 20) + i * 4_700;
             assert_eq!(vnode.write_at(process, offset, &piece), Ok(4_700));

@@ -106,11 +106,9 @@ impl Vnode {
             .then(|| stream.read_live(host, offset, bytes))
     }
 
-    /// The process closed its last descriptor of the file. What it wrote is published
-    /// first; if that fails, it stays to be published by the server, and the error is told.
-    /// EIO: nobody takes what was written last.
-    pub fn detach<H: Host>(&self, host: &H) -> Result<(), Errno> {
-        let done = self.publish_written(host);
+    /// The process closed its last descriptor of the file, and has tried to publish what it wrote:
+    /// if that failed, it stays to be published by the server.
+    pub fn detach<H: Host>(&self, host: &H) {
         for stream in &self.streams {
             if let Some(mut stream) = stream.lock() {
                 stream.detach(host);
@@ -124,19 +122,26 @@ impl Vnode {
                 ahead.drop_all(host);
             }
         }
-        done
     }
 
-    /// Publishes what the process wrote, if it wrote anything since it was attached.
+    /// Publishes what the process wrote, if it wrote anything since it did so last. EIO: nobody
+    /// takes what was written last.
     pub fn publish_written<H: Host>(&self, host: &H) -> Result<(), Errno> {
-        let wrote = |stream: &SigLock<Stream>| stream.lock().is_some_and(|s| s.wrote());
-        if !self.streams.iter().any(wrote) {
+        let wrote = |stream: &SigLock<Stream>| stream.lock()?.unpublished();
+        let wrote = self.streams.each_ref().map(wrote);
+        if wrote == [None; 2] {
             return Ok(());
         }
         if host.is_left_behind() {
             return Err(Errno::IO);
         }
-        host.publish(self.ino())
+        host.publish(self.ino())?;
+        for (stream, upto) in self.streams.iter().zip(wrote) {
+            if let Some((mut stream, upto)) = stream.lock().zip(upto) {
+                stream.set_published(upto);
+            }
+        }
+        Ok(())
     }
 
     /// Forgets what the parent did: in a child after fork, which has no cell and no

@@ -5,7 +5,7 @@
 //! vfork, which runs on its parent's memory but has descriptors of its own, does the
 //! kernel's part only.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use weir_core::names::{LaminateOn, Lamination};
@@ -41,15 +41,34 @@ impl Process {
         if self.is_internal_fd(fd) {
             return Some(Err(Errno::BADF));
         }
-        self.handle(fd)?;
+        let published = self.before_close(self.handle(fd)?);
         let _held = self.lock.hold();
         if let Whose::VforkChild = self.whose() {
             return Some(kernel::close(fd));
         }
         let handle = table::set(fd, None)?;
         let closed = kernel::close(fd);
-        let forgotten = self.forget_fd(handle);
+        let forgotten = self.forget_fd(handle, published);
         Some(closed.and(forgotten))
+    }
+
+    /// Does, without the lock, for which other threads would have to wait, what closing a
+    /// descriptor of `handle` asks of other servers: it ends the locks of the process and
+    /// publishes. An error says that what was written cannot be seen by all.
+    fn before_close(&'static self, handle: &'static Handle) -> Result<(), Errno> {
+        let file = handle.file.get().zip(self.session.get());
+        let Some((file, session)) = file.filter(|_| !matches!(self.whose(), Whose::VforkChild))
+        else {
+            return Ok(());
+        };
+        if file.record_locks.load(Ordering::Relaxed) {
+            self.drop_record_locks(file);
+        }
+        let others = |count: &AtomicU32| count.load(Ordering::Relaxed) > 1;
+        match others(&handle.fds) || others(&file.handles) {
+            true => Ok(()),
+            false => file.vnode.publish_written(session),
+        }
     }
 
     /// close_range(2). Also when nothing in the range is weir's files but its own
@@ -141,6 +160,10 @@ impl Process {
         if source.is_none() && self.handle(new).is_none() && !aside {
             return None;
         }
+        if let Some(before) = self.handle(new) {
+            // As dup2(2) says: errors of a close by dup2 are lost.
+            let _ = self.before_close(before);
+        }
         let _held = self.lock.hold();
         let whose = self.whose();
         if aside && !matches!(whose, Whose::VforkChild) {
@@ -195,22 +218,27 @@ impl Process {
         }
         if let Some(before) = table::set(fd, handle) {
             // As dup2(2) says: errors of a close by dup2 are lost.
-            let _ = self.forget_fd(before);
+            let _ = self.forget_fd(before, Ok(()));
         }
     }
 
     /// One descriptor less refers to `handle`, which is already closed in the kernel. An
-    /// error says that what was written cannot be seen by all.
-    fn forget_fd(&'static self, handle: &'static Handle) -> Result<(), Errno> {
+    /// error says that what was written cannot be seen by all, as [`Process::before_close`] may
+    /// have found.
+    fn forget_fd(
+        &'static self,
+        handle: &'static Handle,
+        published: Result<(), Errno>,
+    ) -> Result<(), Errno> {
         if let Some(file) = handle.file.get() {
             if file.record_locks.load(Ordering::Relaxed) {
                 self.drop_record_locks(file);
             }
         }
         if handle.fds.fetch_sub(1, Ordering::Relaxed) == 1 {
-            return self.close_handle(handle);
+            return self.close_handle(handle, published);
         }
-        Ok(())
+        published
     }
 
     /// The process is about to end, or to become another program: what it wrote is published as if
@@ -231,13 +259,19 @@ impl Process {
     }
 
     /// No descriptor of this process refers to `handle` any more.
-    pub(super) fn close_handle(&'static self, handle: &'static Handle) -> Result<(), Errno> {
+    pub(super) fn close_handle(
+        &'static self,
+        handle: &'static Handle,
+        published: Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let (ino, index) = (handle.ino(), handle.index.load(Ordering::Relaxed));
         let session = self.session.get();
-        let mut done = Ok(());
+        let mut done = published;
         if let Some(file) = handle.file.get().filter(|file| self.files.close(file)) {
             if let Some(session) = session {
-                done = file.vnode.detach(session);
+                // Most of the time that has been done, and once is enough where it failed.
+                done = done.and_then(|()| file.vnode.publish_written(session));
+                file.vnode.detach(session);
             }
             self.files.retire(file);
         }

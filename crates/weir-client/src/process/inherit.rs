@@ -137,7 +137,7 @@ impl Process {
         match Internal::adopt(fd) {
             Ok(placeholder) => handle.anchor_fd.set(placeholder),
             Err(error) => {
-                let _ = self.close_handle(handle);
+                let _ = self.close_handle(handle, Ok(()));
                 return Err(error);
             }
         }

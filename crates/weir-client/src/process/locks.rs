@@ -1,5 +1,5 @@
 //! Locks: flock(2), and the record locks of fcntl(2). The server keeps them; who waits
-//! sleeps on a word of its channel, and looks again when the server has changed it.
+//! sleeps on a word of its region, and looks again when the server has changed it.
 
 use core::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! A client's request channel: one request and its reply, in shared memory.
+//! A client's request channels: each has one request and its reply, in shared memory.
 //!
 //! ```text
 //! IDLE -> (client writes the request) -> REQUEST -> (server) -> REPLY -> (client) -> IDLE
@@ -6,10 +6,27 @@
 //!
 //! Who waits for a state sleeps on the futex of `state`. This module holds the words
 //! and moves the bytes; sleeping and waking are the callers'. One thread of a client
-//! uses the channel at a time (a lock of its process).
+//! uses a channel at a time (a lock of its process).
+//!
+//! A client begins with one channel, which is enough for one thread. When a thread finds it taken,
+//! the client asks for the others ([`WIDEN`]), which have no memory before.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+/// Channels of a client: requests that it can have under way.
+pub const CHANNELS: usize = ALL_CHANNELS as usize;
+/// A bit of [`ClientHeader::asked`]: the client asks for the use of all its channels.
+///
+/// [`ClientHeader::asked`]: super::region::ClientHeader::asked
+pub const WIDEN: u64 = 1 << 63;
+/// What [`ClientHeader::channels`] says: only the first channel has memory.
+///
+/// [`ClientHeader::channels`]: super::region::ClientHeader::channels
+pub const FIRST_CHANNEL: u32 = 1;
+/// All channels have memory.
+pub const ALL_CHANNELS: u32 = 16;
+/// There is no memory for more than the first channel.
+pub const NO_MORE_CHANNELS: u32 = 0;
 /// Bytes that a request may take.
 pub const REQUEST_BYTES: usize = 8 << 10;
 /// Bytes that a reply may take.
@@ -32,12 +49,9 @@ pub struct Channel {
     pub client_sleeps: AtomicU32,
     request_len: AtomicU32,
     reply_len: AtomicU32,
-    /// Bumped by the server when a lock that this client waits for may be free; a
-    /// futex.
-    pub event: AtomicU32,
     /// How long the call of a program that asks has waited for servers before, ms (client).
     pub spent_ms: AtomicU32,
-    spare: [AtomicU32; 10],
+    spare: [AtomicU32; 11],
     request: [AtomicU64; REQUEST_BYTES / 8],
     reply: [AtomicU64; REPLY_BYTES / 8],
 }
@@ -118,6 +132,6 @@ mod tests {
     #[test]
     fn format_of_a_channel() {
         use crate::node::format::check_format;
-        check_format!(Channel: state client_sleeps request_len reply_len event spent_ms request reply);
+        check_format!(Channel: state client_sleeps request_len reply_len spent_ms request reply);
     }
 }

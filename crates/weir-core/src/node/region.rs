@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open:         Hub | Ofd x ofds | FileBlock x blocks | Cell x cells
-//! client-<id>:  ClientHeader | RecordSlot x RECORD_SLOTS | NoteSlot x NOTE_SLOTS | Channel | LandingSlot x LANDINGS
+//! client-<id>:  ClientHeader | RecordSlot x RECORD_SLOTS | NoteSlot x NOTE_SLOTS | LandingSlot x LANDINGS | Channel x CHANNELS
 //! ```
 //!
 //! Every part begins at a multiple of 4096. The files are sparse: what is not used
@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::block::FileBlock;
 use super::cell::Cell;
-use super::channel::Channel;
+use super::channel::{Channel, CHANNELS};
 use super::landing::{LandingSlot, LANDINGS};
 use super::ofd::Ofd;
 use super::ring::{NoteSlot, RecordSlot, RingEnds};
@@ -21,7 +21,7 @@ use super::tail::TailWords;
 use crate::names::Attr;
 
 /// Marks a region of ours, and this version of its layout.
-pub const MAGIC: u64 = 0x5745_4952_0000_0004;
+pub const MAGIC: u64 = 0x5745_4952_0000_0005;
 /// Slots of a client's ring of records.
 pub const RECORD_SLOTS: usize = 2048;
 /// Slots of a client's ring of notes.
@@ -136,7 +136,14 @@ pub struct ClientHeader {
     pub pid: AtomicU32,
     /// What is left of the segment that the client takes from.
     pub tail: TailWords,
-    spare: [AtomicU64; 4],
+    /// Bit c: there is a request in channel c, of [`CHANNELS`]; and [`super::channel::WIDEN`].
+    pub asked: AtomicU64,
+    /// Bumped by the server when a lock that this client waits for may be free; a futex.
+    pub event: AtomicU32,
+    /// How many channels may be used, as the server says: `FIRST_CHANNEL`, `ALL_CHANNELS` or
+    /// `NO_MORE_CHANNELS` of [`super::channel`]; a futex.
+    pub channels: AtomicU32,
+    spare: [AtomicU64; 2],
     /// The counters of the ring of records.
     pub records: RingEnds,
     /// The counters of the ring of notes.
@@ -189,6 +196,16 @@ pub const REFUSAL_NAMES: &[&str] = &[
     "other",
 ];
 
+/// The numbers of the bits that are set in a word of [`Hub::doorbells`] or
+/// [`ClientHeader::asked`].
+pub fn set_bits(mut word: u64) -> impl Iterator<Item = u32> {
+    core::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros())?;
+        word &= word - 1;
+        Some(bit)
+    })
+}
+
 /// Byte offsets of the parts of a region, and its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenLayout {
@@ -209,10 +226,12 @@ pub struct ClientLayout {
     pub records: usize,
     /// Of the ring of notes.
     pub notes: usize,
-    /// Of the channel.
-    pub channel: usize,
     /// Of the slots of arriving bytes.
     pub landings: usize,
+    /// Of the channels.
+    pub channels: usize,
+    /// Bytes up to the end of the first channel: what a client needs that has one thread.
+    pub first_bytes: usize,
     /// Bytes in all.
     pub bytes: usize,
 }
@@ -234,14 +253,15 @@ pub const fn open_layout(ofds: usize, blocks: usize, cells: usize) -> OpenLayout
 pub const fn client_layout() -> ClientLayout {
     let records = page(size_of::<ClientHeader>());
     let notes = page(records + RECORD_SLOTS * size_of::<RecordSlot>());
-    let channel = page(notes + NOTE_SLOTS * size_of::<NoteSlot>());
-    let landings = page(channel + size_of::<Channel>());
+    let landings = page(notes + NOTE_SLOTS * size_of::<NoteSlot>());
+    let channels = page(landings + LANDINGS * size_of::<LandingSlot>());
     ClientLayout {
         records,
         notes,
-        channel,
         landings,
-        bytes: page(landings + LANDINGS * size_of::<LandingSlot>()),
+        channels,
+        first_bytes: channels + size_of::<Channel>(),
+        bytes: page(channels + CHANNELS * size_of::<Channel>()),
     }
 }
 
@@ -314,9 +334,16 @@ mod tests {
     }
 
     #[test]
+    fn bits_are_numbered_from_the_lowest() {
+        let bits: Vec<u32> = set_bits(1 | 1 << 5 | 1 << 63).collect();
+        assert_eq!(bits, [0, 5, 63]);
+        assert_eq!(set_bits(0).next(), None);
+    }
+
+    #[test]
     fn format_of_the_heads() {
         use crate::node::format::check_format;
         check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls believed_until_ns server_sleeps server_cpu instance doorbells);
-        check_format!(ClientHeader: magic id pid tail records notes counters refused);
+        check_format!(ClientHeader: magic id pid tail asked event channels records notes counters refused);
     }
 }

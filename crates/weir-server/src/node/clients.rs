@@ -47,8 +47,10 @@ pub struct Client<M> {
     /// Whether its connection stands. Without it the client may live on, but asks for
     /// nothing any more.
     pub connected: bool,
-    /// Whether a request of its is being done.
-    pub asks: bool,
+    /// Channels whose memory is there, of [`weir_core::node::channel::CHANNELS`].
+    pub channels: usize,
+    /// Bit c: the request of channel c is being done.
+    pub asks: u64,
     /// It is of a server before this one, and only keeps what it was lent.
     pub ghost: bool,
     /// Records of its ring that were taken and not yet given back.
@@ -59,6 +61,8 @@ pub struct Client<M> {
 #[derive(Debug)]
 pub struct Clients<M> {
     slots: Vec<Option<Client<M>>>,
+    /// Requests of the client of each number that are being done, also of one that is gone.
+    requests: Vec<u32>,
     limit: usize,
 }
 
@@ -71,7 +75,8 @@ impl<M> Client<M> {
             leases: Vec::new(),
             cells: BTreeSet::new(),
             connected: true,
-            asks: false,
+            channels: 1,
+            asks: 0,
             ghost: false,
             taken: 0,
         }
@@ -124,15 +129,38 @@ impl<M> Clients<M> {
     pub fn new(limit: usize) -> Clients<M> {
         Clients {
             slots: Vec::new(),
+            requests: Vec::new(),
             limit,
         }
     }
 
     /// The number that the next client gets.
     pub fn vacant(&self) -> Option<ClientId> {
-        let free = self.slots.iter().position(Option::is_none);
-        let index = free.unwrap_or(self.slots.len());
-        (index < self.limit).then(|| ClientId(u32::try_from(index).unwrap_or(u32::MAX)))
+        // What a client that is gone has asked for is not done for another one.
+        let rests = |index: &usize| {
+            self.requests
+                .get(*index)
+                .is_none_or(|requests| *requests == 0)
+        };
+        let is_free = |index: &usize| self.slots.get(*index).is_none_or(Option::is_none);
+        let index = (0..self.limit).find(|index| is_free(index) && rests(index))?;
+        u32::try_from(index).ok().map(ClientId)
+    }
+
+    /// A request of a client begins to be done.
+    pub fn begin_request(&mut self, id: ClientId) {
+        let index = id.0 as usize;
+        if self.requests.len() <= index {
+            self.requests.resize(index + 1, 0);
+        }
+        self.requests[index] += 1;
+    }
+
+    /// It is done.
+    pub fn end_request(&mut self, id: ClientId) {
+        if let Some(requests) = self.requests.get_mut(id.0 as usize) {
+            *requests = requests.saturating_sub(1);
+        }
     }
 
     /// Whether there can be a client of this number.

@@ -188,7 +188,7 @@ impl<P: Platform> Node<'_, P> {
 
     fn wake_waiters(&self, clients: &BTreeSet<ClientId>) {
         for client in clients.iter().filter_map(|id| self.clients.get(*id)) {
-            let event = &client.memory.channel().event;
+            let event = &client.memory.header().event;
             event.fetch_add(1, Ordering::SeqCst);
             self.platform.wake(event);
         }

@@ -3,7 +3,7 @@
 //! An owner is an open file description (flock, F_OFD_SETLK) or a client process
 //! (F_SETLK). A description that died is found when somebody asks for what it held:
 //! whoever asks passes a test of whether an owner lives. A lock that cannot be had is
-//! refused; a caller who will wait is told by its channel's event when anything of the
+//! refused; a caller who will wait is told by its region's event when anything of the
 //! file was given up, and asks again. So nothing is queued, and a killed waiter leaves
 //! nothing but a word.
 //!

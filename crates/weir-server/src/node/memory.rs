@@ -6,7 +6,7 @@
 
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
-use weir_core::node::channel::Channel;
+use weir_core::node::channel::{Channel, CHANNELS};
 use weir_core::node::landing::{LandingSlot, LANDINGS};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{client_layout, ClientHeader, Hub, NOTE_SLOTS, RECORD_SLOTS};
@@ -36,9 +36,9 @@ pub trait ClientMemory {
         &self.part(0, 1)[0]
     }
 
-    /// Its request channel.
-    fn channel(&self) -> &Channel {
-        &self.part(client_layout().channel, 1)[0]
+    /// Its request channels; memory is behind the first one, and the others if that was asked for.
+    fn channels(&self) -> &[Channel] {
+        self.part(client_layout().channels, CHANNELS)
     }
 
     /// Its slots for bytes of other nodes.

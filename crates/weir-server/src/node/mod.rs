@@ -58,6 +58,7 @@ use weir_core::names::{Policy, Reach, Shard};
 use weir_core::node::channel;
 use weir_core::node::landing::POOL_BYTES;
 use weir_core::node::ofd::BATCH;
+use weir_core::node::region::set_bits;
 use weir_core::proto::{self, Caller, FsError, Lent, TierStatus};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_fabric::bulk;
@@ -113,6 +114,11 @@ pub trait Platform {
     fn ofd_alive(&self, index: u32) -> bool;
     /// Whether a process lives. One that cannot be asked after does.
     fn lives(&self, _pid: u32) -> bool {
+        true
+    }
+
+    /// Sees to it that there is memory behind all channels of a client's region; whether there is.
+    fn lay_channels(&self, _client: ClientId) -> bool {
         true
     }
 
@@ -313,6 +319,8 @@ impl<'m, P: Platform> Node<'m, P> {
         header.records.reset();
         header.notes.reset();
         header.tail.reset();
+        let channels = channel::FIRST_CHANNEL;
+        header.channels.store(channels, Ordering::Relaxed);
         header
             .magic
             .store(weir_core::node::region::MAGIC, Ordering::Release);
@@ -330,33 +338,63 @@ impl<'m, P: Platform> Node<'m, P> {
             std::mem::take(&mut self.request),
             std::mem::take(&mut self.reply),
         );
-        reply.clear();
-        let asked = self.take_request(id, &mut request).is_some();
-        if asked {
-            self.serve(Caller::Client(id), &request, now_ns, &mut reply);
-            self.put_reply(id, &mut reply);
+        let mut asked = false;
+        for channel in set_bits(self.take_asked(id)) {
+            if let Some(memory) = self.take_request(id, channel, &mut request) {
+                reply.clear();
+                self.serve(Caller::Client(id), &request, now_ns, &mut reply);
+                self.put_reply(id, &memory, channel, &mut reply);
+                asked = true;
+            }
         }
         self.commit();
         (self.request, self.reply) = (request, reply);
         noted || asked
     }
 
-    /// Takes what a client asks for out of its channel; `None` if it asks for nothing, else
+    /// In which of its channels a client says that there are requests: a bit each. Lets it use all
+    /// of them, if it asks for that.
+    pub(crate) fn take_asked(&mut self, id: ClientId) -> u64 {
+        let Some(client) = self.clients.get_mut(id) else {
+            return 0;
+        };
+        let header = client.memory.header();
+        let asked = header.asked.swap(0, Ordering::SeqCst);
+        if asked & channel::WIDEN != 0 {
+            if client.channels == 1 && self.platform.lay_channels(id) {
+                client.channels = channel::CHANNELS;
+            }
+            let word = match client.channels {
+                1 => channel::NO_MORE_CHANNELS,
+                _ => channel::ALL_CHANNELS,
+            };
+            header.channels.store(word, Ordering::SeqCst);
+            self.platform.wake(&header.channels);
+        }
+        // The memory of the others may not be there.
+        asked & (u64::MAX >> (64 - client.channels))
+    }
+
+    /// Takes what a client asks for out of one of its channels; `None` if it asks for nothing, else
     /// its region. The channel takes no other request before the reply is in it.
     pub(crate) fn take_request(
         &mut self,
         id: ClientId,
+        channel: u32,
         request: &mut Vec<u8>,
     ) -> Option<Arc<P::Memory>> {
         let client = self.clients.get_mut(id)?;
-        let channel = client.memory.channel();
-        if client.asks || channel.state.load(Ordering::Acquire) != channel::REQUEST {
+        let words = &client.memory.channels()[channel as usize];
+        let bit = 1 << channel;
+        if client.asks & bit != 0 || words.state.load(Ordering::Acquire) != channel::REQUEST {
             return None;
         }
         request.clear();
-        channel.take_request(request);
-        client.asks = true;
-        Some(Arc::clone(&client.memory))
+        words.take_request(request);
+        client.asks |= bit;
+        let memory = Arc::clone(&client.memory);
+        self.clients.begin_request(id);
+        Some(memory)
     }
 
     /// The region of a client.
@@ -364,15 +402,22 @@ impl<'m, P: Platform> Node<'m, P> {
         Some(Arc::clone(&self.clients.get(id)?.memory))
     }
 
-    /// Gives a client its reply; nothing happens if it is gone.
-    pub(crate) fn put_reply(&mut self, id: ClientId, reply: &mut Vec<u8>) {
+    /// Gives the client that had this region its reply; it may be gone.
+    pub(crate) fn put_reply(
+        &mut self,
+        id: ClientId,
+        memory: &Arc<P::Memory>,
+        channel: u32,
+        reply: &mut Vec<u8>,
+    ) {
         self.commit();
-        let Some(client) = self.clients.get_mut(id) else {
+        self.clients.end_request(id);
+        let asked = |client: &&mut Client<P::Memory>| Arc::ptr_eq(&client.memory, memory);
+        let Some(client) = self.clients.get_mut(id).filter(asked) else {
             return;
         };
-        client.asks = false;
-        let memory = Arc::clone(&client.memory);
-        let channel = memory.channel();
+        client.asks &= !(1 << channel);
+        let channel = &memory.channels()[channel as usize];
         if channel.put_reply(reply).is_err() {
             // Every reply is bounded below the channel's size; if one is not, say so.
             tracing::error!(
@@ -465,10 +510,12 @@ impl<'m, P: Platform> Node<'m, P> {
         self.stopping = true;
         self.open.hub.stopped.store(1, Ordering::SeqCst);
         for (_, client) in self.clients.iter() {
-            let channel = client.memory.channel();
-            channel.event.fetch_add(1, Ordering::SeqCst);
-            self.platform.wake(&channel.state);
-            self.platform.wake(&channel.event);
+            let event = &client.memory.header().event;
+            event.fetch_add(1, Ordering::SeqCst);
+            for channel in &client.memory.channels()[..client.channels] {
+                self.platform.wake(&channel.state);
+            }
+            self.platform.wake(event);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the logic asks of the kernel: futexes, locks of placeholders, time.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::Arc;
 
@@ -10,13 +11,15 @@ use rustix::process::{getrlimit, setrlimit, test_kill_process, Pid, Resource, Rl
 use rustix::thread::{futex, membarrier, membarrier_query, MembarrierCommand, MembarrierQuery};
 use rustix::time::{clock_gettime, ClockId};
 use weir_core::node::ofd::lock_byte;
+use weir_core::node::region::client_layout;
 use weir_core::proto::Landing;
+use weir_core::types::ClientId;
 use weir_fabric::bulk;
 use weir_store::slabmap::Window;
 
 use super::doors::Doors;
 use super::ground::Ground;
-use super::regions::{ClientRegion, Instance, PLACEHOLDER};
+use super::regions::{client_file, ClientRegion, Instance, PLACEHOLDER};
 use super::storage::Storage;
 use super::ServerError;
 use crate::arrival::Arrival;
@@ -29,6 +32,8 @@ pub struct Kernel {
     placeholder: File,
     /// Where bytes of other nodes arrive.
     pool: Window,
+    /// Where the regions of clients are.
+    shm_dir: PathBuf,
     /// Memory behind the tables.
     grounds: Vec<Ground>,
     doors: Arc<Doors>,
@@ -43,6 +48,7 @@ impl Kernel {
         Ok(Kernel {
             placeholder,
             pool,
+            shm_dir: instance.shm_dir().to_owned(),
             grounds: instance.grounds(pool.len())?,
             doors,
         })
@@ -60,6 +66,12 @@ impl Platform for Kernel {
     fn barrier(&self) {
         // Where there is none, clients are told at their beginning to have barriers of their own.
         let _ = membarrier(MembarrierCommand::GlobalExpedited);
+    }
+
+    fn lay_channels(&self, client: ClientId) -> bool {
+        let ground = Ground::of(&self.shm_dir.join(client_file(client)), &[]);
+        let bytes = client_layout().bytes as u64;
+        ground.and_then(|ground| ground.lay(0, bytes)).is_ok()
     }
 
     fn present(&self, table: Table, count: usize) -> usize {

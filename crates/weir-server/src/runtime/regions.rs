@@ -436,9 +436,10 @@ impl Instance {
 
     /// Makes a client's region.
     pub fn client_region(&self, id: ClientId) -> Result<ClientRegion, ServerError> {
-        let bytes = client_layout().bytes as u64;
-        let region = self.map_new(&client_file(id), bytes)?;
-        Ground::of(&self.shm_dir.join(client_file(id)), &[])?.lay(0, bytes)?;
+        let layout = client_layout();
+        let name = client_file(id);
+        let region = self.map_new(&name, layout.bytes as u64)?;
+        Ground::of(&self.shm_dir.join(name), &[])?.lay(0, layout.first_bytes as u64)?;
         Ok(ClientRegion(region))
     }
 
@@ -567,7 +568,7 @@ fn pool_bytes() -> u64 {
     share / (1 << 20) * (1 << 20)
 }
 
-fn client_file(id: ClientId) -> String {
+pub(super) fn client_file(id: ClientId) -> String {
     format!("client-{}", id.0)
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::thread::{futex, sched_getcpu};
 use rustix::time::Timespec;
-use weir_core::node::region::{Hub, SLEEPS_AT_BELL, SLEEPS_HERE};
+use weir_core::node::region::{set_bits, Hub, SLEEPS_AT_BELL, SLEEPS_HERE};
 use weir_core::proto::{encode, Caller, ServerStatus, Welcome, NO_CLIENT, NO_ROOM};
 use weir_core::types::ClientId;
 
@@ -134,12 +134,10 @@ impl<'a> Service<'a> {
             if self.hub.doorbells[word].load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            let mut rung = self.hub.doorbells[word].swap(0, Ordering::SeqCst);
+            let rung = self.hub.doorbells[word].swap(0, Ordering::SeqCst);
             worked = true;
-            while rung != 0 {
-                let id = first + rung.trailing_zeros();
-                rung &= rung - 1;
-                self.poll_client(ClientId(id));
+            for bit in set_bits(rung) {
+                self.poll_client(ClientId(first + bit));
             }
         }
         worked |= self.step(worked);

@@ -17,6 +17,7 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::task::LocalSpawnExt;
 use rustix::io::read;
 use weir_core::journal;
+use weir_core::node::region::set_bits;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Caller, FsError, ServerStatus};
 use weir_core::types::{ClientId, Rank};
@@ -397,36 +398,46 @@ impl Joined {
         let _ = self.spawner.spawn_local(task);
     }
 
-    /// Does what a client asks for by its channel and its notes. True if there was anything.
+    /// Does what a client asks for by its channels and its notes. True if there was anything.
     pub fn poll_client(&mut self, id: ClientId, now_ns: i64) -> bool {
-        let mut request = Vec::new();
-        let (noted, asked) = {
+        let (mut any, rung) = {
             let mut node = self.node.borrow_mut();
             node.set_time(now_ns);
             let noted = node.take_notes(id);
             node.commit();
-            (noted, node.take_request(id, &mut request))
+            (noted, node.take_asked(id))
         };
-        if let Some(memory) = asked {
-            let (cluster, node) = (self.cluster.clone(), Rc::clone(&self.node));
-            self.spawn(async move {
-                let spent_ms = memory.channel().spent_ms.load(Ordering::Relaxed);
-                let mut reply = cluster
-                    .serve_late(Caller::Client(id), &request, spent_ms)
-                    .await;
-                let mut node = node.borrow_mut();
-                // Its number may be another's by now.
-                if node
-                    .memory_of(id)
-                    .is_some_and(|now| Arc::ptr_eq(&now, &memory))
-                {
-                    node.put_reply(id, &mut reply);
-                }
-            });
-            self.asked = true;
-            return true;
+        for channel in set_bits(rung) {
+            any |= self.begin_request(id, channel);
         }
-        noted
+        any
+    }
+
+    /// Begins to do what a client asks for by one of its channels, if it asks for anything.
+    fn begin_request(&mut self, id: ClientId, channel: u32) -> bool {
+        let mut request = Vec::new();
+        let asked = self
+            .node
+            .borrow_mut()
+            .take_request(id, channel, &mut request);
+        let Some(memory) = asked else {
+            return false;
+        };
+        let (cluster, node) = (self.cluster.clone(), Rc::clone(&self.node));
+        self.spawn(async move {
+            let spent_ms = &memory.channels()[channel as usize].spent_ms;
+            let mut reply = cluster
+                .serve_late(
+                    Caller::Client(id),
+                    &request,
+                    spent_ms.load(Ordering::Relaxed),
+                )
+                .await;
+            node.borrow_mut()
+                .put_reply(id, &memory, channel, &mut reply);
+        });
+        self.asked = true;
+        true
     }
 
     /// Does what a tool asks for; the answer is in [`Joined::answers`] some time.

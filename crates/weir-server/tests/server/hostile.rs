@@ -178,8 +178,9 @@ proptest! {
                     let _ = hostile.memory.notes().push(note);
                 }
                 Deed::Request(request) => {
-                    hostile.memory.channel().put_request(&request).unwrap();
-                    hostile.memory.channel().state.store(REQUEST, Ordering::SeqCst);
+                    hostile.memory.channels()[0].put_request(&request).unwrap();
+                    hostile.memory.channels()[0].state.store(REQUEST, Ordering::SeqCst);
+                    hostile.memory.header().asked.store(u64::MAX, Ordering::SeqCst);
                     world.node.poll_client(hostile.id, world.now_ns);
                 }
                 Deed::Ask(op, a, b, c) => ask(&mut world, hostile.caller(), op, a, b.wrapping_add(c % 2), bad),

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::world::{Client, World, UNIT};
+use weir_core::node::channel::{ALL_CHANNELS, CHANNELS, FIRST_CHANNEL, REPLY, REQUEST, WIDEN};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::ring::Note;
 use weir_core::proto::{self, Caller, FsError};
@@ -13,6 +14,38 @@ fn open_ofd(world: &mut World, client: &Client, ino: Ino) -> u32 {
     let first = world.call(client.caller(), proto::OfdBatch {}).unwrap();
     world.open.ofds[first as usize].open(ino.0, 2);
     first
+}
+
+/// A request in one of a client's channels; whether it is answered when the client rings.
+fn asks_in(world: &mut World, client: &Client, channel: usize) -> bool {
+    let mut request = Vec::new();
+    proto::request(proto::Ping {}, &mut request);
+    let words = &client.memory.channels()[channel];
+    words.put_request(&request).unwrap();
+    words.state.store(REQUEST, Ordering::SeqCst);
+    client
+        .memory
+        .header()
+        .asked
+        .fetch_or(1 << channel, Ordering::SeqCst);
+    world.node.poll_client(client.id, world.now_ns);
+    words.state.load(Ordering::SeqCst) == REPLY
+}
+
+#[test]
+fn channels_are_looked_at_once_they_have_memory() {
+    let mut world = World::new(4);
+    let client = Client::new(&mut world);
+    assert!(asks_in(&mut world, &client, 0));
+    assert!(!asks_in(&mut world, &client, CHANNELS - 1));
+    let header = client.memory.header();
+    assert_eq!(header.channels.load(Ordering::SeqCst), FIRST_CHANNEL);
+    header.asked.fetch_or(WIDEN, Ordering::SeqCst);
+    world.node.poll_client(client.id, world.now_ns);
+    assert_eq!(header.channels.load(Ordering::SeqCst), ALL_CHANNELS);
+    for channel in (1..CHANNELS).rev() {
+        assert!(asks_in(&mut world, &client, channel), "{channel}");
+    }
 }
 
 fn all_free(world: &World) -> bool {
@@ -179,7 +212,7 @@ fn a_killed_holder_of_a_lock_wakes_who_waits() {
         world.call(waiter.caller(), record.clone()),
         Err(FsError::WouldBlock)
     );
-    let event = || waiter.memory.channel().event.load(Ordering::SeqCst);
+    let event = || waiter.memory.header().event.load(Ordering::SeqCst);
     let before = event();
     world.node.gone(holder.id, 20);
     assert_ne!(event(), before);

@@ -10,7 +10,7 @@ use rustix::thread::futex;
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::{Cell, State};
 use weir_core::node::channel::{Channel, IDLE, REPLY, REQUEST};
-use weir_core::node::region::{client_layout, open_layout, Hub};
+use weir_core::node::region::{client_layout, open_layout, ClientHeader, Hub};
 use weir_core::proto::{
     self, Attached, Created, FsError, Hello, Lent, Located, Operation, Role, Welcome,
 };
@@ -49,6 +49,7 @@ pub struct Session {
     hub: &'static Hub,
     blocks: &'static [FileBlock],
     cells: &'static [Cell],
+    header: &'static ClientHeader,
     channel: &'static Channel,
 }
 
@@ -96,7 +97,8 @@ impl Session {
             hub,
             blocks: open.slice(layout.blocks, blocks).unwrap(),
             cells: open.slice(layout.cells, cells).unwrap(),
-            channel: own.record(client_layout().channel).unwrap(),
+            header: own.record(0).unwrap(),
+            channel: own.record(client_layout().channels).unwrap(),
             welcome,
         })
     }
@@ -115,6 +117,7 @@ impl Session {
         self.channel.put_request(&bytes).unwrap();
         self.channel.client_sleeps.store(1, Ordering::SeqCst);
         self.channel.state.store(REQUEST, Ordering::SeqCst);
+        self.header.asked.fetch_or(1, Ordering::SeqCst);
         if self.hub.ring(self.welcome.client.0) {
             self.hub.server_sleeps.store(0, Ordering::SeqCst);
             futex::wake(&self.hub.server_sleeps, futex::Flags::empty(), 1).unwrap();

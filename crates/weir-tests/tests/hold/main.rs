@@ -10,6 +10,8 @@
 //! | `kill` | servers and nodes that are killed, stay away, or stop answering |
 //! | `blocked` | processes that wait in a call when their server is killed |
 //! | `partition` | a network that is cut and heals |
+//! | `stale` | an own server that says nothing |
+//! | `threads` | threads of one process, of which some wait for a server |
 //! | `full` | a tmpfs that others fill to the last page |
 //! | `many` | 64 servers, 1,000 clients, few descriptors |
 //! | `hostile` | strangers at the sockets and at the fabric |
@@ -24,3 +26,4 @@ mod partition;
 mod probes;
 mod room;
 mod stale;
+mod threads;
