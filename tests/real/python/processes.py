@@ -2,6 +2,8 @@
 multiprocessing, threads, and Python programs and modules that lie in the directory."""
 
 import concurrent.futures
+import errno
+import fcntl
 import importlib
 import multiprocessing
 import os
@@ -75,6 +77,28 @@ def inherited(d: Path) -> None:
     os.close(devnull)
 
 
+def locked(d: Path) -> None:
+    """Record locks of the process end with a descriptor of the file that is closed, also by dup2, and not by a dup2 that fails."""
+    code = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+
+    def is_locked() -> bool:
+        return subprocess.run([sys.executable, "-c", code, d / "locked"], stderr=subprocess.DEVNULL).returncode != 0
+    (d / "locked").write_text("bytes")
+    fd, other = os.open(d / "locked", os.O_RDWR), os.open(d / "in", os.O_RDONLY)
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    check(is_locked(), "a record lock keeps another program out")
+    try:
+        os.dup2(1000000, fd)
+        check(False, "dup2 of no descriptor fails")
+    except OSError as error:
+        check(error.errno == errno.EBADF, "dup2 of no descriptor fails")
+    check(is_locked(), "and leaves the lock of what it did not replace")
+    os.dup2(other, fd)
+    check(not is_locked(), "a dup2 that replaces the descriptor ends the lock")
+    os.close(other)
+    os.close(fd)
+
+
 def piece(args):
     path, number = args
     with open(path, "r+b") as f:
@@ -136,6 +160,7 @@ if __name__ == "__main__":
     directory = begin()
     section(redirected, directory)
     section(inherited, directory)
+    section(locked, directory)
     section(many, directory)
     section(programs, directory)
     end()

@@ -56,14 +56,21 @@ impl Process {
     /// descriptor of `handle` asks of other servers: it ends the locks of the process and
     /// publishes. An error says that what was written cannot be seen by all.
     fn before_close(&'static self, handle: &'static Handle) -> Result<(), Errno> {
-        let file = handle.file.get().zip(self.session.get());
-        let Some((file, session)) = file.filter(|_| !matches!(self.whose(), Whose::VforkChild))
-        else {
+        if let Whose::VforkChild = self.whose() {
             return Ok(());
-        };
-        if file.record_locks.load(Ordering::Relaxed) {
+        }
+        if let Some(file) = handle.file.get() {
             self.drop_record_locks(file);
         }
+        self.publish_before_close(handle)
+    }
+
+    /// Publishes what was written to a file, without the lock, if one descriptor less leaves none
+    /// of it in this process.
+    fn publish_before_close(&'static self, handle: &'static Handle) -> Result<(), Errno> {
+        let Some((file, session)) = handle.file.get().zip(self.session.get()) else {
+            return Ok(());
+        };
         let others = |count: &AtomicU32| count.load(Ordering::Relaxed) > 1;
         match others(&handle.fds) || others(&file.handles) {
             true => Ok(()),
@@ -160,9 +167,11 @@ impl Process {
         if source.is_none() && self.handle(new).is_none() && !aside {
             return None;
         }
-        if let Some(before) = self.handle(new) {
-            // As dup2(2) says: errors of a close by dup2 are lost.
-            let _ = self.before_close(before);
+        let replaced = self.handle(new);
+        if let Some(replaced) = replaced.filter(|_| !matches!(self.whose(), Whose::VforkChild)) {
+            // Its locks stay until it is closed, which may fail; an error of a close by dup2 is lost,
+            // as dup2(2) says.
+            let _ = self.publish_before_close(replaced);
         }
         let _held = self.lock.hold();
         let whose = self.whose();
@@ -231,9 +240,7 @@ impl Process {
         published: Result<(), Errno>,
     ) -> Result<(), Errno> {
         if let Some(file) = handle.file.get() {
-            if file.record_locks.load(Ordering::Relaxed) {
-                self.drop_record_locks(file);
-            }
+            self.drop_record_locks(file);
         }
         if handle.fds.fetch_sub(1, Ordering::Relaxed) == 1 {
             return self.close_handle(handle, published);

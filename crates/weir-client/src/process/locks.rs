@@ -187,9 +187,11 @@ impl Process {
         Ok((from, to.map_or(u64::MAX, i64::unsigned_abs)))
     }
 
-    /// A descriptor of the file was closed: this process's record locks of it end.
+    /// A descriptor of the file was closed: this process's record locks of it, if it took any, end.
     pub(super) fn drop_record_locks(&'static self, file: &File) {
-        file.record_locks.store(false, Ordering::Relaxed);
+        if !file.record_locks.swap(false, Ordering::Relaxed) {
+            return;
+        }
         let session: Option<&Session> = self.session.get();
         if let Some(session) = session {
             let _ = session.call(RecordLock {
