@@ -5,8 +5,8 @@
 //! one process: a forked child makes its own.
 //!
 //! A call is a message in one of the channels, so that threads of a process need not wait for each
-//! other's replies: there are [`CHANNELS`], of which all but the first are asked for when two
-//! threads first call at the same time. The caller spins a little if the server runs on
+//! other's replies: there are [`CHANNELS`], of which the process asks for all but the first
+//! when a thread first finds that one taken. The caller spins a little if the server runs on
 //! another CPU, then sleeps; it looks from time to time whether the server still
 //! lives, so a dead server gives ESHUTDOWN within [`LOOK_MS`], never a hang.
 //!
@@ -45,7 +45,7 @@ use crate::kernel::{self, Fd};
 use crate::lock::SlowLock;
 use crate::node::{map_file, Node};
 use crate::operation;
-use crate::slots::Slots;
+use crate::slots::{Slot, Slots};
 use crate::socket;
 
 /// How often a sleeping caller looks whether the server lives, in ms.
@@ -65,7 +65,7 @@ pub struct Session {
     channels: &'static [Channel],
     /// What is on its way from other nodes.
     landings: &'static [LandingSlot],
-    /// Who uses which channel.
+    /// The threads that use channels.
     calls: Slots<CHANNELS>,
     note_lock: SlowLock,
     push_lock: SlowLock,
@@ -268,23 +268,24 @@ impl Session {
     /// Has the server do `op`. ESHUTDOWN: the server is gone; EDEADLK: called from
     /// within other calls of the same thread, which have all channels.
     pub fn call<O: Operation>(&self, op: O) -> Result<O::Reply, Errno> {
-        let usable = self.usable();
-        let slot = self.calls.try_hold(usable).or_else(|| {
-            self.widen();
-            self.calls.hold(self.usable())
-        });
+        let slot = self.free_channel();
+        let slot = slot.or_else(|| self.calls.hold(self.usable()));
         self.call_in(slot.ok_or(Errno::DEADLK)?.place(), op)
     }
 
     /// As [`Session::call`], but not if that would have to wait for other threads' calls; `None`
     /// then. For those who have what others wait for.
     pub fn call_at_once<O: Operation>(&self, op: O) -> Option<Result<O::Reply, Errno>> {
-        let usable = self.usable();
-        let slot = self.calls.try_hold(usable).or_else(|| {
+        let slot = self.free_channel()?;
+        Some(self.call_in(slot.place(), op))
+    }
+
+    /// A channel that no thread uses, if there is one.
+    fn free_channel(&self) -> Option<Slot<'_, CHANNELS>> {
+        self.calls.try_hold(self.usable()).or_else(|| {
             self.widen();
             self.calls.try_hold(self.usable())
-        })?;
-        Some(self.call_in(slot.place(), op))
+        })
     }
 
     /// By a channel that the caller holds.
@@ -469,7 +470,7 @@ impl Session {
     }
 }
 
-/// Whether the reply to a channel's request is in it.
+/// True if the server has put its reply into the channel.
 fn replied(channel: &Channel) -> bool {
     channel.state.load(Ordering::Acquire) == REPLY
 }

@@ -45,7 +45,7 @@ impl<const N: usize> Slots<N> {
     pub fn hold(&self, usable: usize) -> Option<Slot<'_, N>> {
         let signals = block_signals();
         loop {
-            if let Some(place) = self.take(usable) {
+            if let Some(place) = self.take_free(usable) {
                 return Some(self.slot(place, signals));
             }
             let me = thread_token();
@@ -63,7 +63,7 @@ impl<const N: usize> Slots<N> {
     /// One of the first `usable`, if any is free.
     pub fn try_hold(&self, usable: usize) -> Option<Slot<'_, N>> {
         let signals = block_signals();
-        let place = self.take(usable)?;
+        let place = self.take_free(usable)?;
         Some(self.slot(place, signals))
     }
 
@@ -83,7 +83,7 @@ impl<const N: usize> Slots<N> {
         }
     }
 
-    fn take(&self, usable: usize) -> Option<usize> {
+    fn take_free(&self, usable: usize) -> Option<usize> {
         let mut seen = self.taken.load(Ordering::Relaxed);
         loop {
             let free = free_of(seen, usable);

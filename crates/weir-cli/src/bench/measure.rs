@@ -149,7 +149,7 @@ impl<'a> Run<'a> {
     }
 
     /// Reads by all of `group`, and again with every byte compared; how long the slowest took, s.
-    pub(super) fn read(&mut self, group: &[(Hand, Data)]) -> Result<f64> {
+    fn read(&mut self, group: &[(Hand, Data)]) -> Result<f64> {
         let read = self.each(group, Step::Read)?;
         let compared = self.each(group, Step::Verify)?;
         self.verified += compared.bytes();

@@ -187,7 +187,7 @@ pub struct MixedRows {
     pub lock_step: Row,
     /// Requests of a turn of all.
     pub requests: Row,
-    /// What the barriers of a turn take.
+    /// The duration of a turn's barriers alone.
     pub barriers: Row,
     /// Without barriers, beside ras that syncs as often.
     pub free: Row,

@@ -1,5 +1,5 @@
-//! What visibility raw costs: the same phases of a program in a raw and in a ras directory, each
-//! phase in both before the next one begins, in the other order in every other round.
+//! The cost of visibility raw. Each phase of a program runs in a raw and in a ras directory before the
+//! next phase begins; odd rounds swap the two directories.
 //!
 //! Phases of writes, and of reads by other nodes, make the same calls in both, `fsync` after the
 //! writes too. Programs that exchange bytes in lock-step need `fsync` in ras, and none in raw: each
@@ -58,7 +58,7 @@ impl Run<'_> {
         [odd, 1 - odd]
     }
 
-    /// What each writes.
+    /// The bytes that each process writes.
     fn parts(&self, hands: &[Hand], layout: Layout, directory: &str) -> Vec<(Hand, Data)> {
         let (bytes, servers) = (self.plan.bytes, self.servers());
         let part = |i: u64| match layout {

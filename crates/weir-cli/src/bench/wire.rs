@@ -135,7 +135,7 @@ pub enum Step {
         from: u32,
         /// How often all meet.
         times: u32,
-        /// What a connection begins with.
+        /// The first bytes of each connection.
         token: [u8; 16],
     },
     /// Create empty files `FIRST`, `FIRST + 1`... in a directory, which is there.
@@ -217,13 +217,13 @@ impl Data {
 /// process are read and compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mixed {
-    /// What is written in each turn; in calls of `size`, no lists.
+    /// The bytes that the process writes in each turn, in calls of `size`, without lists.
     pub write: Data,
-    /// What is read in each turn, likewise.
+    /// The bytes that the process reads in each turn, likewise.
     pub read: Data,
     /// Turns.
     pub turns: u32,
-    /// Whether each turn's writes end with `fsync`.
+    /// Each turn's writes end with `fsync`.
     pub fsync: bool,
     /// The barrier at which all meet after the writes and after the reads of each turn. With it the
     /// content differs from turn to turn; without it, when nobody can tell of which turn the bytes
@@ -234,9 +234,9 @@ pub struct Mixed {
 /// Where a [`Step::Barrier`] is held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meeting {
-    /// Whom to connect to.
+    /// The address of the process that holds the barrier.
     pub address: SocketAddr,
-    /// What the connection begins with.
+    /// The first bytes of the connection.
     pub token: [u8; 16],
 }
 

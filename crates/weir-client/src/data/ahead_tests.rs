@@ -442,7 +442,7 @@ proptest! {
             }
         }
         vnode.publish_written(&far).unwrap();
-    vnode.detach(&far);
+        vnode.detach(&far);
         prop_assert_eq!(far.in_use(), 0);
     }
 }

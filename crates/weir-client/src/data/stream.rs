@@ -708,13 +708,14 @@ impl Stream {
         *self = Stream::default();
     }
 
-    /// How far was written, if that is more than was published; for [`Stream::set_published`].
+    /// The counter of committed bytes, if it has grown since the process published last; for
+    /// [`Stream::set_published`].
     pub fn unpublished(&self) -> Option<u64> {
         let wrote = self.place.is_some() && self.committed != self.published;
         wrote.then_some(self.committed)
     }
 
-    /// What was written up to there is published.
+    /// The process has published all bytes that it had committed by then.
     pub fn set_published(&mut self, committed: u64) {
         self.published = committed;
     }

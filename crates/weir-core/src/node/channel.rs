@@ -19,7 +19,7 @@ pub const CHANNELS: usize = ALL_CHANNELS as usize;
 ///
 /// [`ClientHeader::asked`]: super::region::ClientHeader::asked
 pub const WIDEN: u64 = 1 << 63;
-/// What [`ClientHeader::channels`] says: only the first channel has memory.
+/// A value of [`ClientHeader::channels`]: only the first channel has memory.
 ///
 /// [`ClientHeader::channels`]: super::region::ClientHeader::channels
 pub const FIRST_CHANNEL: u32 = 1;

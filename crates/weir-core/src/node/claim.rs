@@ -118,8 +118,8 @@ impl Claim {
                 .is_some_and(|end| end <= self.length)
     }
 
-    /// The longest beginning of this claim that has all of `needed` and passes `test`, if any does.
-    /// What passes must pass too when it is made shorter.
+    /// The longest beginning of this claim that contains `needed` and passes `test`, if there is one.
+    /// `test` must accept every beginning of a claim that it accepts.
     pub fn clip(&self, needed: &Claim, test: impl Fn(&Claim) -> bool) -> Option<Claim> {
         let beginning = |size| match self.count {
             1 => Claim::range(self.offset, size),

@@ -413,9 +413,9 @@ operations! {
         ino: Ino,
     } -> Vec<u32>;
 
-    /// Lets this node write bytes of a raw file until another node wants them: what may be
-    /// written, which is what the caller wished for or what it needs. It holds for a write that
-    /// begins after the call. If [`crate::node::block::FileBlock::revocations`] is not what it
+    /// Lets this node write bytes of a raw file until another node wants them. The reply is a claim
+    /// that contains `needed`, and as much of `wished` as no other node writes. It holds for a write
+    /// that begins after the call. If [`crate::node::block::FileBlock::revocations`] is not what it
     /// was before the call, the writer asks again once its bytes are in place, and does not go
     /// on by this answer.
     token: Token {

@@ -49,8 +49,6 @@ pub struct Client<M> {
     pub connected: bool,
     /// Channels whose memory is there, of [`weir_core::node::channel::CHANNELS`].
     pub channels: usize,
-    /// Bit c: the request of channel c is being done.
-    pub asks: u64,
     /// It is of a server before this one, and only keeps what it was lent.
     pub ghost: bool,
     /// Records of its ring that were taken and not yet given back.
@@ -61,8 +59,9 @@ pub struct Client<M> {
 #[derive(Debug)]
 pub struct Clients<M> {
     slots: Vec<Option<Client<M>>>,
-    /// Requests of the client of each number that are being done, also of one that is gone.
-    requests: Vec<u32>,
+    /// By client number, bit c: the server is serving a request of channel c. A client may be gone
+    /// before its requests are served.
+    served: Vec<u64>,
     limit: usize,
 }
 
@@ -76,7 +75,6 @@ impl<M> Client<M> {
             cells: BTreeSet::new(),
             connected: true,
             channels: 1,
-            asks: 0,
             ghost: false,
             taken: 0,
         }
@@ -129,37 +127,40 @@ impl<M> Clients<M> {
     pub fn new(limit: usize) -> Clients<M> {
         Clients {
             slots: Vec::new(),
-            requests: Vec::new(),
+            served: Vec::new(),
             limit,
         }
     }
 
     /// The number that the next client gets.
     pub fn vacant(&self) -> Option<ClientId> {
-        // What a client that is gone has asked for is not done for another one.
-        let rests = |index: &usize| {
-            self.requests
-                .get(*index)
-                .is_none_or(|requests| *requests == 0)
+        // A request of a client that is gone must not act on the next client of its number.
+        let is_free = |index: &usize| {
+            self.slots.get(*index).is_none_or(Option::is_none)
+                && self
+                    .served
+                    .get(*index)
+                    .is_none_or(|channels| *channels == 0)
         };
-        let is_free = |index: &usize| self.slots.get(*index).is_none_or(Option::is_none);
-        let index = (0..self.limit).find(|index| is_free(index) && rests(index))?;
+        let index = (0..self.limit).find(is_free)?;
         u32::try_from(index).ok().map(ClientId)
     }
 
-    /// A request of a client begins to be done.
-    pub fn begin_request(&mut self, id: ClientId) {
-        let index = id.0 as usize;
-        if self.requests.len() <= index {
-            self.requests.resize(index + 1, 0);
+    /// The server begins to serve the request of a channel; false if it is serving one.
+    pub fn begin_request(&mut self, id: ClientId, channel: u32) -> bool {
+        let (index, bit) = (id.0 as usize, 1 << channel);
+        if self.served.len() <= index {
+            self.served.resize(index + 1, 0);
         }
-        self.requests[index] += 1;
+        let begins = self.served[index] & bit == 0;
+        self.served[index] |= bit;
+        begins
     }
 
-    /// It is done.
-    pub fn end_request(&mut self, id: ClientId) {
-        if let Some(requests) = self.requests.get_mut(id.0 as usize) {
-            *requests = requests.saturating_sub(1);
+    /// The server has served it.
+    pub fn end_request(&mut self, id: ClientId, channel: u32) {
+        if let Some(channels) = self.served.get_mut(id.0 as usize) {
+            *channels &= !(1 << channel);
         }
     }
 

@@ -340,10 +340,10 @@ impl<'m, P: Platform> Node<'m, P> {
         );
         let mut asked = false;
         for channel in set_bits(self.take_asked(id)) {
-            if let Some(memory) = self.take_request(id, channel, &mut request) {
+            if self.take_request(id, channel, &mut request).is_some() {
                 reply.clear();
                 self.serve(Caller::Client(id), &request, now_ns, &mut reply);
-                self.put_reply(id, &memory, channel, &mut reply);
+                self.put_reply(id, channel, &mut reply);
                 asked = true;
             }
         }
@@ -376,25 +376,22 @@ impl<'m, P: Platform> Node<'m, P> {
     }
 
     /// Takes what a client asks for out of one of its channels; `None` if it asks for nothing, else
-    /// its region. The channel takes no other request before the reply is in it.
+    /// how long the call that asks has waited for servers before, ms. The channel takes no other
+    /// request before the reply is in it.
     pub(crate) fn take_request(
         &mut self,
         id: ClientId,
         channel: u32,
         request: &mut Vec<u8>,
-    ) -> Option<Arc<P::Memory>> {
-        let client = self.clients.get_mut(id)?;
-        let words = &client.memory.channels()[channel as usize];
-        let bit = 1 << channel;
-        if client.asks & bit != 0 || words.state.load(Ordering::Acquire) != channel::REQUEST {
+    ) -> Option<u32> {
+        let words = &self.clients.get(id)?.memory.channels()[channel as usize];
+        if words.state.load(Ordering::Acquire) != channel::REQUEST {
             return None;
         }
         request.clear();
         words.take_request(request);
-        client.asks |= bit;
-        let memory = Arc::clone(&client.memory);
-        self.clients.begin_request(id);
-        Some(memory)
+        let spent_ms = words.spent_ms.load(Ordering::Relaxed);
+        self.clients.begin_request(id, channel).then_some(spent_ms)
     }
 
     /// The region of a client.
@@ -402,22 +399,14 @@ impl<'m, P: Platform> Node<'m, P> {
         Some(Arc::clone(&self.clients.get(id)?.memory))
     }
 
-    /// Gives the client that had this region its reply; it may be gone.
-    pub(crate) fn put_reply(
-        &mut self,
-        id: ClientId,
-        memory: &Arc<P::Memory>,
-        channel: u32,
-        reply: &mut Vec<u8>,
-    ) {
+    /// Gives a client its reply; nothing happens if it is gone.
+    pub(crate) fn put_reply(&mut self, id: ClientId, channel: u32, reply: &mut Vec<u8>) {
         self.commit();
-        self.clients.end_request(id);
-        let asked = |client: &&mut Client<P::Memory>| Arc::ptr_eq(&client.memory, memory);
-        let Some(client) = self.clients.get_mut(id).filter(asked) else {
+        self.clients.end_request(id, channel);
+        let Some(client) = self.clients.get(id) else {
             return;
         };
-        client.asks &= !(1 << channel);
-        let channel = &memory.channels()[channel as usize];
+        let channel = &client.memory.channels()[channel as usize];
         if channel.put_reply(reply).is_err() {
             // Every reply is bounded below the channel's size; if one is not, say so.
             tracing::error!(

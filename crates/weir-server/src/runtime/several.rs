@@ -7,7 +7,6 @@ use std::net::TcpListener;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +33,7 @@ use super::regions::Instance;
 use super::shelf::OwnSlabs;
 use super::ServerError;
 use crate::cluster::{Answer, Cluster, LogBytes, Lost, Net};
-use crate::node::{ClientMemory, Node, SharedPlace, Visit};
+use crate::node::{Node, SharedPlace, Visit};
 
 /// How often what was written and not published is published, in ns.
 const INTERVAL_NS: i64 = 1_000_000_000;
@@ -420,21 +419,14 @@ impl Joined {
             .node
             .borrow_mut()
             .take_request(id, channel, &mut request);
-        let Some(memory) = asked else {
+        let Some(spent_ms) = asked else {
             return false;
         };
         let (cluster, node) = (self.cluster.clone(), Rc::clone(&self.node));
         self.spawn(async move {
-            let spent_ms = &memory.channels()[channel as usize].spent_ms;
-            let mut reply = cluster
-                .serve_late(
-                    Caller::Client(id),
-                    &request,
-                    spent_ms.load(Ordering::Relaxed),
-                )
-                .await;
-            node.borrow_mut()
-                .put_reply(id, &memory, channel, &mut reply);
+            let served = cluster.serve_late(Caller::Client(id), &request, spent_ms);
+            let mut reply = served.await;
+            node.borrow_mut().put_reply(id, channel, &mut reply);
         });
         self.asked = true;
         true

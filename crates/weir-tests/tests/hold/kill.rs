@@ -23,8 +23,8 @@ const SETTINGS: [(&str, &str); 1] = [("WEIR_FABRIC_DEADLINE_S", "5")];
 const VICTIM: usize = 1;
 const OTHERS: [usize; 3] = [0, 2, 3];
 
-/// What the machine may add to a bound: a second where it has four cores for the 52 processes of
-/// such a test, and as much longer as it has fewer.
+/// The time that the machine may add to a bound. Such a test runs 52 processes: four cores get a
+/// second, fewer cores proportionally more.
 fn slack() -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Duration::from_secs(4 / u64::try_from(cores.clamp(1, 4)).unwrap_or(1))

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `room` | an instance on a test cluster, and how to hurt it |
 //! | `probes` | processes that make one kind of call all the time |
+//! | `talk` | a program that is asked and answers by lines |
 //! | `local` | an instance of this machine alone |
 //! | `kill` | servers and nodes that are killed, stay away, or stop answering |
 //! | `blocked` | processes that wait in a call when their server is killed |
@@ -26,4 +27,5 @@ mod partition;
 mod probes;
 mod room;
 mod stale;
+mod talk;
 mod threads;

@@ -98,6 +98,22 @@ impl Room {
         said(&self.run(node, "bash", &["-c", script]).output().unwrap())
     }
 
+    /// Makes files of one byte, by a program of a node.
+    #[track_caller]
+    pub fn make_files(&self, node: usize, count: usize) -> Made {
+        let script = format!(
+            "cd /weir; for i in $(seq {count}); do printf a > f$i; done; \
+             for i in $(seq {count}); do echo $(stat -c %i f$i) /weir/f$i; done"
+        );
+        let said = self.shell(node, &script);
+        let files = said.lines().map(|line| {
+            let (ino, path) = line.split_once(' ').unwrap();
+            // The home of a name makes the file, and its number says which server that is.
+            (ino.parse::<u64>().unwrap() >> 48, path.to_owned())
+        });
+        Made(files.collect())
+    }
+
     /// What a node says of all servers.
     pub fn status(&self, node: usize) -> Value {
         let text = said(
@@ -148,6 +164,18 @@ impl Place for Room {
         let mut command = self.weir(node, &["run", "-i", NAME, "--", program]);
         command.args(words);
         command
+    }
+}
+
+/// Files, each with the server that is its home.
+#[derive(Debug)]
+pub struct Made(Vec<(u64, String)>);
+
+impl Made {
+    /// The paths of those with this home.
+    pub fn of_home(&self, home: u64) -> Vec<&str> {
+        let at_home = self.0.iter().filter(|(rank, _)| *rank == home);
+        at_home.map(|(_, path)| path.as_str()).collect()
     }
 }
 
