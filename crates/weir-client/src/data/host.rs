@@ -85,8 +85,8 @@ pub trait Host {
     /// Where the next `length` bytes of an append go, in a file that several nodes write;
     /// `reserved` is the place that was taken on this node, if one was.
     fn append(&self, ino: Ino, length: u64, reserved: Option<u64>) -> Result<u64, Errno>;
-    /// Asks whether bytes of a raw file may be written; what of the wish may be, at least what
-    /// is needed. See [`weir_core::proto::Token`].
+    /// Asks whether bytes of a raw file may be written; the claim that this node holds, which
+    /// contains what is needed. See [`weir_core::proto::Token`].
     fn token(&self, ino: Ino, needed: &Claim, wished: &Claim) -> Result<Claim, Errno>;
     /// True if a writer of a raw file must execute a memory barrier after each write, because the
     /// server cannot have this process execute one.

@@ -68,6 +68,8 @@ pub struct Stream {
     epoch: u64,
     /// How often this node had given up its token of the file when the stream last asked.
     revocations: u64,
+    /// Bytes of a raw file for which this node has held a token since then.
+    token: Claim,
     /// The server cannot make this process pass a barrier: see [`Host::fences`].
     fences: bool,
     /// Another node's append comes behind the bytes being written: they are all that is claimed.
@@ -222,7 +224,8 @@ impl Stream {
         Ok(done)
     }
 
-    /// Asks whether `wished` of a raw file may be written; what of it, `needed` at least.
+    /// The part of `wished` that may be written of a raw file, `needed` at least. Asks the server
+    /// if this node is not known to hold a token for it.
     fn permit<H: Host>(
         &mut self,
         host: &H,
@@ -230,16 +233,18 @@ impl Stream {
         needed: &Claim,
         wished: &Claim,
     ) -> Result<Claim, Errno> {
-        self.revocations = place.block.revocations.load(Ordering::SeqCst);
+        let revocations = place.block.revocations.load(Ordering::SeqCst);
+        let holds = revocations == self.revocations && self.token.contains(needed);
+        self.revocations = revocations;
         if place.block.tokens.load(Ordering::SeqCst) != ASK {
             return Ok(*wished);
         }
-        let granted = host.token(place.ino, needed, wished)?;
-        Ok(if granted.contains(needed) {
-            granted
-        } else {
-            *needed
-        })
+        if !holds {
+            self.token = Claim::default();
+            self.token = host.token(place.ino, needed, wished)?;
+        }
+        let held = |claim: &Claim| self.token.contains(claim);
+        Ok(wished.clip(needed, held).unwrap_or(*needed))
     }
 
     /// Asks again for what was just written, if the token that it was written under was taken
@@ -385,6 +390,7 @@ impl Stream {
         self.committed = place.cell.committed.load(Ordering::Relaxed);
         self.counted = self.committed;
         self.published = self.committed;
+        self.token = Claim::default();
         self.epoch = NEVER;
         self.room = 0;
         self.state = place.cell.state().0;

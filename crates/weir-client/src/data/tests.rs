@@ -46,6 +46,9 @@ struct Server {
     segment_bytes: u64,
     size_at_rest: u64,
     warm: bool,
+    /// How often a write token was asked for, and how many bytes each is for.
+    tokens: u32,
+    token_bytes: u64,
     /// Take the block back just after the next look at the namespace.
     take_back: bool,
     taken_back: bool,
@@ -142,8 +145,11 @@ impl Host for Process {
     fn append(&self, _: Ino, _: u64, _: Option<u64>) -> Result<u64, Errno> {
         unreachable!("one node")
     }
-    fn token(&self, _: Ino, _: &Claim, _: &Claim) -> Result<Claim, Errno> {
-        unreachable!("one node")
+    fn token(&self, _: Ino, needed: &Claim, _: &Claim) -> Result<Claim, Errno> {
+        let mut server = self.node.server.lock().unwrap();
+        server.tokens += 1;
+        let length = server.token_bytes.max(needed.length);
+        Ok(Claim::range(needed.offset, length))
     }
     fn audits(&self) -> bool {
         false
@@ -557,4 +563,28 @@ fn what_does_not_fit_says_so_and_what_did_is_there() {
         assert_eq!(file.read_at(&process, offset, &mut back), Ok(1 << 20));
         assert!(back.iter().all(|b| *b == 3));
     }
+}
+
+#[test]
+fn a_write_token_is_asked_for_once_until_it_is_taken_away() {
+    const PIECE: u64 = 64 << 10;
+    let node = Node::new(16 << 20, true);
+    let (process, file) = (node.process(), vnode());
+    node.server.lock().unwrap().token_bytes = 100 * PIECE;
+    let block = &node.blocks[0];
+    block.revoke();
+    let asked_after = |pieces: core::ops::Range<u64>| {
+        for piece in pieces {
+            let offset = piece * PIECE;
+            file.write_at(&process, offset, &pattern(offset, PIECE, 1))
+                .unwrap();
+        }
+        node.server.lock().unwrap().tokens
+    };
+    assert_eq!(asked_after(0..50), 1);
+    block.revoke();
+    assert_eq!(asked_after(50..51), 2);
+    // It is for the bytes from there on.
+    assert_eq!((asked_after(51..150), asked_after(150..151)), (2, 3));
+    assert_eq!(asked_after(10..11), 4);
 }

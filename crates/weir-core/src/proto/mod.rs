@@ -414,10 +414,9 @@ operations! {
     } -> Vec<u32>;
 
     /// Lets this node write bytes of a raw file until another node wants them. The reply is a claim
-    /// that contains `needed`, and as much of `wished` as no other node writes. It holds for a write
-    /// that begins after the call. If [`crate::node::block::FileBlock::revocations`] is not what it
-    /// was before the call, the writer asks again once its bytes are in place, and does not go
-    /// on by this answer.
+    /// that contains `needed`, and perhaps more than `wished`. It holds for a write that begins
+    /// after the call, and as long as [`crate::node::block::FileBlock::revocations`] is what it
+    /// was before the call. If that has changed, the writer asks again once its bytes are in place.
     token: Token {
         /// The file, by its number in this node's table.
         ino: Ino,

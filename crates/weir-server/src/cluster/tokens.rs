@@ -48,10 +48,39 @@ use share::Share;
 pub(super) struct Tokens {
     granted: BTreeMap<Ino, BTreeMap<Rank, Grant>>,
     held: BTreeMap<Ino, Share>,
+    /// Of files whose tokens other nodes took away: how often, and when last, ns since 1970.
+    taken: BTreeMap<Ino, (usize, i64)>,
     /// Files for which the home is being asked; whether this node gave up its token meanwhile.
     asking: BTreeMap<Ino, bool>,
     /// How often this node was told to give up a token, of whatever file.
     revocations: u64,
+}
+
+/// So long after a token was taken away it is as if that never was, ns.
+const TAKEN_NS: i64 = 1_000_000_000;
+
+impl Tokens {
+    /// How often the token of a file that this node held was taken away of late.
+    fn times_taken(&self, ino: Ino, now_ns: i64) -> usize {
+        let taken = self.taken.get(&ino);
+        let of_late = taken.filter(|(_, last_ns)| now_ns - last_ns < TAKEN_NS);
+        of_late.map_or(0, |(times, _)| *times)
+    }
+
+    /// Another node takes the token of a file away, if this one holds it.
+    fn count_taken(&mut self, ino: Ino, now_ns: i64) {
+        if !self.held.contains_key(&ino) {
+            return;
+        }
+        let times = self.times_taken(ino, now_ns);
+        self.taken.insert(ino, (times + 1, now_ns));
+    }
+
+    /// This node writes a file no more.
+    fn forget_held(&mut self, ino: Ino) {
+        self.held.remove(&ino);
+        self.taken.remove(&ino);
+    }
 }
 
 /// What one node was granted of a file.
@@ -102,6 +131,6 @@ impl<P: Platform> Cluster<P> {
     pub(super) fn forget_tokens(&self, ino: Ino) {
         let mut tokens = self.inner.write_tokens.borrow_mut();
         tokens.granted.remove(&ino);
-        tokens.held.remove(&ino);
+        tokens.forget_held(ino);
     }
 }

@@ -204,7 +204,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) fn end_token(&self, ino: Ino, writer: Rank) {
         let mut tokens = self.inner.write_tokens.borrow_mut();
         if writer == self.rank() {
-            tokens.held.remove(&ino);
+            tokens.forget_held(ino);
         }
         if let Some(grants) = tokens.granted.get_mut(&ino) {
             grants.remove(&writer);

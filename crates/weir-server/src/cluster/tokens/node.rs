@@ -11,18 +11,22 @@ use super::share::Share;
 use crate::cluster::Cluster;
 use crate::node::Platform;
 
+/// How many times more than a record wishes for is asked for, by how often the token was taken
+/// away of late.
+const GROWTH: [u64; 3] = [u64::MAX, 256, 16];
+
 impl<P: Platform> Cluster<P> {
-    /// Lets a program of this node write bytes of a raw file; what of its wish it may write.
+    /// Lets a program of this node write bytes of a raw file; the claim that contains them.
     pub(in crate::cluster) async fn write_token(&self, op: proto::Token) -> Result<Claim, FsError> {
         if !(op.needed.is_sound(MAX_OFFSET) && op.wished.is_sound(MAX_OFFSET)) {
             return Err(FsError::Invalid);
         }
         let ino = self.global(op.ino);
-        if let Some(claim) = self.held_of_wish(ino, &op) {
+        if let Some(claim) = self.held_with(ino, &op.needed) {
             return Ok(claim);
         }
         let _turn = self.hold_in_time(&self.inner.asking_tokens, ino).await?;
-        if let Some(claim) = self.held_of_wish(ino, &op) {
+        if let Some(claim) = self.held_with(ino, &op.needed) {
             return Ok(claim);
         }
         let anew = {
@@ -52,7 +56,7 @@ impl<P: Platform> Cluster<P> {
         let request = peer::Grant {
             ino,
             needed: op.needed,
-            wished: op.wished,
+            wished: self.wish_for(ino, op),
             anew,
         };
         let (granted, session) = self.call_in(ino.rank(), request).await?;
@@ -75,7 +79,7 @@ impl<P: Platform> Cluster<P> {
             drop(tokens);
             self.node(|node| node.revoke_writes(local));
         }
-        Ok(granted.unwrap_or(op.wished))
+        Ok(granted.unwrap_or(Claim::range(0, MAX_OFFSET)))
     }
 
     /// Other nodes have published what they wrote to these bytes of a raw file: what this node does
@@ -97,18 +101,34 @@ impl<P: Platform> Cluster<P> {
         self.write_token(op).await.map(drop)
     }
 
-    /// What this node holds of a wish, if that is all that is needed.
-    fn held_of_wish(&self, ino: Ino, op: &proto::Token) -> Option<Claim> {
+    /// The claim that this node holds and that contains these bytes.
+    fn held_with(&self, ino: Ino, needed: &Claim) -> Option<Claim> {
         let tokens = self.inner.write_tokens.borrow();
-        let held = tokens.held.get(&ino)?;
-        let is_held = |claim: &Claim| held.contains(claim);
-        let of_wish = op.wished.clip(&op.needed, is_held);
-        let found = of_wish.or_else(|| Some(op.needed).filter(is_held))?;
+        let found = tokens.held.get(&ino)?.claim_with(needed)?;
         drop(tokens);
         if ino.rank() != self.rank() {
             self.use_lease(ino.rank());
         }
         Some(found)
+    }
+
+    /// What this node asks the home for. A record that goes on growing is likely to do so for as
+    /// long as no other node's is in its way, and the home grants no more than that. Each time that
+    /// other nodes take such a token away, the node asks for less, at last for what the record
+    /// wishes for.
+    fn wish_for(&self, ino: Ino, op: &proto::Token) -> Claim {
+        if op.wished.count != 1 || op.wished.end() <= op.needed.end() {
+            return op.wished;
+        }
+        let times = self
+            .inner
+            .write_tokens
+            .borrow()
+            .times_taken(ino, self.now_ns());
+        let factor = GROWTH.get(times).copied().unwrap_or(1);
+        let most = MAX_OFFSET - op.wished.offset;
+        let length = op.wished.length.saturating_mul(factor).min(most);
+        Claim::range(op.wished.offset, length)
     }
 
     /// Says to this node's writers of a file what they ask.
@@ -184,12 +204,17 @@ impl<P: Platform> Cluster<P> {
 
     /// Another node wants to read a file, or to write bytes that this one holds.
     pub(in crate::cluster) async fn revoke_here(&self, ino: Ino) -> Result<(), FsError> {
+        let now_ns = self.now_ns();
+        self.inner
+            .write_tokens
+            .borrow_mut()
+            .count_taken(ino, now_ns);
         self.give_up_token(ino);
         self.flush(ino).await
     }
 
     /// The stand-in of a file ends: nobody of this node has it open.
     pub(in crate::cluster) fn forget_held_token(&self, ino: Ino) {
-        self.inner.write_tokens.borrow_mut().held.remove(&ino);
+        self.inner.write_tokens.borrow_mut().forget_held(ino);
     }
 }

@@ -1,5 +1,6 @@
 //! The bytes of a file that one write token is for.
 
+use weir_core::extent::MAX_OFFSET;
 use weir_core::node::claim::Claim;
 
 /// A node that was granted so many claims of a file gives them up before it asks for more.
@@ -28,11 +29,11 @@ impl Share {
         }
     }
 
-    /// Whether all that is claimed is among these bytes.
-    pub fn contains(&self, claim: &Claim) -> bool {
+    /// The claim among these bytes that contains another one.
+    pub fn claim_with(&self, claim: &Claim) -> Option<Claim> {
         match self {
-            Share::Whole => true,
-            Share::Claims(claims) => claims.iter().any(|one| one.contains(claim)),
+            Share::Whole => Some(Claim::range(0, MAX_OFFSET)),
+            Share::Claims(claims) => claims.iter().find(|one| one.contains(claim)).copied(),
         }
     }
 
@@ -70,13 +71,17 @@ fn touch(a: &Claim, b: &Claim) -> bool {
 mod tests {
     use super::*;
 
+    fn contains(share: &Share, from: u64, length: u64) -> bool {
+        share.claim_with(&Claim::range(from, length)).is_some()
+    }
+
     #[test]
     fn ranges_that_continue_each_other_are_one_claim() {
         let mut share = Share::none();
         for (offset, length) in [(0, 10), (20, 10), (10, 10), (5, 2)] {
             share.add(Claim::range(offset, length));
         }
-        assert!(share.contains(&Claim::range(0, 20)) && share.contains(&Claim::range(20, 10)));
+        assert!(contains(&share, 0, 20) && contains(&share, 20, 10));
         assert!(!share.overlaps(&Claim::range(30, 1)) && share.overlaps(&Claim::range(29, 1)));
         share.add(Claim::range(0, 100));
         assert_eq!(share, Share::Claims(vec![Claim::range(0, 100)]));
@@ -94,7 +99,7 @@ mod tests {
         share.add(of(0));
         share.add(of(2));
         assert!(!share.overlaps(&of(1)) && share.overlaps(&of(2)));
-        assert!(share.contains(&Claim::range(64, 8)) && !share.contains(&Claim::range(64, 9)));
+        assert!(contains(&share, 64, 8) && !contains(&share, 64, 9));
     }
 
     #[test]
