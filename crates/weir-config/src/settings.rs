@@ -168,7 +168,7 @@ settings! {
     visibility: VisibilitySection {
         /// Where nothing else is said: read after sync (ras), read after write (raw) or read
         /// after laminate (ral). See docs/SEMANTICS.md.
-        default: Visibility = "ras",
+        default: Visibility = "raw",
         /// Files that are seen after sync.
         ras: Patterns = "",
         /// Files that are seen after each write. Their readers ask the writers' nodes.

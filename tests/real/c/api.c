@@ -59,7 +59,7 @@ static void lamination(void)
 	CHECK(weir_laminate(path) == 0 && weir_is_laminated(path) == 1, "laminated");
 	CHECK(weir_laminate(path) == 0, "and again");
 	CHECK(weir_open(path, O_WRONLY, 0) == -EROFS, "read-only: %s", weir_message());
-	CHECK(weir_set_visibility(path, WEIR_READ_AFTER_WRITE) == -EROFS, "for good");
+	CHECK(weir_set_visibility(path, WEIR_READ_AFTER_SYNC) == -EROFS, "for good");
 	CHECK(weir_stat(path, &st) == 0 && st.size == 4 && st.lamination == WEIR_LAMINATED, "stat");
 	CHECK(holds(path, "text"), "it is read");
 	if (interposed) {
@@ -76,7 +76,7 @@ static void asking(void)
 	struct weir_stat st;
 	put(path, "0123456789");
 	CHECK(weir_sync(path) == 0, "sync");
-	CHECK(weir_get_visibility(path) == WEIR_READ_AFTER_SYNC, "the default");
+	CHECK(weir_get_visibility(path) == WEIR_READ_AFTER_WRITE, "the default");
 	CHECK(weir_set_visibility(path, WEIR_READ_AFTER_LAMINATE) == 0, "set");
 	CHECK(weir_get_visibility(path) == WEIR_READ_AFTER_LAMINATE, "it is");
 	CHECK(weir_set_visibility(path, 3) == -EINVAL, "no such visibility");

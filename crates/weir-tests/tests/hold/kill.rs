@@ -145,7 +145,17 @@ fn a_killed_server_is_started_again_and_the_others_go_on() {
 
 #[test]
 fn a_killed_server_that_stays_away_costs_its_bytes_alone() {
-    let Some(room) = Room::up("a server that stays away", 4, &SETTINGS) else {
+    a_server_stays_away("raw");
+}
+
+#[test]
+fn a_killed_server_that_stays_away_keeps_nobody_from_writing_relaxed_files() {
+    a_server_stays_away("ras");
+}
+
+fn a_server_stays_away(visibility: &str) {
+    let settings = [SETTINGS[0], ("WEIR_VISIBILITY_DEFAULT", visibility)];
+    let Some(room) = Room::up("a server that stays away", 4, &settings) else {
         return;
     };
     probes::prepare(&room, VICTIM);
@@ -177,7 +187,9 @@ fn a_killed_server_that_stays_away_costs_its_bytes_alone() {
         of_kind.map(|outcome| outcome.failed).sum::<u64>()
     };
     assert!(failed("read") > 0, "the bytes were only there");
-    assert_eq!(failed("write"), 0, "writing asks nobody");
+    if visibility == "ras" {
+        assert_eq!(failed("write"), 0, "writing asks nobody");
+    }
     assert!(others.iter().all(|outcome| outcome.ok > 0));
     // Once each, however often they were read.
     for log in OTHERS.map(|node| room.log(node)) {
