@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{ensure, Context, Result};
 use weir_bench::parts::{Content, Mismatch, WrongData};
 
-use super::wire::{Data, Done};
+use super::wire::{Data, Done, NameCall};
 
 /// What is left to be done when all are ready.
 pub type Prepared<'a> = Box<dyn FnOnce() -> Result<Done> + 'a>;
@@ -118,12 +118,20 @@ fn read_list(file: &File, offsets: &[u64], bytes: &mut [u8], size: usize) -> Res
     Ok(())
 }
 
-/// Creates empty files.
-pub fn create(directory: &Path, first: u64, files: u64) -> Prepared<'_> {
+/// One call for each of some files.
+pub fn names(call: NameCall, directory: &Path, first: u64, files: u64) -> Prepared<'_> {
+    let path = |number: u64| directory.join(format!("f{number}"));
     Box::new(move || {
         let begin = Instant::now();
         for number in first..first + files {
-            File::create_new(directory.join(format!("f{number}")))?;
+            let path = path(number);
+            let made = match call {
+                NameCall::Create => File::create_new(&path).map(drop),
+                NameCall::Stat => fs::symlink_metadata(&path).map(drop),
+                NameCall::Open => File::open(&path).map(drop),
+                NameCall::Remove => fs::remove_file(&path),
+            };
+            made.with_context(|| path.display().to_string())?;
         }
         Ok(done(begin, 0, files))
     })
@@ -227,12 +235,21 @@ mod tests {
         }
         let beyond = Data { count: 11, ..data };
         assert!(read(&beyond, false).unwrap()().is_err());
-        create(dir.path(), 5, 2)().unwrap();
+        names(NameCall::Create, dir.path(), 5, 2)().unwrap();
         assert!(dir.path().join("f6").exists());
         assert!(
-            create(dir.path(), 6, 1)().is_err(),
+            names(NameCall::Create, dir.path(), 6, 1)().is_err(),
             "a name that is there is not made again"
         );
+        for (call, files) in [
+            (NameCall::Stat, 2),
+            (NameCall::Open, 2),
+            (NameCall::Remove, 1),
+        ] {
+            assert_eq!(names(call, dir.path(), 5, files)().unwrap().calls, files);
+        }
+        let gone = names(NameCall::Stat, dir.path(), 5, 1)().unwrap_err();
+        assert!(gone.to_string().ends_with("f5"), "{gone}");
         let nowhere = dir.path().join("nowhere");
         let refused = set_visibility(&nowhere, "raw")().unwrap_err().to_string();
         assert!(

@@ -7,7 +7,7 @@ use super::hands::{Hand, Outcome};
 use super::plan::{self, Part, Plan};
 use super::rows::Rows;
 use super::stage::{is_request, since, Stage};
-use super::wire::{Data, Step};
+use super::wire::{Data, NameCall, Step};
 use crate::launch::root::random;
 
 pub(super) const KIB: u64 = 1 << 10;
@@ -96,6 +96,7 @@ impl<'a> Run<'a> {
             Part::LookUps => self.look_ups().context("look-ups"),
             Part::Calls => self.calls(libfabric).context("requests"),
             Part::Creates => self.creates().context("creates"),
+            Part::Metadata => self.metadata().context("calls on names"),
         }
     }
 
@@ -500,7 +501,8 @@ impl<'a> Run<'a> {
         self.stage.hands.run(&[(hands[0], make)])?;
         let files = self.plan.files;
         let group = (0..).zip(hands).map(|(i, hand)| {
-            let step = Step::Create {
+            let step = Step::Names {
+                call: NameCall::Create,
                 directory: directory.clone(),
                 first: i * files,
                 files,

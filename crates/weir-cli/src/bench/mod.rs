@@ -18,6 +18,7 @@ mod files;
 mod hands;
 mod link;
 mod measure;
+mod metadata;
 mod mixed;
 mod pin;
 mod plan;

@@ -26,6 +26,8 @@ pub enum Part {
     Calls,
     /// Create in one directory.
     Creates,
+    /// Create, stat, open and remove, in directories of a process each and in one of all.
+    Metadata,
 }
 
 /// How much is measured.
@@ -250,6 +252,33 @@ pub fn calls(libfabric: bool) -> Row {
         Unit::Seconds,
         bar,
     )
+}
+
+/// Calls on names, one process a node: in directories that one process uses, on files that another
+/// node's process made, and in one directory of all.
+pub struct MetadataRows {
+    /// Create, stat, open, remove, in a directory a process.
+    pub own: [Row; 4],
+    /// Stat, open, of files that another process made, the second time.
+    pub others: [Row; 2],
+    /// Create, remove, in one directory.
+    pub shared: [Row; 2],
+}
+
+/// Beside as many processes at one server.
+pub fn metadata() -> MetadataRows {
+    let rate = |what: &str, least| {
+        let what = format!("{what}, a process on each node");
+        let bar = Bar::AtLeast(least);
+        row(what, "at one server", Unit::FilesPerSecond, bar)
+    };
+    MetadataRows {
+        own: ["create", "stat", "open", "remove"]
+            .map(|call| rate(&format!("{call} in a directory of its own"), 0.8)),
+        others: ["stat", "open"]
+            .map(|call| rate(&format!("{call} another's files, the second time"), 0.8)),
+        shared: ["create", "remove"].map(|call| rate(&format!("{call} in one directory"), 0.5)),
+    }
 }
 
 /// Creates, the same with a core for each server and its processes, and how far the busiest server is

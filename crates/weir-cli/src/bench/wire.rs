@@ -138,8 +138,10 @@ pub enum Step {
         /// The first bytes of each connection.
         token: [u8; 16],
     },
-    /// Create empty files `FIRST`, `FIRST + 1`... in a directory, which is there.
-    Create {
+    /// One call for each of the files `FIRST`, `FIRST + 1`... of a directory.
+    Names {
+        /// Which call.
+        call: NameCall,
         /// The directory.
         directory: PathBuf,
         /// The first name.
@@ -160,6 +162,20 @@ pub enum Step {
     Remove(PathBuf),
     /// Run on this one of the processors that it may use, its server too; `None`: on all again.
     Pin(Option<usize>),
+}
+
+/// What is done to a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NameCall {
+    /// Create an empty file, and close it.
+    Create,
+    /// `stat`.
+    Stat,
+    /// Open for reading, and close.
+    Open,
+    /// `unlink`.
+    Remove,
 }
 
 /// Which bytes of a file.

@@ -157,11 +157,12 @@ impl Worker {
                 mixed::mixed(mixed)
             }
             Step::Barrier { from, times, token } => link::barrier(listener, *from, *times, token),
-            Step::Create {
+            Step::Names {
+                call,
                 directory,
                 first,
                 files,
-            } => Ok(files::create(directory, *first, *files)),
+            } => Ok(files::names(*call, directory, *first, *files)),
             Step::Directory(path) => Ok(files::make_directory(path)),
             Step::Visibility {
                 directory,
