@@ -573,6 +573,10 @@ peer_operations! {
         ino: Ino,
         /// What.
         wish: LockWish,
+        /// Of a lock: its number at the asker, greater than 0. Of an unlock: the number of the lock
+        /// that it takes back, for nobody knows whether that was granted; the asked server grants
+        /// it no more. Otherwise 0.
+        number: u64,
     } -> ();
 
     /// Which lock would prevent the given one. At the file's home.

@@ -4,9 +4,17 @@
 //! and tells it when that one is no more. Whoever waits asks again several times a second: the
 //! home wakes only those of its own node. A wait in a circle over nodes is not found out
 //! (fcntl(2) allows that: EDEADLK is for circles that are detected).
+//!
+//! Invariant: a lock that a program was refused, or has given back, does not stay. What is given back
+//! is asked for until the home has heard it. If the home does not answer a wish in time, nobody knows
+//! whether it was granted, or will be: it is taken back by its number, unless its owner holds some of
+//! these bytes anyway. An owner's next wish waits for that.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 
+use futures_channel::oneshot;
+use futures_util::future::{join_all, select, Either};
 use weir_core::proto::peer::{self, LockOwner, LockWish};
 use weir_core::proto::{self, Caller, FsError, HeldLock};
 use weir_core::types::{ClientId, Ino, Rank};
@@ -14,11 +22,44 @@ use weir_core::types::{ClientId, Ino, Rank};
 use super::Cluster;
 use crate::node::{Family, Node, Owner, Platform, Wish, UNLOCK};
 
-/// Owners of this node that have locks at other homes, by file.
+/// Locks between nodes.
 #[derive(Debug, Default)]
 pub struct LocksElsewhere {
-    owners: BTreeMap<Ino, BTreeSet<LockOwner>>,
+    /// Owners of this node that have locks at other homes, by file, and which bytes they were
+    /// granted.
+    owners: BTreeMap<Ino, BTreeMap<LockOwner, Vec<Bytes>>>,
+    /// Wishes of other nodes that were taken back, by their numbers there; until when they are
+    /// remembered, ns since 1970.
+    taken_back: BTreeMap<(Rank, u64), i64>,
 }
+
+/// From the first byte to behind the last one, by kind of lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Bytes {
+    whole: bool,
+    start: u64,
+    end: u64,
+}
+
+impl Bytes {
+    fn of(wish: &LockWish) -> Bytes {
+        let LockWish {
+            whole, start, end, ..
+        } = *wish;
+        Bytes { whole, start, end }
+    }
+
+    fn overlaps(&self, other: &Bytes) -> bool {
+        self.whole == other.whole && self.start < other.end && other.start < self.end
+    }
+
+    fn contains(&self, other: &Bytes) -> bool {
+        self.whole == other.whole && self.start <= other.start && other.end <= self.end
+    }
+}
+
+/// How much longer than its asker waits a wish that was taken back may be on its way.
+const TAKEN_BACK_TIMES: i64 = 3;
 
 /// How the owner is known to other nodes; `None`: it is of another one itself.
 fn told(owner: Owner) -> Option<LockOwner> {
@@ -80,25 +121,110 @@ impl<P: Platform> Cluster<P> {
     }
 
     async fn lock_elsewhere(&self, ino: Ino, wish: Wish) -> Result<(), FsError> {
-        let wish = travelling(wish)?;
+        let (home, wish) = (ino.rank(), travelling(wish)?);
+        if wish.kind == UNLOCK {
+            return self.unlock_elsewhere(ino, wish).await;
+        }
+        let (given_back, key) = (&self.inner.locks_given_back, (ino, wish.owner));
+        if given_back.is_held(&key) {
+            self.session_in_time(home).await?;
+            drop(self.hold_in_time(given_back, key).await?);
+        }
         let note = || {
-            if wish.kind != UNLOCK {
-                let mut locks = self.inner.locks.borrow_mut();
-                locks.owners.entry(ino).or_default().insert(wish.owner);
-            }
+            let mut locks = self.inner.locks.borrow_mut();
+            let owners = locks.owners.entry(ino).or_default();
+            owners.entry(wish.owner).or_default();
         };
         note();
-        let done = self.call(ino.rank(), peer::Lock { ino, wish }).await;
+        let number = self.token().number;
+        let done = self.call(home, peer::Lock { ino, wish, number }).await;
         // Again: if the owner died meanwhile, its end may have been told too early.
         note();
+        let bytes = Bytes::of(&wish);
+        let mut locks = self.inner.locks.borrow_mut();
+        let held = locks.owners.entry(ino).or_default();
+        let held = held.entry(wish.owner).or_default();
+        match done {
+            Ok(()) if !held.iter().any(|one| one.contains(&bytes)) => held.push(bytes),
+            Err(FsError::Unreachable) if !held.iter().any(|one| one.overlaps(&bytes)) => {
+                drop(locks);
+                let unlock = LockWish {
+                    kind: UNLOCK,
+                    ..wish
+                };
+                drop(self.give_lock_back(ino, unlock, number));
+            }
+            _ => {}
+        }
         done
+    }
+
+    /// Waits as for any call until the home has dropped a lock; that goes on if it takes longer.
+    async fn unlock_elsewhere(&self, ino: Ino, wish: LockWish) -> Result<(), FsError> {
+        let home = ino.rank();
+        let has_asked = {
+            let locks = self.inner.locks.borrow();
+            let owners = locks.owners.get(&ino);
+            owners.is_some_and(|owners| owners.contains_key(&wish.owner))
+        };
+        if !has_asked {
+            return Ok(());
+        }
+        let given_back = self.give_lock_back(ino, wish, 0);
+        self.session_in_time(home).await?;
+        match select(Box::pin(given_back), Box::pin(self.lost(home))).await {
+            Either::Left((done, _)) => done,
+            Either::Right(_) => Err(FsError::Unreachable),
+        }
+    }
+
+    /// Has a home drop a lock, however long that takes, and grant the wish of that number no more.
+    /// Not where too many such calls wait.
+    fn give_lock_back(
+        &self,
+        ino: Ino,
+        wish: LockWish,
+        number: u64,
+    ) -> impl Future<Output = Result<(), FsError>> {
+        let bytes = Bytes::of(&wish);
+        let mut locks = self.inner.locks.borrow_mut();
+        let held = locks.owners.get_mut(&ino);
+        if let Some(held) = held.and_then(|owners| owners.get_mut(&wish.owner)) {
+            held.retain(|one| !bytes.contains(one));
+        }
+        drop(locks);
+        let (sender, done) = oneshot::channel();
+        if !self.is_asked_enough(ino.rank()) {
+            let (this, key, token) = (self.clone(), (ino, wish.owner), self.token());
+            // If nobody has the turn, it is this one's before the owner asks for anything else.
+            self.inner.locks_given_back.take(key, token);
+            self.spawn(async move {
+                let _turn = this.inner.locks_given_back.hold(key, token).await;
+                let op = peer::Lock { ino, wish, number };
+                // A home that was started anew has no locks.
+                let told = this.surely_told(ino.rank(), op).await;
+                let _ = sender.send(told.unwrap_or(Ok(())));
+            });
+        }
+        async move { done.await.unwrap_or(Err(FsError::Unreachable)) }
     }
 
     pub(super) async fn lock_for(&self, from: Rank, op: &peer::Lock) -> Result<(), FsError> {
         let wish = arrived(from, &op.wish)?;
         let unlocks = wish.kind == UNLOCK;
-        self.lock_here(op.ino, unlocks, |node| node.set_remote_lock(op.ino, &wish))
-            .await
+        let number = (from, op.number);
+        if unlocks && op.number > 0 {
+            let longest = self.next_deadline() - self.now_ns();
+            let until_ns = self.now_ns() + TAKEN_BACK_TIMES * longest;
+            let mut locks = self.inner.locks.borrow_mut();
+            locks.taken_back.insert(number, until_ns);
+        }
+        let is_taken_back = || self.inner.locks.borrow().taken_back.contains_key(&number);
+        self.lock_here(op.ino, unlocks, |node| match !unlocks && is_taken_back() {
+            true => Err(FsError::Unreachable),
+            false => node.set_remote_lock(op.ino, &wish),
+        })
+        .await
     }
 
     /// Takes a lock of a file of this server; if another is in its way, once more when its
@@ -135,7 +261,8 @@ impl<P: Platform> Cluster<P> {
     pub(super) fn dead_owners(&self, ino: Ino) -> Vec<LockOwner> {
         let locks = self.inner.locks.borrow();
         let node = self.inner.node.borrow();
-        let owners = locks.owners.get(&ino).into_iter().flatten().copied();
+        let owners = locks.owners.get(&ino).into_iter().flatten();
+        let owners = owners.map(|(owner, _)| *owner);
         owners.filter(|o| !node.owner_lives(own(*o))).collect()
     }
 
@@ -162,21 +289,34 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| {
             node.drop_remote_locks(|owner| matches!(owner, Owner::Remote(of, _) if of == rank.0));
         });
+        // Nor does it know of any that was granted there.
+        let mut locks = self.inner.locks.borrow_mut();
+        for (_, owners) in locks
+            .owners
+            .iter_mut()
+            .filter(|(ino, _)| ino.rank() == rank)
+        {
+            owners.values_mut().for_each(Vec::clear);
+        }
     }
 
     /// Tells the homes of locks which owners of this node are no more.
     pub(super) fn tell_dead_owners(&self) {
         let mut dead: Vec<(Ino, Vec<LockOwner>)> = Vec::new();
         {
+            let now_ns = self.now_ns();
             let mut locks = self.inner.locks.borrow_mut();
+            locks.taken_back.retain(|_, until_ns| now_ns < *until_ns);
             let node = self.inner.node.borrow();
             locks.owners.retain(|ino, owners| {
-                let gone: Vec<_> = owners
-                    .iter()
-                    .copied()
-                    .filter(|owner| !node.owner_lives(own(*owner)))
-                    .collect();
-                owners.retain(|owner| !gone.contains(owner));
+                let mut gone = Vec::new();
+                owners.retain(|owner, _| {
+                    let lives = node.owner_lives(own(*owner));
+                    if !lives {
+                        gone.push(*owner);
+                    }
+                    lives
+                });
                 if !gone.is_empty() {
                     dead.push((*ino, gone));
                 }
@@ -186,8 +326,18 @@ impl<P: Platform> Cluster<P> {
         for (ino, owners) in dead {
             let this = self.clone();
             self.spawn(async move {
-                // A home that is lost has lost its locks.
-                let _ = this.call(ino.rank(), peer::DropLocks { ino, owners }).await;
+                // Before another owner of that number asks.
+                let turn = |owner: &LockOwner| {
+                    let key = (ino, *owner);
+                    this.inner.locks_given_back.hold(key, this.token())
+                };
+                let _turns = join_all(owners.iter().map(turn)).await;
+                let drop = peer::DropLocks {
+                    ino,
+                    owners: owners.clone(),
+                };
+                // A home that was started anew has no locks.
+                let _ = this.surely(ino.rank(), drop).await;
             });
         }
     }

@@ -204,6 +204,8 @@ struct Inner<P: Platform + 'static> {
     maps: RefCell<BTreeMap<Ino, locate::Map>>,
     fetches: RefCell<fetch::Fetches<P::Memory>>,
     locks: RefCell<locks::LocksElsewhere>,
+    /// Locks of this node's owners that are being given back to other homes.
+    locks_given_back: Keyed<(Ino, peer::LockOwner)>,
     paths: RefCell<share::Paths>,
     findings: RefCell<Vec<Finding>>,
     /// Files of this server that several nodes write.
@@ -282,6 +284,7 @@ impl<P: Platform> Cluster<P> {
                 maps: RefCell::default(),
                 fetches: RefCell::new(fetch::Fetches::new(pool_bytes, present)),
                 locks: RefCell::default(),
+                locks_given_back: Keyed::default(),
                 paths: RefCell::default(),
                 findings: RefCell::default(),
                 appends: RefCell::default(),

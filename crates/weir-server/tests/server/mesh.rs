@@ -14,7 +14,7 @@ use weir_core::node::ofd::Ofd;
 use weir_core::node::region::client_layout;
 use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::{self, Caller, FsError, Operation};
-use weir_core::types::{Ino, Rank};
+use weir_core::types::{ClientId, Ino, Rank};
 use weir_server::cluster::{enclose, Answer, Cluster, LogBytes, Lost, Net};
 use weir_server::node::{Node, OpenRegion};
 
@@ -77,6 +77,8 @@ struct MeshNet {
 struct Deaf {
     ranks: Vec<Rank>,
     but_to: Option<Rank>,
+    /// Servers that hear all, and of which nobody hears.
+    mute: Vec<Rank>,
 }
 
 impl Net for MeshNet {
@@ -92,13 +94,17 @@ impl Net for MeshNet {
         if deaf.ranks.contains(&to) && deaf.but_to != Some(from) {
             return Box::pin(async move { Err(Lost(to)) });
         }
+        let mute = deaf.mute.contains(&to);
         Box::pin(async move {
             pause(there).await;
             let servers = servers.upgrade().ok_or(Lost(to))?;
             let server = servers.borrow()[usize::from(to.0)].clone();
             let answer = server.handle(from, &request).await;
             pause(back).await;
-            Ok(answer)
+            match mute {
+                true => Err(Lost(to)),
+                false => Ok(answer),
+            }
         })
     }
 }
@@ -211,7 +217,20 @@ impl Mesh {
     /// They hear one server only.
     pub fn deafen_but_to(&self, ranks: &[Rank], but_to: Option<Rank>) {
         let ranks = ranks.to_vec();
-        *self.deaf.borrow_mut() = Deaf { ranks, but_to };
+        let mute = Vec::new();
+        *self.deaf.borrow_mut() = Deaf {
+            ranks,
+            but_to,
+            mute,
+        };
+    }
+
+    /// These servers, and no others, do what they are asked, and nobody hears so.
+    pub fn mute(&self, ranks: &[Rank]) {
+        *self.deaf.borrow_mut() = Deaf {
+            mute: ranks.to_vec(),
+            ..Deaf::default()
+        };
     }
 
     /// An operation asked at one server, as a tool would.
@@ -220,13 +239,23 @@ impl Mesh {
         rank: usize,
         op: O,
     ) -> impl Future<Output = Result<O::Reply, FsError>> + 'static {
+        self.ask_as(rank, Caller::Control, op)
+    }
+
+    /// An operation asked at one server by a client or a tool.
+    pub fn ask_as<O: Operation + 'static>(
+        &self,
+        rank: usize,
+        caller: Caller,
+        op: O,
+    ) -> impl Future<Output = Result<O::Reply, FsError>> + 'static {
         self.now_ns.set(self.now_ns.get() + 1);
         let (server, now_ns) = (self.server(rank), self.now_ns.get());
         async move {
             server.tick(now_ns);
             let mut request = Vec::new();
             proto::request(op, &mut request);
-            let reply = server.serve(Caller::Control, &request).await;
+            let reply = server.serve(caller, &request).await;
             proto::reply::<O>(&reply)
         }
     }
@@ -293,15 +322,18 @@ impl Mesh {
         }
     }
 
+    /// A client at a server's node.
+    pub fn client(&mut self, rank: usize) -> ClientId {
+        let mut node = self.nodes[rank].borrow_mut();
+        let id = node.vacant_client().unwrap();
+        let memory = Arc::new(Memory(map(client_layout().bytes)));
+        node.admit(id, 100 + id.0, memory);
+        id
+    }
+
     /// Opens a file, by its number there, at a server's node.
     pub fn open_description(&mut self, rank: usize, ino: Ino, write: bool) -> &'static Ofd {
-        let id = {
-            let mut node = self.nodes[rank].borrow_mut();
-            let id = node.vacant_client().unwrap();
-            let memory = Arc::new(Memory(map(client_layout().bytes)));
-            node.admit(id, 100 + id.0, memory);
-            id
-        };
+        let id = self.client(rank);
         let server = self.server(rank);
         let mut request = Vec::new();
         proto::request(proto::OfdBatch {}, &mut request);
@@ -319,6 +351,15 @@ impl Mesh {
         self.now_ns.set(self.now_ns.get() + ns);
         for server in self.servers.borrow().iter() {
             server.tick(self.now_ns.get());
+        }
+        self.settle();
+    }
+
+    /// Begins sessions that somebody waits for.
+    pub fn look_at_sessions(&mut self) {
+        self.pass(600_000_000);
+        for server in self.servers.borrow().iter() {
+            server.look_at_sessions();
         }
         self.settle();
     }

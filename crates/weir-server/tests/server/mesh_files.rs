@@ -3,7 +3,7 @@
 use crate::mesh::Mesh;
 use weir_core::extent::{Run, Source};
 use weir_core::proto::peer::{self, LockOwner, LockWish};
-use weir_core::proto::{self, FsError};
+use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{Ino, Rank};
 
 /// How often a server was asked to forget.
@@ -102,6 +102,7 @@ fn locks_of_nodes_exclude_each_other_and_end_with_their_server() {
             start,
             end,
         },
+        number: 0,
     };
     let (read, write, unlock) = (0, 1, 2);
     mesh.ask_peer(others[0], home, lock(write, 0, 100)).unwrap();
@@ -117,6 +118,78 @@ fn locks_of_nodes_exclude_each_other_and_end_with_their_server() {
     assert_eq!(bad, Err(FsError::Malformed));
     mesh.server(usize::from(home.0)).peer_gone(others[0]);
     mesh.ask_peer(others[1], home, lock(write, 0, 300)).unwrap();
+}
+
+/// A lock that a program was refused, since its home did not answer, does not stay there; what it held
+/// before does.
+#[test]
+fn a_lock_of_which_nobody_knows_is_taken_back() {
+    let mut mesh = Mesh::new(3, 11);
+    let ino = mesh.file("file");
+    let home = ino.rank();
+    let [a, b] = (0..3)
+        .map(Rank)
+        .filter(|rank| *rank != home)
+        .collect::<Vec<_>>()[..]
+    else {
+        unreachable!("two others")
+    };
+    let at = usize::from(a.0);
+    let id = mesh.client(at);
+    let local = mesh.call(at, proto::Hold { ino, write: true }).unwrap().ino;
+    let (write, unlock) = (1, 2);
+    let record = |kind, start, end| proto::RecordLock {
+        ino: local,
+        ofd: None,
+        kind,
+        start,
+        end,
+        wait: false,
+    };
+    let ask = |mesh: &mut Mesh, op| {
+        let asked = mesh.ask_as(at, Caller::Client(id), op);
+        mesh.run(asked)
+    };
+    let unheard = |mesh: &mut Mesh, op| {
+        mesh.mute(&[home]);
+        assert_eq!(ask(mesh, op), Err(FsError::Unreachable));
+        mesh.mute(&[]);
+        mesh.look_at_sessions();
+        mesh.look_at_sessions();
+    };
+    let number = std::cell::Cell::new(0);
+    let by_another = |mesh: &mut Mesh, kind, start, end| {
+        number.set(number.get() + 1);
+        let wish = LockWish {
+            whole: false,
+            owner: LockOwner::Client(5),
+            kind,
+            start,
+            end,
+        };
+        let number = if kind == unlock { 0 } else { number.get() };
+        mesh.ask_peer(b, home, peer::Lock { ino, wish, number })
+    };
+    // Granted, as only its home knows.
+    unheard(&mut mesh, record(write, 0, 100));
+    by_another(&mut mesh, write, 0, 100).unwrap();
+    by_another(&mut mesh, unlock, 0, 100).unwrap();
+    // Given back.
+    ask(&mut mesh, record(write, 0, 100)).unwrap();
+    let taken = by_another(&mut mesh, write, 50, 60);
+    assert_eq!(taken, Err(FsError::WouldBlock));
+    ask(&mut mesh, record(unlock, 0, 100)).unwrap();
+    by_another(&mut mesh, write, 0, 100).unwrap();
+    by_another(&mut mesh, unlock, 0, 100).unwrap();
+    // Of bytes of which it has some.
+    ask(&mut mesh, record(write, 0, 100)).unwrap();
+    unheard(&mut mesh, record(write, 50, 150));
+    assert_eq!(
+        by_another(&mut mesh, write, 0, 50),
+        Err(FsError::WouldBlock)
+    );
+    ask(&mut mesh, record(unlock, 0, 200)).unwrap();
+    by_another(&mut mesh, write, 0, 200).unwrap();
 }
 
 /// Found by fuzzing: every home counted the slices between, and was busy for minutes.

@@ -295,10 +295,18 @@ fn a_lock_orders_data() {
         start: 0,
         end: 8,
     };
-    let unlock = peer::Lock { ino, wish: wish(2) };
+    let unlock = peer::Lock {
+        ino,
+        wish: wish(2),
+        number: 0,
+    };
     mesh.ask_peer(others(ino)[0], ino.rank(), unlock).unwrap();
     assert_eq!(open(&mut mesh, at, ino, true).policy, attr.policy);
-    let lock = peer::Lock { ino, wish: wish(1) };
+    let lock = peer::Lock {
+        ino,
+        wish: wish(1),
+        number: 1,
+    };
     mesh.ask_peer(others(ino)[0], ino.rank(), lock).unwrap();
     let now = open(&mut mesh, at, ino, true).policy.visibility;
     assert_eq!(now, Visibility::ReadAfterWrite);
