@@ -497,20 +497,6 @@ impl<'a> Run<'a> {
     /// All create files in a directory that is made for it; files a second.
     fn create(&mut self, hands: &[Hand]) -> Result<f64> {
         let directory = self.stage.path("create");
-        let make = Step::Directory(directory.clone());
-        self.stage.hands.run(&[(hands[0], make)])?;
-        let files = self.plan.files;
-        let group = (0..).zip(hands).map(|(i, hand)| {
-            let step = Step::Names {
-                call: NameCall::Create,
-                directory: directory.clone(),
-                first: i * files,
-                files,
-            };
-            (*hand, step)
-        });
-        let group: Vec<(Hand, Step)> = group.collect();
-        let did = self.stage.hands.run(&group)?;
-        Ok(per_second(files * hands.len() as u64, did.slowest()))
+        Ok(self.in_one_directory(&directory, hands, &[NameCall::Create])?[0])
     }
 }

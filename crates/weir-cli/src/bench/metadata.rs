@@ -4,7 +4,7 @@
 //! Each process has a directory of its own, as most programs do; then all look at the files of the
 //! next one, twice, of which the second time counts; at last all use one directory.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -16,8 +16,14 @@ use super::wire::{NameCall, Step};
 /// The directory in which all of it happens.
 const TOP: &str = "metadata";
 
-/// A process, and the directory and first file that it calls on.
-type Place = (Hand, PathBuf, u64);
+/// The files on which one process calls.
+#[derive(Clone)]
+struct ProcessFiles {
+    hand: Hand,
+    directory: PathBuf,
+    /// The number of the first one.
+    first: u64,
+}
 
 impl Run<'_> {
     /// All rows.
@@ -40,56 +46,83 @@ impl Run<'_> {
     /// Files a second: in own directories, of others' files, in one directory.
     fn rates(&mut self, hands: &[Hand]) -> Result<[Vec<f64>; 3]> {
         let top = self.stage.path(TOP);
-        let make = |hand: &Hand, path: PathBuf| (*hand, Step::Directory(path));
-        self.stage.hands.run(&[make(&hands[0], top.clone())])?;
-        let own: Vec<Place> = (0..)
-            .zip(hands)
-            .map(|(i, hand): (u64, _)| (*hand, top.join(format!("own{i}")), 0))
-            .collect();
+        self.make_directories(&[(hands[0], top.clone())])?;
         // Each makes its own, as most programs do.
-        let makes: Vec<_> = own
-            .iter()
-            .map(|(hand, path, _)| make(hand, path.clone()))
+        let directories: Vec<(Hand, PathBuf)> = (0..)
+            .zip(hands)
+            .map(|(i, hand): (u64, _)| (*hand, top.join(format!("own{i}"))))
             .collect();
-        self.stage.hands.run(&makes)?;
-        let mut others = own.clone();
-        for (place, next) in others.iter_mut().zip(own.iter().cycle().skip(1)) {
-            place.1.clone_from(&next.1);
-        }
+        self.make_directories(&directories)?;
+        let files_of = |hand: &Hand, directory: &Path| ProcessFiles {
+            hand: *hand,
+            directory: directory.to_owned(),
+            first: 0,
+        };
+        let with_own = directories.iter();
+        let own: Vec<ProcessFiles> = with_own.map(|(hand, own)| files_of(hand, own)).collect();
+        let next = directories.iter().cycle().skip(1);
+        let with_next = hands.iter().zip(next);
+        let others: Vec<ProcessFiles> = with_next
+            .map(|(hand, (_, next))| files_of(hand, next))
+            .collect();
         let in_own = [NameCall::Create, NameCall::Stat, NameCall::Open];
         let mut of_own = self.calls_on(&own, &in_own)?;
         let looks = [NameCall::Stat, NameCall::Open];
         self.calls_on(&others, &looks)?;
         let of_others = self.calls_on(&others, &looks)?;
         of_own.extend(self.calls_on(&own, &[NameCall::Remove])?);
-        let files = self.plan.files;
         let one = top.join("one");
-        self.stage.hands.run(&[make(&hands[0], one.clone())])?;
-        let shared: Vec<Place> = (0..)
-            .zip(hands)
-            .map(|(i, hand)| (*hand, one.clone(), i * files))
-            .collect();
-        let of_all = self.calls_on(&shared, &[NameCall::Create, NameCall::Remove])?;
+        let of_all = self.in_one_directory(&one, hands, &[NameCall::Create, NameCall::Remove])?;
         self.remove(hands[0], TOP)?;
         Ok([of_own, of_others, of_all])
     }
 
+    fn make_directories(&mut self, directories: &[(Hand, PathBuf)]) -> Result<()> {
+        let steps = directories.iter();
+        let steps: Vec<(Hand, Step)> = steps
+            .map(|(hand, path)| (*hand, Step::Directory(path.clone())))
+            .collect();
+        self.stage.hands.run(&steps)?;
+        Ok(())
+    }
+
+    /// All processes call on files of one directory, which is made for it; files a second of each
+    /// kind of call.
+    pub(super) fn in_one_directory(
+        &mut self,
+        directory: &Path,
+        hands: &[Hand],
+        calls: &[NameCall],
+    ) -> Result<Vec<f64>> {
+        self.make_directories(&[(hands[0], directory.to_owned())])?;
+        let files = self.plan.files;
+        let groups: Vec<ProcessFiles> = (0..)
+            .zip(hands)
+            .map(|(i, hand)| ProcessFiles {
+                hand: *hand,
+                directory: directory.to_owned(),
+                first: i * files,
+            })
+            .collect();
+        self.calls_on(&groups, calls)
+    }
+
     /// All processes make one kind of call after the other; files a second of each.
-    fn calls_on(&mut self, places: &[Place], calls: &[NameCall]) -> Result<Vec<f64>> {
+    fn calls_on(&mut self, groups: &[ProcessFiles], calls: &[NameCall]) -> Result<Vec<f64>> {
         let files = self.plan.files;
         let rate = |call: &NameCall| {
-            let step = |(hand, directory, first): &Place| {
+            let step = |of: &ProcessFiles| {
                 let step = Step::Names {
                     call: *call,
-                    directory: directory.clone(),
-                    first: *first,
+                    directory: of.directory.clone(),
+                    first: of.first,
                     files,
                 };
-                (*hand, step)
+                (of.hand, step)
             };
-            let group: Vec<(Hand, Step)> = places.iter().map(step).collect();
-            let did = self.stage.hands.run(&group)?;
-            Ok(per_second(files * places.len() as u64, did.slowest()))
+            let steps: Vec<(Hand, Step)> = groups.iter().map(step).collect();
+            let did = self.stage.hands.run(&steps)?;
+            Ok(per_second(files * groups.len() as u64, did.slowest()))
         };
         calls.iter().map(rate).collect()
     }

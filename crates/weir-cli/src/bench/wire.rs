@@ -164,7 +164,7 @@ pub enum Step {
     Pin(Option<usize>),
 }
 
-/// What is done to a name.
+/// The kind of call that a process makes on a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NameCall {

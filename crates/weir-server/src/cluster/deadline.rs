@@ -87,7 +87,8 @@ impl<P: Platform> Cluster<P> {
         deadline.map_or(longest, |by| (by - self.now_ns()).min(longest))
     }
 
-    fn longest(&self) -> i64 {
+    /// What the fabric waits for a call, ns.
+    pub(super) fn longest(&self) -> i64 {
         i64::try_from(self.inner.net.deadline().as_nanos()).unwrap_or(i64::MAX)
     }
 

@@ -11,10 +11,9 @@
 //! these bytes anyway. An owner's next wish waits for that.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 
 use futures_channel::oneshot;
-use futures_util::future::{join_all, select, Either};
+use futures_util::future::join_all;
 use weir_core::proto::peer::{self, LockOwner, LockWish};
 use weir_core::proto::{self, Caller, FsError, HeldLock};
 use weir_core::types::{ClientId, Ino, Rank};
@@ -33,6 +32,14 @@ pub struct LocksElsewhere {
     taken_back: BTreeMap<(Rank, u64), i64>,
 }
 
+impl LocksElsewhere {
+    /// The bytes that an owner was granted; from now on it is known to have asked.
+    fn held_by(&mut self, ino: Ino, owner: LockOwner) -> &mut Vec<Bytes> {
+        let owners = self.owners.entry(ino).or_default();
+        owners.entry(owner).or_default()
+    }
+}
+
 /// From the first byte to behind the last one, by kind of lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Bytes {
@@ -41,14 +48,16 @@ struct Bytes {
     end: u64,
 }
 
-impl Bytes {
-    fn of(wish: &LockWish) -> Bytes {
+impl From<&LockWish> for Bytes {
+    fn from(wish: &LockWish) -> Bytes {
         let LockWish {
             whole, start, end, ..
         } = *wish;
         Bytes { whole, start, end }
     }
+}
 
+impl Bytes {
     fn overlaps(&self, other: &Bytes) -> bool {
         self.whole == other.whole && self.start < other.end && other.start < self.end
     }
@@ -130,20 +139,13 @@ impl<P: Platform> Cluster<P> {
             self.session_in_time(home).await?;
             drop(self.hold_in_time(given_back, key).await?);
         }
-        let note = || {
-            let mut locks = self.inner.locks.borrow_mut();
-            let owners = locks.owners.entry(ino).or_default();
-            owners.entry(wish.owner).or_default();
-        };
-        note();
+        self.inner.locks.borrow_mut().held_by(ino, wish.owner);
         let number = self.token().number;
         let done = self.call(home, peer::Lock { ino, wish, number }).await;
-        // Again: if the owner died meanwhile, its end may have been told too early.
-        note();
-        let bytes = Bytes::of(&wish);
+        let bytes = Bytes::from(&wish);
         let mut locks = self.inner.locks.borrow_mut();
-        let held = locks.owners.entry(ino).or_default();
-        let held = held.entry(wish.owner).or_default();
+        // Again: if the owner died meanwhile, its end may have been told too early.
+        let held = locks.held_by(ino, wish.owner);
         match done {
             Ok(()) if !held.iter().any(|one| one.contains(&bytes)) => held.push(bytes),
             Err(FsError::Unreachable) if !held.iter().any(|one| one.overlaps(&bytes)) => {
@@ -172,10 +174,7 @@ impl<P: Platform> Cluster<P> {
         }
         let given_back = self.give_lock_back(ino, wish, 0);
         self.session_in_time(home).await?;
-        match select(Box::pin(given_back), Box::pin(self.lost(home))).await {
-            Either::Left((done, _)) => done,
-            Either::Right(_) => Err(FsError::Unreachable),
-        }
+        self.told_or_lost(home, given_back).await
     }
 
     /// Has a home drop a lock, however long that takes, and grant the wish of that number no more.
@@ -185,8 +184,8 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
         wish: LockWish,
         number: u64,
-    ) -> impl Future<Output = Result<(), FsError>> {
-        let bytes = Bytes::of(&wish);
+    ) -> oneshot::Receiver<Result<(), FsError>> {
+        let bytes = Bytes::from(&wish);
         let mut locks = self.inner.locks.borrow_mut();
         let held = locks.owners.get_mut(&ino);
         if let Some(held) = held.and_then(|owners| owners.get_mut(&wish.owner)) {
@@ -206,20 +205,19 @@ impl<P: Platform> Cluster<P> {
                 let _ = sender.send(told.unwrap_or(Ok(())));
             });
         }
-        async move { done.await.unwrap_or(Err(FsError::Unreachable)) }
+        done
     }
 
     pub(super) async fn lock_for(&self, from: Rank, op: &peer::Lock) -> Result<(), FsError> {
         let wish = arrived(from, &op.wish)?;
         let unlocks = wish.kind == UNLOCK;
-        let number = (from, op.number);
+        let request = (from, op.number);
         if unlocks && op.number > 0 {
-            let longest = self.next_deadline() - self.now_ns();
-            let until_ns = self.now_ns() + TAKEN_BACK_TIMES * longest;
+            let until_ns = self.now_ns() + TAKEN_BACK_TIMES * self.longest();
             let mut locks = self.inner.locks.borrow_mut();
-            locks.taken_back.insert(number, until_ns);
+            locks.taken_back.insert(request, until_ns);
         }
-        let is_taken_back = || self.inner.locks.borrow().taken_back.contains_key(&number);
+        let is_taken_back = || self.inner.locks.borrow().taken_back.contains_key(&request);
         self.lock_here(op.ino, unlocks, |node| match !unlocks && is_taken_back() {
             true => Err(FsError::Unreachable),
             false => node.set_remote_lock(op.ino, &wish),
@@ -332,12 +330,10 @@ impl<P: Platform> Cluster<P> {
                     this.inner.locks_given_back.hold(key, this.token())
                 };
                 let _turns = join_all(owners.iter().map(turn)).await;
-                let drop = peer::DropLocks {
-                    ino,
-                    owners: owners.clone(),
-                };
                 // A home that was started anew has no locks.
-                let _ = this.surely(ino.rank(), drop).await;
+                let _ = this
+                    .surely(ino.rank(), peer::DropLocks { ino, owners })
+                    .await;
             });
         }
     }

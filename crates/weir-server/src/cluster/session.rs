@@ -506,6 +506,15 @@ impl<P: Platform> Cluster<P> {
                 late(&this, result);
             }
         });
+        self.told_or_lost(to, done).await
+    }
+
+    /// Waits as for any call for what a task will tell that asks a server surely.
+    pub(super) async fn told_or_lost<T>(
+        &self,
+        to: Rank,
+        done: oneshot::Receiver<Result<T, FsError>>,
+    ) -> Result<T, FsError> {
         match select(done, Box::pin(self.lost(to))).await {
             Either::Left((result, _)) => result.unwrap_or(Err(FsError::Unreachable)),
             Either::Right(_) => Err(FsError::Unreachable),

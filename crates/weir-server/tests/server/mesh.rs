@@ -217,11 +217,10 @@ impl Mesh {
     /// They hear one server only.
     pub fn deafen_but_to(&self, ranks: &[Rank], but_to: Option<Rank>) {
         let ranks = ranks.to_vec();
-        let mute = Vec::new();
         *self.deaf.borrow_mut() = Deaf {
             ranks,
             but_to,
-            mute,
+            ..Deaf::default()
         };
     }
 
@@ -355,13 +354,15 @@ impl Mesh {
         self.settle();
     }
 
-    /// Begins sessions that somebody waits for.
-    pub fn look_at_sessions(&mut self) {
-        self.pass(600_000_000);
-        for server in self.servers.borrow().iter() {
-            server.look_at_sessions();
+    /// Time passes, and sessions that are needed begin.
+    pub fn go_on(&mut self) {
+        for _ in 0..4 {
+            self.pass(1_000_000_000);
+            for server in self.servers.borrow().iter() {
+                server.look_at_sessions();
+            }
+            self.settle();
         }
-        self.settle();
     }
 
     /// Runs what is left to run.

@@ -54,17 +54,6 @@ fn two_names(mesh: &mut Mesh, n: usize) -> (Ino, String) {
     (ino, second)
 }
 
-/// Time passes, and sessions that are needed begin.
-fn go_on(mesh: &mut Mesh) {
-    for _ in 0..4 {
-        mesh.pass(1_000_000_000);
-        for rank in 0..usize::from(SERVERS) {
-            mesh.server(rank).look_at_sessions();
-        }
-        mesh.settle();
-    }
-}
-
 #[test]
 fn debts_are_kept_once_and_paid_when_the_server_is_back() {
     let mut mesh = Mesh::new(SERVERS, 3);
@@ -87,10 +76,10 @@ fn debts_are_kept_once_and_paid_when_the_server_is_back() {
         let failed = mesh.call(0, unlink(&to));
         assert_eq!(failed, Err(FsError::Unreachable));
     }
-    go_on(&mut mesh);
+    mesh.go_on();
     assert_eq!(counter(&mesh, "owed"), 20);
     mesh.deafen(&[]);
-    go_on(&mut mesh);
+    mesh.go_on();
     assert_eq!(counter(&mesh, "owed"), 0);
     assert_eq!(counter(&mesh, "owed_dropped"), 0);
     for (ino, _) in files {
@@ -114,11 +103,11 @@ fn what_a_server_keeps_of_a_removed_file_is_erased_when_it_is_back() {
     let there = name_at(GONE, "new", 0);
     assert!(mesh.call(0, create(ROOT, &there)).is_err());
     assert_eq!(mesh.call(0, unlink(&name)), Ok(()));
-    go_on(&mut mesh);
+    mesh.go_on();
     assert_eq!(counter(&mesh, "owed"), 1);
     let erased = mesh.asked(GONE, "erase");
     mesh.deafen(&[]);
-    go_on(&mut mesh);
+    mesh.go_on();
     assert_eq!(counter(&mesh, "owed"), 0);
     assert_eq!(mesh.asked(GONE, "erase") - erased, 1);
 }

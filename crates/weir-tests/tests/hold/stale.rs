@@ -28,8 +28,8 @@ fn nothing_old_is_read_while_the_own_server_is_stopped() {
     let mut watch = Talk::start(&room, 1, "watch.c", &files);
     let line = |what: &str| format!("{}\n", what.repeat(files.len()));
     for _ in 0..SETTLED.as_millis() / 500 {
-        watch.ask();
-        assert_eq!(watch.told(), line("a"));
+        watch.send_line();
+        assert_eq!(watch.read_line(), line("a"));
         std::thread::sleep(Duration::from_millis(500));
     }
     let pid = room.server_pid(1);
@@ -37,10 +37,10 @@ fn nothing_old_is_read_while_the_own_server_is_stopped() {
     for file in &files {
         room.shell(0, &format!("printf b 1<> {file}"));
     }
-    watch.ask();
+    watch.send_line();
     std::thread::sleep(Duration::from_millis(500));
     room.signal(1, "-CONT", pid);
-    assert_eq!(watch.told(), line("b"));
-    watch.end(Duration::from_secs(10));
+    assert_eq!(watch.read_line(), line("b"));
+    watch.wait_for_end(Duration::from_secs(10));
     room.stop();
 }

@@ -27,11 +27,11 @@ impl Talk {
         Talk { child, ask, told }
     }
 
-    pub fn ask(&mut self) {
+    pub fn send_line(&mut self) {
         self.ask.write_all(b"\n").unwrap();
     }
 
-    pub fn told(&mut self) -> String {
+    pub fn read_line(&mut self) -> String {
         let mut line = String::new();
         self.told.read_line(&mut line).unwrap();
         line
@@ -39,7 +39,7 @@ impl Talk {
 
     /// Ends its input, and waits for its end; what it said after the last line that was read.
     #[track_caller]
-    pub fn end(self, limit: Duration) -> String {
+    pub fn wait_for_end(self, limit: Duration) -> String {
         let Talk { child, ask, told } = self;
         drop(ask);
         let rest = std::io::read_to_string(told).unwrap();

@@ -28,13 +28,13 @@ fn a_thread_goes_on_while_others_wait_for_a_server() {
     );
     let words = [&own[..2], &["--"], &far[..WAIT]].concat();
     let mut program = Talk::start(&room, 0, "threads.c", &words);
-    assert_eq!(program.told(), "ready\n");
+    assert_eq!(program.read_line(), "ready\n");
     let pid = room.server_pid(1);
     room.signal(1, "-STOP", pid);
-    program.ask();
-    assert_eq!(program.told(), format!("0 of {WAIT}\n"));
+    program.send_line();
+    assert_eq!(program.read_line(), format!("0 of {WAIT}\n"));
     room.signal(1, "-CONT", pid);
-    let rest = program.end(Duration::from_secs(60));
+    let rest = program.wait_for_end(Duration::from_secs(60));
     assert_eq!(rest, format!("{WAIT} of {WAIT}\n"));
     room.stop();
 }

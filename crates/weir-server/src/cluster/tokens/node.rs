@@ -112,10 +112,9 @@ impl<P: Platform> Cluster<P> {
         Some(found)
     }
 
-    /// What this node asks the home for. A record that goes on growing is likely to do so for as
-    /// long as no other node's is in its way, and the home grants no more than that. Each time that
-    /// other nodes take such a token away, the node asks for less, at last for what the record
-    /// wishes for.
+    /// The claim that this node asks the home for. For a growing record the node asks for all bytes
+    /// behind it; the home grants them up to where another node writes. Each time another node takes
+    /// such a token away, this node asks for fewer bytes, and in the end only for the record's wish.
     fn wish_for(&self, ino: Ino, op: &proto::Token) -> Claim {
         if op.wished.count != 1 || op.wished.end() <= op.needed.end() {
             return op.wished;
