@@ -246,13 +246,13 @@ impl<P: Platform> Cluster<P> {
     /// The attributes of an inode as this node sees them.
     pub(super) async fn attr_here(&self, ino: Ino) -> Result<Attr, FsError> {
         let ino = self.global(ino);
-        let local = self.local(ino);
-        if let Some(local) = local.filter(|_| ino.rank() != self.rank()) {
+        if let Some(local) = self.local(ino).filter(|_| ino.rank() != self.rank()) {
             self.settle_size(ino, local).await?;
         }
         let mut attr = self.call(ino.rank(), peer::GetAttr { ino }).await?;
         attr.block = 0;
-        let Some(local) = local else {
+        // This node may have let go of it meanwhile.
+        let Some(local) = self.local(ino) else {
             return Ok(attr);
         };
         if attr.file_type() == FileType::File {

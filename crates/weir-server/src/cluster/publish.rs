@@ -182,6 +182,10 @@ impl<P: Platform> Cluster<P> {
             return Ok(());
         }
         let _alone = self.hold_in_time(&self.inner.publishing_here, ino).await?;
+        // All of it may have been published meanwhile, and this node have let go of it.
+        let Some(local) = self.local(ino) else {
+            return Ok(());
+        };
         let shards = &self.inner.shards;
         shards.borrow_mut().cut_meanwhile.insert(ino, MAX_OFFSET);
         let done = self.flush_alone(ino, local, ended).await;

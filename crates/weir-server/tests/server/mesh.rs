@@ -44,7 +44,7 @@ impl Dice {
 }
 
 /// Lets others run `turns` times.
-async fn pause(turns: u64) {
+pub async fn pause(turns: u64) {
     let mut left = turns;
     poll_fn(|context| {
         if left == 0 {

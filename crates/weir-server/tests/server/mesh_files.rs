@@ -1,6 +1,7 @@
 //! Files of several servers: who may believe what, and locks.
 
-use crate::mesh::Mesh;
+use crate::mesh::{pause, Mesh};
+use futures_util::future::{join, LocalBoxFuture, TryFutureExt};
 use weir_core::extent::{Run, Source};
 use weir_core::proto::peer::{self, LockOwner, LockWish};
 use weir_core::proto::{self, Caller, FsError};
@@ -301,4 +302,53 @@ fn a_publish_that_comes_again_is_not_laid_again() {
     // The next one is.
     let next = put(ino, 8, vec![run(a, 64)]);
     assert_eq!(mesh.ask_peer(a, home, next).unwrap().len(), 1);
+}
+
+/// A node lets go of a file that nobody there has open while it is asked something about it.
+#[test]
+fn what_is_asked_of_a_file_that_is_let_go_of_is_answered() {
+    let ask = |mesh: &Mesh,
+               rank: usize,
+               ino: Ino,
+               which: u32|
+     -> LocalBoxFuture<'static, Result<(), FsError>> {
+        match which {
+            0 => Box::pin(mesh.ask(rank, proto::GetAttr { ino }).map_ok(drop)),
+            1 => Box::pin(
+                mesh.ask(rank, proto::Hold { ino, write: false })
+                    .map_ok(drop),
+            ),
+            2 => Box::pin(mesh.ask(rank, proto::Sync { ino }).map_ok(drop)),
+            3 => Box::pin(mesh.ask(rank, proto::Truncate { ino, size: 0 })),
+            _ => {
+                let set = proto::SetAttr {
+                    ino,
+                    mode: None,
+                    uid: None,
+                    gid: None,
+                    atime_ns: None,
+                    mtime_ns: Some(7),
+                    policy: None,
+                };
+                Box::pin(mesh.ask(rank, set))
+            }
+        }
+    };
+    for (seed, which) in (0..40).flat_map(|seed| (0..5).map(move |which| (seed, which))) {
+        let mut mesh = Mesh::new(3, seed);
+        let ino = mesh.file("f");
+        let rank = (usize::from(ino.rank().0) + 1) % 3;
+        let hold = proto::Hold { ino, write: false };
+        mesh.call(rank, hold).unwrap();
+        mesh.pass(6_000_000_000);
+        let (asked, server) = (ask(&mesh, rank, ino, which), mesh.server(rank));
+        let lets_go = async move {
+            for _ in 0..seed {
+                pause(1).await;
+            }
+            server.catch_up();
+        };
+        let (answer, ()) = mesh.run(join(asked, lets_go));
+        assert_eq!(answer, Ok(()), "seed {seed}, {which}");
+    }
 }
