@@ -131,7 +131,7 @@ pub fn names(call: NameCall, directory: &Path, first: u64, files: u64) -> Prepar
                 NameCall::Open => File::open(&path).map(drop),
                 NameCall::Remove => fs::remove_file(&path),
             };
-            made.with_context(|| path.display().to_string())?;
+            made.with_context(|| format!("{call:?} {}", path.display()))?;
         }
         Ok(done(begin, 0, files))
     })

@@ -65,12 +65,11 @@ impl Run<'_> {
         let others: Vec<ProcessFiles> = with_next
             .map(|(hand, (_, next))| files_of(hand, next))
             .collect();
-        let in_own = [NameCall::Create, NameCall::Stat, NameCall::Open];
-        let mut of_own = self.calls_on(&own, &in_own)?;
+        let of_own = self.calls_on(&own, &NameCall::ALL)?;
+        self.calls_on(&own, &[NameCall::Create])?;
         let looks = [NameCall::Stat, NameCall::Open];
         self.calls_on(&others, &looks)?;
         let of_others = self.calls_on(&others, &looks)?;
-        of_own.extend(self.calls_on(&own, &[NameCall::Remove])?);
         let one = top.join("one");
         let of_all = self.in_one_directory(&one, hands, &[NameCall::Create, NameCall::Remove])?;
         self.remove(hands[0], TOP)?;

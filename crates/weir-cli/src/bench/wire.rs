@@ -178,6 +178,16 @@ pub enum NameCall {
     Remove,
 }
 
+impl NameCall {
+    /// All, in the order in which a file knows them.
+    pub const ALL: [NameCall; 4] = [
+        NameCall::Create,
+        NameCall::Stat,
+        NameCall::Open,
+        NameCall::Remove,
+    ];
+}
+
 /// Which bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Data {
