@@ -100,6 +100,7 @@ fmt:
 
 clippy:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) check --quiet --manifest-path fuzz/Cargo.toml --target-dir build/fuzz --example seeds
 
 tidy:
 	$(CARGO) xtask tidy

@@ -309,6 +309,11 @@ fn peer_requests() -> Vec<Vec<u8>> {
             name: name.clone(),
         }),
         peer::request(peer::Passage { dir }),
+        peer::request(peer::PlaceEntries {
+            dir,
+            query: peer::PlacementQuery::Split,
+        }),
+        peer::request(peer::SplitDir { dir }),
         peer::request(peer::Enrol { dir }),
         peer::request(peer::Enrolled { dir }),
         peer::request(peer::Part { dir }),
@@ -328,6 +333,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
             name: name.clone(),
             token: 1,
             to: Some(peer::Destination {
+                home: Rank(1),
                 dir,
                 name: name.clone(),
             }),
@@ -352,6 +358,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
             token: 1,
             was: None,
             from: Some(peer::Origin {
+                home: Rank(1),
                 dir,
                 name: name.clone(),
                 then: Some(child),
@@ -449,7 +456,11 @@ fn peer_requests() -> Vec<Vec<u8>> {
         peer::request(peer::Freed {
             ranges: vec![range],
         }),
-        peer::request(peer::Lock { ino, wish }),
+        peer::request(peer::Lock {
+            ino,
+            wish,
+            number: 5,
+        }),
         peer::request(peer::TestLock { ino, wish }),
         peer::request(peer::DeadOwners { ino }),
         peer::request(peer::DropLocks {
@@ -875,6 +886,7 @@ fn journal() {
         token: 7,
         child,
         to: Some(peer::Destination {
+            home: Rank(1),
             dir: ROOT,
             name: b"b".to_vec(),
         }),
@@ -885,12 +897,17 @@ fn journal() {
         was: None,
         child: Some(child),
         from: Some(peer::Origin {
+            home: Rank(1),
             dir: ROOT,
             name: b"a".to_vec(),
             then: None,
         }),
         done: true,
     };
+    let placed = peer::Placement::Spread(peer::FirstServer {
+        rank: Rank(1),
+        names: vec![7, 9],
+    });
     let items = [
         Item::Inode(inode),
         entry,
@@ -915,6 +932,8 @@ fn journal() {
         Item::ChangeOver(Rank(1), 7),
         Item::CalledOff(Rank(1), 8),
         Item::CalledOffGone(Rank(1)),
+        Item::Placed(ROOT, placed),
+        Item::HasAll(ROOT, true),
     ];
     let said = items.iter().map(post);
     let frames = said.fold(Parts::default(), |parts, item| parts.with(0, &item));

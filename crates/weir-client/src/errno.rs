@@ -32,7 +32,11 @@ pub fn errno_of(op: &str, error: FsError) -> Errno {
         FsError::WouldBlock => Errno::AGAIN,
         FsError::Deadlock => Errno::DEADLK,
         FsError::NoLocks => Errno::NOLCK,
-        FsError::Stale | FsError::Io | FsError::Unreachable | FsError::NewSession => Errno::IO,
+        FsError::Stale
+        | FsError::Io
+        | FsError::Unreachable
+        | FsError::NewSession
+        | FsError::Elsewhere => Errno::IO,
         FsError::NotSupported => Errno::OPNOTSUPP,
         FsError::Malformed => Errno::PROTO,
         FsError::Stopped => Errno::SHUTDOWN,

@@ -23,6 +23,7 @@ use weir_core::placement::home_of_entry;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{self, Attached, Child, Landing, Lent, Located, Operation};
 use weir_core::types::{ClientId, Ino};
+use weir_server::cluster::ROOT;
 use weir_server::node::ClientMemory;
 use weir_store::slabmap::{SlabMap, Window};
 
@@ -57,6 +58,8 @@ pub struct Process<'f> {
     published: Cell<bool>,
     /// Looks at files since it waited last.
     looks: Cell<u32>,
+    /// Directories with all entries at this node, and under which count of recalls.
+    all_here: RefCell<BTreeMap<Ino, u64>>,
 }
 
 /// An open file: its number in the node's table, and everywhere.
@@ -85,6 +88,7 @@ impl<'f> Process<'f> {
             files: RefCell::default(),
             published: Cell::new(false),
             looks: Cell::new(0),
+            all_here: RefCell::default(),
         }
     }
 
@@ -126,15 +130,29 @@ impl<'f> Process<'f> {
 
     /// What a name names. With `ask`, by a request also where the entry is this node's.
     pub fn find(&self, dir: Ino, name: &[u8], ask: bool) -> Result<Option<Child>, Errno> {
-        if ask || home_of_entry(dir, name, self.site.which.servers) != self.site.which.rank {
-            let name = name.to_vec();
-            return match self.call(proto::Find { dir, name }) {
-                Err(Errno::NOENT) => Ok(None),
-                found => Ok(found?.what),
+        let recalls = self.site.open.hub.recalls.load(SeqCst);
+        if !ask {
+            let found = self.settled(|| self.site.names.lookup(dir, name))?;
+            let which = &self.site.which;
+            let is_all = match dir == ROOT {
+                true => home_of_entry(dir, name, which.servers) == which.rank,
+                false => self.all_here.borrow().get(&dir) == Some(&recalls),
             };
+            if found.is_some() || is_all {
+                return Ok(found.map(|(ino, kind)| Child { ino, kind }));
+            }
         }
-        let found = self.settled(|| self.site.names.lookup(dir, name))?;
-        Ok(found.map(|(ino, kind)| Child { ino, kind }))
+        let name = name.to_vec();
+        match self.call(proto::Find { dir, name }) {
+            Err(Errno::NOENT) => Ok(None),
+            found => {
+                let found = found?;
+                if found.what.is_none() && found.may_keep {
+                    self.all_here.borrow_mut().insert(dir, recalls);
+                }
+                Ok(found.what)
+            }
+        }
     }
 
     /// The attributes, with all that several servers know.

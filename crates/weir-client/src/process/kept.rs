@@ -1,5 +1,6 @@
 //! Directories of other servers that this process keeps: what a name of one names, and who may
-//! pass it. A path is walked without a request for what is before its last component.
+//! pass it. A path is walked without a request for what is before its last component. And
+//! directories, of whatever server, with all entries at this node.
 //!
 //! The server says with an answer whether it may be kept: it was told itself, and will be told
 //! when that changes. It then changes one word of shared memory ([`Hub::recalls`]), before the
@@ -15,12 +16,13 @@
 //! word 0   version
 //!      1   recalls when it was asked
 //!      2   directory
-//!      3   the inode that has the name; of the directory itself: its mode
+//!      3   the inode that has the name; of the directory itself: its mode; of all entries: 0
 //!      4   0; of the directory itself: user (upper half) and group
-//!      5   the name, 88 bytes, zeros behind it; none: the directory itself
+//!      5   the name, 88 bytes, zeros behind it; none: the directory itself; `/`: all its entries
 //! ```
 //!
-//! Left out: longer names, which are asked for each time; and that names are free.
+//! Left out: longer names, which are asked for each time; and that names are free in directories
+//! with entries at other nodes.
 //!
 //! [`Hub::recalls`]: weir_core::node::region::Hub::recalls
 
@@ -137,6 +139,16 @@ impl KeptDirs {
     pub fn keep_guard(&self, recalls: u64, dir: Ino, guard: &Guard) {
         let owner = u64::from(guard.uid) << 32 | u64::from(guard.gid);
         self.keep(recalls, dir, b"", [guard.mode.into(), owner]);
+    }
+
+    /// Whether all entries of a directory are at this node.
+    pub fn has_all(&self, recalls: u64, dir: Ino) -> bool {
+        self.find(recalls, dir, b"/").is_some()
+    }
+
+    /// Keeps that they are; `recalls` is of before it was asked for.
+    pub fn keep_all(&self, recalls: u64, dir: Ino) {
+        self.keep(recalls, dir, b"/", [0, 0]);
     }
 
     fn slot(&self, dir: Ino, name: &[u8]) -> &Slot {

@@ -127,7 +127,7 @@ impl Process {
     /// In a directory with the sticky bit, only owners remove names.
     fn check_sticky(&'static self, parent: Ino, ino: Ino) -> Result<(), Errno> {
         let uid = self.who().uid;
-        let dir = self.attr(parent)?;
+        let dir = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
         if uid == 0 || dir.mode & S_ISVTX == 0 || dir.uid == uid || self.attr(ino)?.uid == uid {
             return Ok(());
         }

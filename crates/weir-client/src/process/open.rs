@@ -212,14 +212,15 @@ impl Process {
     }
 
     /// The attributes of what is to be opened, by its number in this node's table: of
-    /// several servers, another one may have to be told that the file is open here.
+    /// several servers, another one may have to be told that the file is open here, and this node's
+    /// who writes it.
     pub(super) fn attr_to_open(&'static self, target: &Target, flags: i32) -> Result<Attr, Errno> {
-        let several = self.node()?.several().is_some();
-        if several && target.kind == FileType::File && !target.held {
-            let (ino, write) = (target.ino, writes(flags));
+        let (ino, write) = (target.ino, writes(flags));
+        let view = self.view()?;
+        if target.kind == FileType::File && !target.held && view.is_held_by_request(ino, write) {
             return self.session()?.call(Hold { ino, write });
         }
-        self.view()?.attr(target.ino)?.ok_or(Errno::NOENT)
+        view.attr(ino)?.ok_or(Errno::NOENT)
     }
 
     fn check_mode(&self, attr: &Attr, flags: i32) -> Result<(), Errno> {

@@ -118,6 +118,12 @@ impl View {
         self.several.is_some_and(|(rank, _)| ino.rank() != rank)
     }
 
+    /// Whether a file must be held by a request to be open here: the server of this node finds who
+    /// reads its files in shared memory.
+    pub fn is_held_by_request(&self, ino: Ino, write: bool) -> bool {
+        self.several.is_some() && (write || self.is_elsewhere(ino))
+    }
+
     /// What holds as long as this does: see [`super::kept`].
     fn recalls(&self) -> u64 {
         self.hub.recalls.load(Ordering::Acquire)
@@ -128,7 +134,7 @@ impl View {
         (!self.hub.is_in_doubt(coarse_now_ns)).then_some(&self.process.kept)
     }
 
-    /// As [`Names::lookup`], of a name that another server has.
+    /// As [`Names::lookup`], of a name that this node does not have.
     fn lookup_elsewhere(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
         let recalls = self.recalls();
         let kept = self.kept().and_then(|kept| kept.entry(recalls, dir, name));
@@ -141,6 +147,8 @@ impl View {
                 let dirs = told.what.filter(|child| child.kind == FileType::Dir);
                 if let Some(child) = dirs.filter(|_| told.may_keep) {
                     self.process.kept.keep_entry(recalls, dir, name, child.ino);
+                } else if told.what.is_none() && told.may_keep {
+                    self.process.kept.keep_all(recalls, dir);
                 }
                 Ok(told.what.map(|child| (child.ino, child.kind)))
             }
@@ -196,12 +204,20 @@ impl Names for View {
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
-        if let Some((rank, servers)) = self.several {
-            if home_of_entry(dir, name, servers) != rank {
-                return self.lookup_elsewhere(dir, name);
-            }
+        // Before the table: while nothing was recalled, what is not there is nowhere.
+        let recalls = self.recalls();
+        let here = self.settled(|names| names.lookup(dir, name))?;
+        let Some((rank, servers)) = self.several.filter(|_| here.is_none()) else {
+            return Ok(here); // an entry of this node: it is nowhere else, for entries do not move
+        };
+        let is_all = match dir == self.root() {
+            true => home_of_entry(dir, name, servers) == rank,
+            false => self.kept().is_some_and(|kept| kept.has_all(recalls, dir)),
+        };
+        match is_all {
+            true => Ok(None),
+            false => self.lookup_elsewhere(dir, name),
         }
-        self.settled(|names| names.lookup(dir, name))
     }
 
     fn attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {

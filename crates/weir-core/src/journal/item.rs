@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::extent::Run;
 use crate::names::FileType;
-use crate::proto::peer::{Destination, LogRange, Origin};
+use crate::proto::peer::{Destination, LogRange, Origin, Placement};
 use crate::proto::Child;
 use crate::types::{ClientId, Ino, Rank, SegmentId};
 
@@ -140,7 +140,7 @@ pub enum Item<'a> {
     Retired(Ino, Rank),
     /// The name of a directory whose entry is at another server.
     Moved(Ino, &'a [u8]),
-    /// A directory is gone: nobody is enrolled, and it has no name.
+    /// A directory is gone: nobody is enrolled, it has no name, and no entries anywhere.
     Buried(Ino),
     /// These runs of a file are being published, under this number.
     InFlight(Ino, u64, Vec<Run>),
@@ -180,6 +180,10 @@ pub enum Item<'a> {
     CalledOff(Rank, u64),
     /// It began its life anew: none of its renames of before gives a name.
     CalledOffGone(Rank),
+    /// Where the entries of a directory of this server are.
+    Placed(Ino, Placement),
+    /// All entries of a directory are at this server; or no longer.
+    HasAll(Ino, bool),
 }
 
 /// A name that a rename of two steps has locked.

@@ -7,7 +7,7 @@ use super::item::{CellMark, InodeImage, Item, LockedName, NameChange};
 use super::Misfit;
 use crate::extent::{ExtentIndex, Run, Source};
 use crate::names::FileType;
-use crate::proto::peer::LogRange;
+use crate::proto::peer::{LogRange, Placement};
 use crate::types::{ClientId, Ino, Rank, SegmentId};
 
 /// A directory's entry.
@@ -75,6 +75,10 @@ pub struct Cluster {
     pub changes: BTreeMap<(Rank, u64), NameChange>,
     /// Renames that give no name any more.
     pub called_off: BTreeSet<(Rank, u64)>,
+    /// Where the entries of its directories are; those that are missing have none.
+    pub placed: BTreeMap<Ino, Placement>,
+    /// Directories of which it has all entries.
+    pub has_all: BTreeSet<Ino>,
 }
 
 /// What a server knew.
@@ -322,7 +326,13 @@ impl State {
             Item::Buried(dir) => {
                 cluster.enrolled.remove(dir);
                 cluster.moved.remove(dir);
+                cluster.placed.remove(dir);
             }
+            Item::Placed(dir, placed) => {
+                cluster.placed.insert(*dir, placed.clone());
+            }
+            Item::HasAll(dir, true) => drop(cluster.has_all.insert(*dir)),
+            Item::HasAll(dir, false) => drop(cluster.has_all.remove(dir)),
             _ => self.apply_renames(item),
         }
         Ok(())

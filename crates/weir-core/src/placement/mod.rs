@@ -27,13 +27,18 @@ pub fn slice_of(offset: u64) -> u64 {
 /// The server that holds the entry `name` of the directory `parent`: a directory's
 /// entries spread over all servers. `servers` is at least 1.
 pub fn home_of_entry(parent: Ino, name: &[u8], servers: u16) -> Rank {
+    jump(hash_of_name(parent, name), servers)
+}
+
+/// The hash of a name in a directory.
+pub fn hash_of_name(parent: Ino, name: &[u8]) -> u64 {
     let mut key = mix(parent.0 ^ ENTRY);
     for chunk in name.chunks(8) {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
         key = mix(key ^ u64::from_le_bytes(word));
     }
-    jump(mix(key ^ name.len() as u64), servers)
+    mix(key ^ name.len() as u64)
 }
 
 /// The server that holds the extents of one slice of a file. The first slice lives with

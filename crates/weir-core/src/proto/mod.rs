@@ -29,7 +29,7 @@ pub use parts::{
 };
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Why an operation was refused. Mapped to errno in `weir-client`, one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -106,6 +106,9 @@ pub enum FsError {
     /// ESHUTDOWN: the instance has stopped.
     #[error("the instance has stopped")]
     Stopped,
+    /// Between servers: the asked server is not the home of the entry, and nothing was done.
+    #[error("the entry's home is another server")]
+    Elsewhere,
 }
 
 /// Who asks.
@@ -478,7 +481,8 @@ operations! {
     statfs: Statfs {} -> FsStat;
 
     /// What a name of a directory names. (Of several servers only: a client of one server
-    /// looks into the shared tables. So are the following.)
+    /// looks into the shared tables. So are the following.) A directory may be kept; of a name that
+    /// names nothing, that all entries of the directory are at this node.
     find: Find {
         /// The directory.
         dir: Ino,

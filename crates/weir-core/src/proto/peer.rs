@@ -25,6 +25,10 @@ pub trait PeerOperation: Into<Request> {
     type Reply: Serialize + DeserializeOwned;
     /// Its name, for counters and logs.
     const NAME: &'static str;
+
+    /// Has it done where it is asked for.
+    #[allow(async_fn_in_trait)] // one thread: futures need not be Send
+    async fn perform<H: Handler>(self, handler: &H, from: Rank) -> Result<Self::Reply, FsError>;
 }
 
 macro_rules! peer_operations {
@@ -38,6 +42,14 @@ macro_rules! peer_operations {
             impl PeerOperation for $name {
                 type Reply = $reply;
                 const NAME: &'static str = stringify!($method);
+
+                async fn perform<H: Handler>(
+                    self,
+                    handler: &H,
+                    from: Rank,
+                ) -> Result<$reply, FsError> {
+                    handler.$method(from, self).await
+                }
             }
         )*
 
@@ -51,7 +63,7 @@ macro_rules! peer_operations {
         pub async fn dispatch<H: Handler>(handler: &H, from: Rank, bytes: &[u8]) -> Vec<u8> {
             let mut out = Vec::new();
             match postcard::from_bytes::<Request>(bytes) {
-                $( Ok(Request::$name(op)) => encode(&handler.$method(from, op).await, &mut out), )*
+                $( Ok(Request::$name(op)) => encode(&op.perform(handler, from).await, &mut out), )*
                 Err(_) => encode(&Err::<(), _>(FsError::Malformed), &mut out),
             }
             out
@@ -83,6 +95,22 @@ peer_operations! {
         /// The name.
         name: Vec<u8>,
     } -> ();
+
+    /// Where the entries of a directory are. At the directory's home.
+    place_entries: PlaceEntries {
+        /// The directory.
+        dir: Ino,
+        /// What for.
+        query: PlacementQuery,
+    } -> Placement;
+
+    /// The asked server, which has all entries of a directory, is no longer to be the home of new
+    /// ones. Hashes of the names that it keeps, in order ([`crate::placement::hash_of_name`]);
+    /// `None`: they stay together, and others' new ones come to them.
+    split_dir: SplitDir {
+        /// The directory.
+        dir: Ino,
+    } -> Option<Vec<u64>>;
 
     /// Kind, mode and owner of a directory. At its home.
     passage: Passage {
@@ -645,9 +673,50 @@ pub enum Left {
     Later,
 }
 
+/// What somebody asks where a directory's entries are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PlacementQuery {
+    /// To look for a name, or to know whether it is the home of one that it has locked. Is
+    /// answered at once.
+    Look,
+    /// The server that the asker took for the home is not: is answered once no split is under way.
+    Refused,
+    /// To make an entry: if there is none, the asker gets all.
+    Make,
+    /// The same, and the server that has all entries refused the new one: they are split.
+    Split,
+}
+
+/// Where the entries of a directory are; see docs/design/0006-directories.md.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Placement {
+    /// There are none.
+    Unused,
+    /// All at one server.
+    At {
+        /// The server.
+        rank: Rank,
+        /// That may change any moment.
+        splitting: bool,
+    },
+    /// Each at the server that the hash of its name says, but for those that the first server keeps.
+    Spread(FirstServer),
+}
+
+/// The server that had all entries of a directory before they were spread.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FirstServer {
+    /// The server.
+    pub rank: Rank,
+    /// Hashes of the names that it had then, in order.
+    pub names: Vec<u64>,
+}
+
 /// The name that a rename gives.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Destination {
+    /// Its home.
+    pub home: Rank,
     /// The directory.
     pub dir: Ino,
     /// The name.
@@ -657,6 +726,8 @@ pub struct Destination {
 /// The name that a rename takes away, or exchanges.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Origin {
+    /// Its home.
+    pub home: Rank,
     /// The directory.
     pub dir: Ino,
     /// The name.

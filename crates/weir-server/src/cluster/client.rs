@@ -2,11 +2,15 @@
 //! node, all else by those whom it concerns.
 
 use serde::Serialize;
+use weir_core::names::FileType;
 use weir_core::proto::peer::{self, What};
-use weir_core::proto::{self, Attach, Attached, Caller, Created, Entry, FsError, Request};
+use weir_core::proto::{
+    self, Attach, Attached, Caller, Child, Created, Entry, FsError, Kept, Request,
+};
 use weir_core::proto::{encode, ServerStatus};
 use weir_core::types::{Ino, Rank};
 
+use super::placements::NameUse;
 use super::{Cluster, ROOT};
 use crate::node::{Node, Platform};
 
@@ -33,14 +37,12 @@ impl<P: Platform> Cluster<P> {
             }
             Request::Link(op) => encoded(&self.link_at_home(op).await),
             Request::Unlink(op) => {
-                let (dir, name) = (self.global(op.parent), op.name);
-                let home = self.home_of(dir, &name);
-                encoded(&self.call(home, peer::Unlink { dir, name }).await)
+                let dir = self.global(op.parent);
+                encoded(&self.unlink_at_home(dir, op.name).await)
             }
             Request::Rmdir(op) => {
-                let (dir, name) = (self.global(op.parent), op.name);
-                let home = self.home_of(dir, &name);
-                encoded(&self.call(home, peer::Rmdir { dir, name }).await)
+                let dir = self.global(op.parent);
+                encoded(&self.rmdir_at_home(dir, op.name).await)
             }
             Request::Rename(op) => encoded(&self.rename(op).await),
             Request::SetAttr(op) => encoded(&self.set_attr(op).await),
@@ -51,7 +53,7 @@ impl<P: Platform> Cluster<P> {
             Request::Locate(op) => encoded(&self.locate(op.ino, op.offset).await),
             Request::Seek(op) => encoded(&self.seek(op.ino, op.offset, op.hole).await),
             Request::Sync(op) => encoded(&self.sync(op.ino).await),
-            Request::Find(op) => encoded(&self.find_anywhere(op).await),
+            Request::Find(op) => encoded(&self.find_for_client(op).await),
             Request::GetAttr(op) => encoded(&self.attr_here(op.ino).await),
             Request::Passage(op) => encoded(&self.passage_here(op.ino).await),
             Request::Readlink(op) => {
@@ -91,10 +93,9 @@ impl<P: Platform> Cluster<P> {
         (uid, gid): (u32, u32),
     ) -> Result<Ino, FsError> {
         let dir = self.global(parent);
-        let home = self.home_of(dir, &name);
         let make = peer::Make {
             dir,
-            name,
+            name: name.clone(),
             what,
             mode,
             uid,
@@ -103,16 +104,38 @@ impl<P: Platform> Cluster<P> {
             write: false,
             path: None,
         };
-        Ok(self.call(home, make).await?.child.ino)
+        let (made, ..) = self.ask_home((dir, &name), NameUse::New, make).await?;
+        Ok(made.child.ino)
+    }
+
+    async fn unlink_at_home(&self, dir: Ino, name: Vec<u8>) -> Result<(), FsError> {
+        let unlink = peer::Unlink {
+            dir,
+            name: name.clone(),
+        };
+        let ((), ..) = self
+            .ask_home((dir, &name), NameUse::Existing, unlink)
+            .await?;
+        Ok(())
+    }
+
+    async fn rmdir_at_home(&self, dir: Ino, name: Vec<u8>) -> Result<(), FsError> {
+        let rmdir = peer::Rmdir {
+            dir,
+            name: name.clone(),
+        };
+        let ((), ..) = self
+            .ask_home((dir, &name), NameUse::Existing, rmdir)
+            .await?;
+        Ok(())
     }
 
     async fn create(&self, from: Caller, op: proto::Create) -> Result<Created, FsError> {
         let dir = self.global(op.parent);
-        let home = self.home_of(dir, &op.name);
         let path = self.path_for_rules(dir, &op.name).await?;
         let make = peer::Make {
             dir,
-            name: op.name,
+            name: op.name.clone(),
             what: What::File,
             mode: op.mode,
             uid: op.uid,
@@ -125,10 +148,12 @@ impl<P: Platform> Cluster<P> {
         let revocations = self.revocations();
         let times = self.inner.leaving.times();
         let recalled = self.inner.recalled.get();
-        let (made, session) = self.call_in(home, make).await?;
+        let made = self.ask_home((dir, &op.name), NameUse::New, make).await?;
+        let (made, home, session) = made;
         if made.new && made.child.ino.rank() == self.rank() {
             self.add_writer(made.child.ino, self.rank()).await;
         }
+        self.note_name(made.child.ino, dir, &op.name);
         let not_held = Created {
             ino: made.child.ino,
             new: false,
@@ -184,6 +209,15 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
+    async fn find_for_client(&self, op: proto::Find) -> Result<Kept<Option<Child>>, FsError> {
+        let (dir, name) = (self.global(op.dir), op.name.clone());
+        let found = self.find_anywhere(op).await?;
+        if let Some(file) = found.what.filter(|child| child.kind == FileType::File) {
+            self.note_name(file.ino, dir, &name);
+        }
+        Ok(found)
+    }
+
     /// Lends a segment. What is overwritten by bytes that are not published makes room when
     /// they are.
     async fn segment(&self, from: Caller, op: proto::Segment) -> Result<proto::Lent, FsError> {
@@ -204,9 +238,14 @@ impl<P: Platform> Cluster<P> {
 
     async fn link_at_home(&self, op: proto::Link) -> Result<(), FsError> {
         let (ino, dir) = (self.global(op.ino), self.global(op.parent));
-        let home = self.home_of(dir, &op.name);
         let name = op.name;
-        self.call(home, peer::Link { ino, dir, name }).await
+        let link = peer::Link {
+            ino,
+            dir,
+            name: name.clone(),
+        };
+        let ((), ..) = self.ask_home((dir, &name), NameUse::New, link).await?;
+        Ok(())
     }
 
     async fn set_attr(&self, op: proto::SetAttr) -> Result<(), FsError> {

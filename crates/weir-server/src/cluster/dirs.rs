@@ -70,21 +70,29 @@ impl<P: Platform> Cluster<P> {
         if from == self.rank() {
             return Err(FsError::Malformed);
         }
+        let attr = self.living_dir(dir)?;
+        if self.inner.burials.is_held(&dir) {
+            return Err(FsError::WouldBlock);
+        }
+        self.expect_entries(from, dir);
+        Ok(attr)
+    }
+
+    /// From now on a server may hold entries of a directory of this one.
+    pub(super) fn expect_entries(&self, at: Rank, dir: Ino) {
+        let mut dirs = self.inner.dirs.borrow_mut();
+        if at != self.rank() && dirs.enrolled.entry(dir).or_default().insert(at) {
+            self.note(&Item::Enrolled(dir, at));
+        }
+    }
+
+    /// The attributes of a directory of this server that has a name.
+    pub(super) fn living_dir(&self, dir: Ino) -> Result<Attr, FsError> {
         let attr = self.node(|node| node.attr_of(dir))?;
         if attr.file_type() != FileType::Dir {
             return Err(FsError::NotADirectory);
         }
-        if attr.nlink == 0 {
-            return Err(FsError::NotFound);
-        }
-        if self.inner.burials.is_held(&dir) {
-            return Err(FsError::WouldBlock);
-        }
-        let mut dirs = self.inner.dirs.borrow_mut();
-        if dirs.enrolled.entry(dir).or_default().insert(from) {
-            self.note(&Item::Enrolled(dir, from));
-        }
-        Ok(attr)
+        (attr.nlink > 0).then_some(attr).ok_or(FsError::NotFound)
     }
 
     /// Removes a directory that is empty everywhere.
@@ -120,6 +128,7 @@ impl<P: Platform> Cluster<P> {
         let mut dirs = self.inner.dirs.borrow_mut();
         dirs.enrolled.remove(&dir);
         dirs.moved.remove(&dir);
+        self.forget_placement(dir);
         self.note(&Item::Buried(dir));
         Ok(())
     }
@@ -131,7 +140,9 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn retire(&self, dir: Ino) -> Result<(), FsError> {
         let _alone = self.inner.stands.hold(dir, self.token()).await;
         self.recall_from_clients();
-        self.node(|node| node.disown_dir(dir))
+        self.node(|node| node.disown_dir(dir))?;
+        self.forget_placement(dir);
+        Ok(())
     }
 
     pub(super) fn enrolled(&self, dir: Ino) -> Result<Vec<u16>, FsError> {

@@ -24,6 +24,7 @@ use weir_core::proto::peer;
 use weir_core::proto::{self, Child, FsError, Kept};
 use weir_core::types::{Ino, Rank};
 
+use super::placements::NameUse;
 use super::Cluster;
 use crate::node::Platform;
 
@@ -38,7 +39,8 @@ pub(super) type Key = (Ino, Vec<u8>);
 /// What is kept here, and of this server's entries elsewhere.
 #[derive(Debug, Default)]
 pub struct Entries {
-    known: HashMap<Key, Child>,
+    /// What names name, and whose entries these are.
+    known: HashMap<Key, (Child, Rank)>,
     /// How often something was to be dropped.
     recalls: u64,
     kept: HashMap<Key, BTreeSet<Rank>>,
@@ -51,25 +53,32 @@ impl<P: Platform> Cluster<P> {
         op: proto::Find,
     ) -> Result<Kept<Option<Child>>, FsError> {
         let (dir, name) = (self.global(op.dir), op.name);
-        let home = self.home_of(dir, &name);
-        if home == self.rank() {
-            let what = self.call(home, peer::Find { dir, name }).await?;
-            let may_keep = false;
-            return Ok(Kept { what, may_keep });
+        if self.has_all_entries(dir) {
+            return self.find_among_all(dir, name).await;
         }
         let key = (dir, name.clone());
         let recalls = {
             let entries = self.inner.entries.borrow();
-            if let Some(child) = entries.known.get(&key) {
-                self.use_lease(home);
+            if let Some((child, home)) = entries.known.get(&key) {
+                self.use_lease(*home);
                 let (what, may_keep) = (Some(*child), true);
                 return Ok(Kept { what, may_keep });
             }
             entries.recalls
         };
         let asked_ns = self.now_ns();
-        let asked = self.call_in(home, peer::FindToKeep { dir, name });
-        let (mut found, session) = asked.await?;
+        let find = peer::FindToKeep {
+            dir,
+            name: name.clone(),
+        };
+        let asked = self.ask_home((dir, &name), NameUse::Existing, find).await;
+        let (mut found, home, session) = match asked {
+            Err(FsError::NotFound) => return Ok(not_kept(None)),
+            asked => asked?,
+        };
+        if home == self.rank() {
+            return Ok(not_kept(found.what));
+        }
         found.may_keep &= self.is_session(home, session) && self.believe_lease(home, asked_ns);
         let mut entries = self.inner.entries.borrow_mut();
         found.may_keep &= entries.recalls == recalls;
@@ -77,9 +86,30 @@ impl<P: Platform> Cluster<P> {
             if entries.known.len() >= KNOWN_MOST {
                 entries.known.clear();
             }
-            entries.known.insert(key, child);
+            entries.known.insert(key, (child, home));
         }
         Ok(found)
+    }
+
+    /// In a directory that has all its entries here.
+    async fn find_among_all(
+        &self,
+        dir: Ino,
+        name: Vec<u8>,
+    ) -> Result<Kept<Option<Child>>, FsError> {
+        let what = self.ask_home(
+            (dir, &name),
+            NameUse::Existing,
+            peer::Find {
+                dir,
+                name: name.clone(),
+            },
+        );
+        let (what, ..) = what.await?;
+        Ok(Kept {
+            what,
+            may_keep: what.is_none() && self.has_all_entries(dir),
+        })
     }
 
     /// At the entry's home.
@@ -137,9 +167,7 @@ impl<P: Platform> Cluster<P> {
     pub(super) fn forget_known(&self, of: Rank) {
         let mut entries = self.inner.entries.borrow_mut();
         entries.recalls += 1;
-        entries
-            .known
-            .retain(|(dir, name), _| self.home_of(*dir, name) != of);
+        entries.known.retain(|_, (_, home)| *home != of);
         self.recall_from_clients();
     }
 
@@ -167,4 +195,9 @@ impl<P: Platform> Cluster<P> {
         let attr = self.call(dir.rank(), peer::Passage { dir }).await?;
         Ok(told(attr, false))
     }
+}
+
+fn not_kept<T>(what: T) -> Kept<T> {
+    let may_keep = false;
+    Kept { what, may_keep }
 }

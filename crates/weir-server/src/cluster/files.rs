@@ -567,8 +567,11 @@ impl<P: Platform> Cluster<P> {
             }
             self.settle_size(ino, local).await?;
             let (recalls, asked_ns) = (self.recalls(ino), self.now_ns());
-            let asked = self.call_in(ino.rank(), peer::Lease { ino });
-            let (attr, session) = asked.await?;
+            let asked = self.call_in(ino.rank(), peer::Lease { ino }).await;
+            if asked.as_ref().err() == Some(&FsError::Unreachable) {
+                self.miss_file(ino);
+            }
+            let (attr, session) = asked?;
             let holds = self.is_session(ino.rank(), session) && self.recalls(ino) == recalls;
             if holds && self.believe_lease(ino.rank(), asked_ns) {
                 return self.refresh_here(local, &attr, true);

@@ -11,10 +11,10 @@ use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Begin, Bury, Cut, DeadOwners, DropEntry, DropLocks, EndMove,
     Enrol, Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Grant, Handler,
     Hold, Laminate, Laminated, Lease, Leave, Link, List, Lock, LockMoves, LockName, LockOwner,
-    LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage, Published, Put, Readlink, Recall,
-    Relay, Release, Relink, Renew, Retire, Revoke, Rmdir, Runs, Seal, SetAttr, Settled,
-    ShareAppends, Status, Stayed, Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName,
-    UnseenHere, Whereabouts,
+    LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage, PlaceEntries, Placement,
+    Published, Put, Readlink, Recall, Relay, Release, Relink, Renew, Retire, Revoke, Rmdir, Runs,
+    Seal, SetAttr, Settled, ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told, Truncate,
+    Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Kept, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
@@ -66,6 +66,15 @@ impl<P: Platform> Handler for Asked<'_, P> {
     async fn drop_entry(&self, _: Rank, op: DropEntry) -> Result<(), FsError> {
         self.counted("drop_entry").drop_entry(&(op.dir, op.name));
         Ok(())
+    }
+
+    async fn place_entries(&self, from: Rank, op: PlaceEntries) -> Result<Placement, FsError> {
+        self.at_home(op.dir)?;
+        self.counted("place_entries").place_entries(from, op).await
+    }
+
+    async fn split_dir(&self, _: Rank, op: SplitDir) -> Result<Option<Vec<u64>>, FsError> {
+        self.counted("split_dir").split_dir(op.dir).await
     }
 
     async fn passage(&self, _: Rank, op: Passage) -> Result<Attr, FsError> {

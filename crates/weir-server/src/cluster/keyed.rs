@@ -137,6 +137,12 @@ impl<K: Hash + Ord + Clone> Keyed<K> {
         }
     }
 
+    /// The first of some keys of which anybody has the lock.
+    pub fn first_held(&self, some: impl Fn(&K) -> bool) -> Option<K> {
+        let held = self.held.borrow();
+        held.keys().filter(|key| some(key)).min().cloned()
+    }
+
     /// Whether anybody has the lock.
     pub fn is_held(&self, key: &K) -> bool {
         self.held.borrow().contains_key(key)

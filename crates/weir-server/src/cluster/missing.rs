@@ -4,8 +4,11 @@
 //! A read's end comes on a thread of the fabric, which notes the file; [`Cluster::catch_up`] then
 //! asks for its path, which other servers may have to be asked for, and logs it. That one is
 //! silent of a file until its server can be reached, or it could be published after all.
+//!
+//! If the lost server is the one that knows the file's name too, as it is of most files that a node
+//! has made, the file is called as programs of this node found it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_core::proto::FsError;
@@ -15,9 +18,12 @@ use weir_fabric::bulk;
 use super::fetch::watched;
 use super::Cluster;
 use crate::node::Platform;
+use crate::rules::join;
 
 /// Files that are told of by name; more of them are one line.
 const MOST: usize = 1000;
+/// Of so many files of others it is kept how they were found; then of those that are found again.
+const FOUND_MOST: usize = 1 << 16;
 
 /// Files whose bytes a server did not send, told by whoever finds it out.
 type Found = Arc<Mutex<BTreeSet<(Ino, Rank)>>>;
@@ -28,6 +34,8 @@ pub(super) struct Missing {
     found: Found,
     told: BTreeSet<(Ino, Rank)>,
     unpublished: BTreeSet<Ino>,
+    /// The directory and the name in which programs of this node found files of other servers.
+    names: HashMap<Ino, (Ino, Vec<u8>)>,
 }
 
 fn of(found: &Found) -> std::sync::MutexGuard<'_, BTreeSet<(Ino, Rank)>> {
@@ -52,6 +60,15 @@ impl<P: Platform> Cluster<P> {
                 }
             }
         })
+    }
+
+    /// A program of this node cannot read a file that it has open: its home is not reached.
+    pub(super) fn miss_file(&self, ino: Ino) {
+        let missing = self.inner.missing.borrow();
+        let mut found = of(&missing.found);
+        if self.is_given_up(ino.rank()) && found.len() < MOST {
+            found.insert((ino, ino.rank()));
+        }
     }
 
     /// Whether there is something to tell.
@@ -111,13 +128,31 @@ impl<P: Platform> Cluster<P> {
         });
     }
 
+    /// Programs of this node found a file of another server so.
+    pub(super) fn note_name(&self, ino: Ino, dir: Ino, name: &[u8]) {
+        if ino.rank() == self.rank() {
+            return;
+        }
+        let names = &mut self.inner.missing.borrow_mut().names;
+        if names.len() >= FOUND_MOST {
+            names.clear();
+        }
+        names.insert(ino, (dir, name.to_vec()));
+    }
+
     /// A file for people, also where its path cannot be had.
     async fn name_of(&self, ino: Ino) -> String {
-        if self.is_given_up(ino.rank()) {
-            let node = self.inner.net.host(ino.rank());
-            return format!("{ino:?}, whose name is at {node}");
+        if !self.is_given_up(ino.rank()) {
+            return self.path_of_file(ino).await;
         }
-        self.path_of_file(ino).await
+        let found = self.inner.missing.borrow().names.get(&ino).cloned();
+        if let Some((dir, name)) = found {
+            if let Ok(dir) = self.path_of(dir).await {
+                return String::from_utf8_lossy(&join(&dir, &name)).into_owned();
+            }
+        }
+        let node = self.inner.net.host(ino.rank());
+        format!("{ino:?}, whose name is at {node}")
     }
 
     /// A server can be reached again: what cannot be read of it from now on is told anew.

@@ -17,6 +17,7 @@
 //! | `keyed` | locks that tasks wait for |
 //! | `names`, `rename`, `dirs` | entries, links, directories of several servers |
 //! | `moves` | renames, at the homes of their names |
+//! | `placements` | which server is the home of a name |
 //! | `entries` | names of directories that are kept where they were asked for |
 //! | `files` | stand-ins, who holds and leases a file, sizes |
 //! | `publish`, `locate` | extents: making them known, finding them |
@@ -52,6 +53,7 @@ mod locks;
 mod missing;
 mod moves;
 mod names;
+mod placements;
 mod pool;
 mod publish;
 mod recover;
@@ -136,6 +138,9 @@ pub trait Net {
     }
 }
 
+/// What came of an operation, with the bytes behind the reply.
+type Replied<O> = Result<(<O as PeerOperation>::Reply, Vec<u8>), FsError>;
+
 /// Reads bytes of the server's own log, for others.
 pub trait LogBytes {
     /// Appends `len` bytes at `pos` of a slab to `out`.
@@ -199,6 +204,11 @@ struct Inner<P: Platform + 'static> {
     leaving: gone::Leaving,
     dirs: RefCell<dirs::Dirs>,
     entries: RefCell<entries::Entries>,
+    placements: RefCell<placements::Placements>,
+    /// Directories of this server whose entries are being placed.
+    placing: Keyed<Ino>,
+    /// Directories with all entries here that are being split.
+    splitting: Keyed<Ino>,
     files: RefCell<files::Files>,
     shards: RefCell<publish::Shards>,
     maps: RefCell<BTreeMap<Ino, locate::Map>>,
@@ -279,6 +289,9 @@ impl<P: Platform> Cluster<P> {
                 leaving: gone::Leaving::default(),
                 dirs: RefCell::new(dirs::Dirs::new(rank, servers)),
                 entries: RefCell::default(),
+                placements: RefCell::default(),
+                placing: Keyed::default(),
+                splitting: Keyed::default(),
                 files: RefCell::default(),
                 shards: RefCell::default(),
                 maps: RefCell::default(),
@@ -312,20 +325,6 @@ impl<P: Platform> Cluster<P> {
             }
             Err(error) => peer::refusal(error),
         };
-        self.commit();
-        Answer {
-            body,
-            bulk: bulk.take(),
-        }
-    }
-
-    async fn handle_own(&self, request: &[u8]) -> Answer {
-        let bulk = Rc::new(RefCell::new(Vec::new()));
-        let handler = handler::Asked {
-            cluster: self,
-            bulk: Rc::clone(&bulk),
-        };
-        let body = peer::dispatch(&handler, self.rank(), request).await;
         self.commit();
         Answer {
             body,
@@ -450,10 +449,6 @@ impl<P: Platform> Cluster<P> {
         (self.inner.spawn)(Box::pin(task));
     }
 
-    fn home_of(&self, dir: Ino, name: &[u8]) -> Rank {
-        placement::home_of_entry(dir, name, self.inner.servers)
-    }
-
     /// A token that no other lock of any server has.
     fn token(&self) -> Token {
         let next = self.inner.tokens.get() + 1;
@@ -476,29 +471,34 @@ impl<P: Platform> Cluster<P> {
         op: O,
     ) -> Result<(O::Reply, u64), FsError> {
         if to == self.rank() {
-            return Ok((self.call(to, op).await?, 0));
+            return Ok((self.do_here(op).await?.0, 0));
         }
         let (answer, number) = self.ask(to, peer::request(op)).await?;
         Ok((peer::reply::<O>(&answer.body)?, number))
     }
 
     /// As [`Cluster::call`], with the bytes that came behind the reply.
-    async fn call_for_bytes<O: PeerOperation + 'static>(
-        &self,
-        to: Rank,
-        op: O,
-    ) -> Result<(O::Reply, Vec<u8>), FsError> {
-        let request = peer::request(op);
-        let answer = if to == self.rank() {
-            let this = self.clone();
-            // Boxed: a handler may ask in turn.
-            let own: LocalBoxFuture<'_, Answer> =
-                Box::pin(async move { this.handle_own(&request).await });
-            own.await
-        } else {
-            self.ask(to, request).await?.0
-        };
+    async fn call_for_bytes<O: PeerOperation + 'static>(&self, to: Rank, op: O) -> Replied<O> {
+        if to == self.rank() {
+            return self.do_here(op).await;
+        }
+        let (answer, _) = self.ask(to, peer::request(op)).await?;
         Ok((peer::reply::<O>(&answer.body)?, answer.bulk))
+    }
+
+    /// Does what a server asks itself; the reply, and the bytes behind it. Boxed: a handler may ask
+    /// in turn.
+    fn do_here<O: PeerOperation + 'static>(&self, op: O) -> LocalBoxFuture<'_, Replied<O>> {
+        Box::pin(async move {
+            let bulk = Rc::new(RefCell::new(Vec::new()));
+            let handler = handler::Asked {
+                cluster: self,
+                bulk: Rc::clone(&bulk),
+            };
+            let reply = op.perform(&handler, self.rank()).await;
+            self.commit();
+            Ok((reply?, bulk.take()))
+        })
     }
 }
 

@@ -35,6 +35,7 @@ use weir_core::proto::peer::{self, Left, PeerOperation};
 use weir_core::proto::{Child, FsError};
 use weir_core::types::{Ino, Rank};
 
+use super::debts::Debt;
 use super::keyed::{Keyed, Token};
 use super::Cluster;
 use crate::node::{Platform, Visit};
@@ -113,6 +114,10 @@ impl<P: Platform> Cluster<P> {
         let locked = self.inner.names.lock(key.clone(), token);
         let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
         self.in_time(locked).await?;
+        if let Err(error) = self.check_home(&key).await {
+            self.inner.names.unlock(&key, token);
+            return Err(error);
+        }
         let moves = &self.inner.moves_of_others;
         let going_to = moves.going.borrow().get(&key).map(|(_, to)| to.clone());
         let asked = op.to.as_ref().filter(|_| !op.swaps);
@@ -158,6 +163,17 @@ impl<P: Platform> Cluster<P> {
         if going.get(key).is_some_and(|(by, _)| *by == token) {
             going.remove(key);
         }
+    }
+
+    /// Whether something is left to be done with a name of a directory that nobody has locked.
+    pub(super) fn has_loose_moves(&self, dir: Ino) -> bool {
+        let moves = &self.inner.moves_of_others;
+        let loose = |name: &Name| name.0 == dir && !self.inner.names.is_held(name);
+        let changes = moves.changes.borrow();
+        let mut changes = changes.values().filter(|change| !change.done);
+        moves.locked.borrow().keys().any(loose)
+            || moves.going.borrow().keys().any(loose)
+            || changes.any(|change| loose(&(change.dir, change.name.clone())))
     }
 
     /// What a rename has locked of a name, if that is still to be changed.
@@ -288,7 +304,7 @@ impl<P: Platform> Cluster<P> {
     async fn ended(&self, key: &Name, locked: &LockedName, over: bool) -> Result<(), FsError> {
         let token = token_of(locked);
         let home = match &locked.to {
-            Some(to) => self.home_of(to.dir, &to.name),
+            Some(to) => to.home,
             None => self.rank(),
         };
         let end = peer::EndMove {
@@ -459,20 +475,20 @@ impl<P: Platform> Cluster<P> {
         to: peer::Destination,
         token: Token,
     ) -> Result<(), FsError> {
-        let old = self.seat(key.0, key.1.clone());
-        let new = self.seat(to.dir, to.name);
+        let new = (to.dir, to.name);
         let (own, was) = (self.token(), op.was);
         let lock_new = || {
+            let (dir, name) = new.clone();
             let lock = peer::LockName {
-                dir: new.dir,
-                name: new.name.clone(),
+                dir,
+                name,
                 token: own.number,
                 to: None,
                 swaps: false,
             };
-            self.call(new.home, lock)
+            self.call(to.home, lock)
         };
-        let (name, named) = if new.key() < old.key() {
+        let (name, named) = if new < *key {
             let named = lock_new().await;
             (self.hold_name(key).await, named)
         } else {
@@ -485,7 +501,14 @@ impl<P: Platform> Cluster<P> {
             _ => Err(FsError::Unreachable),
         };
         drop(name);
-        self.unlock_seat(&new, own, Left::Nothing).await;
+        let (dir, name) = new;
+        let unlock = peer::UnlockName {
+            dir,
+            name,
+            token: own.number,
+            left: Left::Nothing,
+        };
+        self.owe(to.home, Debt::Unlock(unlock)).await;
         done
     }
 
@@ -586,7 +609,7 @@ impl<P: Platform> Cluster<P> {
             let change = moves.changes.borrow().get(&token).cloned();
             let change = change.filter(|change| change.done);
             if let Some((was, from)) = change.and_then(|change| change.child.zip(change.from)) {
-                let home = this.home_of(from.dir, &from.name);
+                let home = from.home;
                 let leave = peer::Leave {
                     dir: from.dir,
                     name: from.name,

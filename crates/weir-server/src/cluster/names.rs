@@ -26,12 +26,15 @@ impl<P: Platform> Cluster<P> {
         if self.inner.names.is_held(&key) {
             drop(self.hold_name(&key).await?);
         }
+        self.check_home(&key).await?;
         self.node(|node| node.find_child(key.0, &key.1))
     }
 
     /// Locks a name of this server to change it, or to rely on it; not for ever, whoever has it.
+    /// `Elsewhere`: it is not this server's.
     pub(super) async fn name_lock(&self, key: &Name) -> Result<Guard<'_, Name>, FsError> {
         let lock = self.hold_name(key).await?;
+        self.check_home(key).await?;
         self.have_name(key);
         Ok(lock)
     }
@@ -45,7 +48,11 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn make(&self, from: Rank, op: peer::Make) -> Result<Made, FsError> {
         let key = (op.dir, op.name.clone());
         let _name = self.name_lock(&key).await?;
-        if let Some(child) = self.node(|node| node.find_child(op.dir, &op.name))? {
+        let found = self.node(|node| node.find_child(op.dir, &op.name))?;
+        if found.is_none() {
+            self.refuse_to_split(from, op.dir)?;
+        }
+        if let Some(child) = found {
             if op.exclusive {
                 return Err(FsError::Exists);
             }

@@ -28,6 +28,7 @@ impl<P: Platform> Cluster<P> {
         // The others may know of renames of a life before by their numbers.
         self.inner.tokens.set(u64::try_from(now_ns).unwrap_or(0));
         self.inner.moves_of_others.take_up(&mut state);
+        self.inner.placements.borrow_mut().take_up(&mut state);
         {
             let mut shards = self.inner.shards.borrow_mut();
             shards.indexes = state.kept.into_iter().collect();
@@ -119,6 +120,12 @@ impl<P: Platform> Cluster<P> {
                     visit(&Item::Moved(*dir, name));
                 })
             }
+            4 => self.inner.placements.borrow().show_own(from, most, visit),
+            5 => self
+                .inner
+                .placements
+                .borrow()
+                .show_all_here(from, most, visit),
             _ => return None,
         };
         Some(next.unwrap_or(SharedPlace::of(from.table + 1)))
@@ -221,7 +228,7 @@ impl<P: Platform> Cluster<P> {
 }
 
 /// Shows as many entries of a table as a step takes; where the next one begins.
-fn show_from<T>(
+pub(super) fn show_from<T>(
     table: &BTreeMap<Ino, T>,
     from: SharedPlace,
     most: usize,

@@ -29,6 +29,7 @@ use weir_core::types::{Ino, Rank};
 
 use super::debts::Debt;
 use super::keyed::Token;
+use super::placements::{Home, NameUse};
 use super::session::Outcome;
 use super::Cluster;
 use crate::node::Platform;
@@ -40,21 +41,25 @@ fn unlock_moves(token: u64) -> Debt {
     Debt::UnlockMoves(peer::UnlockMoves { token })
 }
 
-/// One of the two names.
+/// One of the two names, and its home: what is resolved before the names are locked stays so until
+/// they are unlocked (`placements`).
 #[derive(Clone)]
-pub(super) struct Seat {
-    pub(super) home: Rank,
-    pub(super) dir: Ino,
-    pub(super) name: Vec<u8>,
+struct Seat {
+    home: Home,
+    dir: Ino,
+    name: Vec<u8>,
+    /// That server refused to lock it.
+    refused: Cell<bool>,
 }
 
 impl Seat {
-    pub(super) fn key(&self) -> (u16, Ino, &[u8]) {
-        (self.home.0, self.dir, &self.name)
+    fn key(&self) -> (Ino, &[u8]) {
+        (self.dir, &self.name)
     }
 
     fn destination(&self) -> peer::Destination {
         peer::Destination {
+            home: self.home.rank,
             dir: self.dir,
             name: self.name.clone(),
         }
@@ -71,16 +76,16 @@ impl<P: Platform> Cluster<P> {
         if op.flags > EXCHANGE {
             return Err(FsError::Invalid);
         }
-        let from = self.seat(op.parent, op.name);
-        let to = self.seat(op.new_parent, op.new_name);
-        if from.key() == to.key() {
-            let found = self.look(&from).await?;
-            return match (found, op.flags) {
+        let (from, to) = (self.global(op.parent), self.global(op.new_parent));
+        if (from, &op.name) == (to, &op.new_name) {
+            return match (self.look(from, &op.name).await?, op.flags) {
                 (None, _) => Err(FsError::NotFound),
                 (Some(_), NOREPLACE) => Err(FsError::Exists),
                 (Some(_), _) => Ok(()),
             };
         }
+        let mut from = self.seat((from, op.name), NameUse::Existing, None).await?;
+        let mut to = self.seat((to, op.new_name), NameUse::New, None).await?;
         let token = self.token();
         // Whether directories move to another parent is known only under the locks; the
         // permit comes first, so it is taken on a look without them, and looked again.
@@ -106,6 +111,16 @@ impl<P: Platform> Cluster<P> {
                     continue;
                 }
             }
+            if done == Err(FsError::Elsewhere) {
+                let again = async {
+                    self.seat_again(&mut from, NameUse::Existing).await?;
+                    self.seat_again(&mut to, NameUse::New).await
+                };
+                done = again.await;
+                if done.is_ok() {
+                    continue;
+                }
+            }
             if asked {
                 self.owe(Rank(0), unlock_moves(number)).await;
             }
@@ -123,25 +138,50 @@ impl<P: Platform> Cluster<P> {
         Ok(session)
     }
 
-    pub(super) fn seat(&self, dir: Ino, name: Vec<u8>) -> Seat {
-        let dir = self.global(dir);
-        Seat {
-            home: self.home_of(dir, &name),
+    async fn seat(
+        &self,
+        (dir, name): (Ino, Vec<u8>),
+        name_use: NameUse,
+        refused: Option<Home>,
+    ) -> Result<Seat, FsError> {
+        let home = self.find_home((dir, &name), name_use, refused).await?;
+        Ok(Seat {
+            home: home.ok_or(FsError::NotFound)?,
             dir,
             name,
+            refused: Cell::new(false),
+        })
+    }
+
+    /// Finds the home of a name anew if its home refused it. None of the names is locked.
+    async fn seat_again(&self, seat: &mut Seat, name_use: NameUse) -> Result<(), FsError> {
+        if seat.refused.get() {
+            let refused = Some(seat.home);
+            let name = (seat.dir, seat.name.clone());
+            *seat = self.seat(name, name_use, refused).await?;
+            if refused == Some(seat.home) {
+                self.pause_before_retry().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn look(&self, dir: Ino, name: &[u8]) -> Result<Option<Child>, FsError> {
+        let find = peer::Find {
+            dir,
+            name: name.to_vec(),
+        };
+        match self.ask_home((dir, name), NameUse::Existing, find).await {
+            Err(FsError::NotFound) => Ok(None),
+            found => Ok(found?.0),
         }
     }
 
-    async fn look(&self, seat: &Seat) -> Result<Option<Child>, FsError> {
-        let find = peer::Find {
-            dir: seat.dir,
-            name: seat.name.clone(),
-        };
-        self.call(seat.home, find).await
-    }
-
     async fn any_dir(&self, from: &Seat, to: &Seat) -> Result<bool, FsError> {
-        let found = [self.look(from).await?, self.look(to).await?];
+        let found = [
+            self.look(from.dir, &from.name).await?,
+            self.look(to.dir, &to.name).await?,
+        ];
         Ok(found
             .into_iter()
             .flatten()
@@ -166,7 +206,12 @@ impl<P: Platform> Cluster<P> {
             to: std::ptr::eq(seat, from).then(|| to.destination()),
             swaps: flags == EXCHANGE,
         };
-        let first = match self.call(order[0].home, lock(order[0])).await {
+        let lock = async |seat: &Seat| {
+            let found = self.call(seat.home.rank, lock(seat)).await;
+            seat.refused.set(found == Err(FsError::Elsewhere));
+            found
+        };
+        let first = match lock(order[0]).await {
             Ok(found) => found,
             Err(error) => {
                 // It may be locked when it is not waited for any more.
@@ -174,7 +219,7 @@ impl<P: Platform> Cluster<P> {
                 return Err(error);
             }
         };
-        let second = match self.call(order[1].home, lock(order[1])).await {
+        let second = match lock(order[1]).await {
             Ok(found) => found,
             Err(error) => {
                 self.unlock_seat(order[1], token, Left::Nothing).await;
@@ -367,6 +412,7 @@ impl<P: Platform> Cluster<P> {
             token: what.token.number,
             was: what.target,
             from: Some(peer::Origin {
+                home: from.home.rank,
                 dir: from.dir,
                 name: from.name.clone(),
                 then,
@@ -375,7 +421,7 @@ impl<P: Platform> Cluster<P> {
             child: Some(what.source),
         };
         what.left.set(Left::Unknown);
-        let placed = self.see_through(to.home, assign, what.outcome).await;
+        let placed = self.see_through(to.home.rank, assign, what.outcome).await;
         let placed = placed.ok_or(FsError::Unreachable)?;
         what.left.set(Left::Some);
         placed?;
@@ -388,7 +434,7 @@ impl<P: Platform> Cluster<P> {
             then,
         };
         loop {
-            let left = self.see_through(from.home, leave.clone(), what.outcome);
+            let left = self.see_through(from.home.rank, leave.clone(), what.outcome);
             if let Some(left) = left.await {
                 if left.is_ok() {
                     what.left.set(Left::Nothing);
@@ -417,14 +463,14 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    pub(super) async fn unlock_seat(&self, seat: &Seat, token: Token, left: Left) {
+    async fn unlock_seat(&self, seat: &Seat, token: Token, left: Left) {
         let unlock = peer::UnlockName {
             dir: seat.dir,
             name: seat.name.clone(),
             token: token.number,
             left,
         };
-        self.owe(seat.home, Debt::Unlock(unlock)).await;
+        self.owe(seat.home.rank, Debt::Unlock(unlock)).await;
     }
 
     /// Lets a locked name of a file, that named `was`, name `child`. A home that was started anew
@@ -446,11 +492,11 @@ impl<P: Platform> Cluster<P> {
             child,
         };
         loop {
-            let told = self.see_through(seat.home, assign.clone(), what.outcome);
+            let told = self.see_through(seat.home.rank, assign.clone(), what.outcome);
             if let Some(told) = told.await {
                 return Some(told);
             }
-            let found = self.look(seat).await.ok()?;
+            let found = self.look(seat.dir, &seat.name).await.ok()?;
             // Who else took a file's name away took its link away, too.
             if found == child && child.is_some() {
                 return Some(Ok(()));

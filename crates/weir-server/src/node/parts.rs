@@ -1,6 +1,7 @@
 //! What a node does of operations that several servers share (`crate::cluster`): the
 //! same tables, in smaller steps.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use weir_core::extent::{ExtentIndex, Run, Source};
@@ -90,6 +91,17 @@ impl<P: Platform> Node<'_, P> {
 
     pub(crate) fn part_of(&self, dir: Ino) -> Result<DirPart, FsError> {
         self.names.dir_part(dir).map_err(refusal)
+    }
+
+    /// The names here of a directory, in the order in which they came.
+    pub(crate) fn names_of(&self, dir: Ino) -> Vec<Vec<u8>> {
+        let mut names = Vec::new();
+        // None is here of a directory that has no stand-in.
+        let _ = self.names.readdir(dir, 0, usize::MAX, |found| {
+            names.push(found.name.to_vec());
+            ControlFlow::Continue(())
+        });
+        names
     }
 
     /// A directory of this server is gone.

@@ -24,6 +24,7 @@ mod mesh_debts;
 mod mesh_fetch;
 mod mesh_files;
 mod mesh_names;
+mod mesh_placements;
 mod mesh_rename;
 mod mesh_renew;
 mod mesh_share;

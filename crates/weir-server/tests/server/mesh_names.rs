@@ -14,7 +14,7 @@ use weir_core::types::Ino;
 
 const ROOT: Ino = weir_server::cluster::ROOT;
 
-fn mkdir(parent: Ino, name: &str) -> proto::Mkdir {
+pub fn mkdir(parent: Ino, name: &str) -> proto::Mkdir {
     proto::Mkdir {
         parent,
         name: name.into(),
@@ -42,7 +42,7 @@ fn tree(mesh: &mut Mesh, rank: usize) -> BTreeMap<String, (FileType, u32)> {
     found
 }
 
-fn list(mesh: &mut Mesh, rank: usize, dir: Ino) -> Vec<proto::Entry> {
+pub fn list(mesh: &mut Mesh, rank: usize, dir: Ino) -> Vec<proto::Entry> {
     let (mut all, mut cookie) = (Vec::new(), 0);
     loop {
         let op = proto::Readdir {
@@ -98,7 +98,7 @@ fn what_one_server_makes_all_see() {
     assert!(tree(&mut mesh, 2).is_empty());
 }
 
-fn find(dir: Ino, name: &str) -> proto::Find {
+pub fn find(dir: Ino, name: &str) -> proto::Find {
     let name = name.into();
     proto::Find { dir, name }
 }
@@ -249,9 +249,9 @@ fn what_became_of_a_directory_all_see_at_once() {
 fn who_may_pass_a_directory_is_kept_until_that_changes() {
     let mut mesh = Mesh::new(4, 5);
     let dir = mesh.call(0, mkdir(ROOT, "d")).unwrap();
-    for i in 0..16 {
+    for i in 0..32 {
         // Now every server has entries of it.
-        mesh.call(0, create(dir, &format!("f{i}"))).unwrap();
+        mesh.call(i % 2, create(dir, &format!("f{i}"))).unwrap();
     }
     let recalls =
         |mesh: &Mesh| [0, 1, 2, 3].map(|rank| mesh.opens[rank].hub.recalls.load(Ordering::SeqCst));

@@ -74,6 +74,7 @@ impl Late {
 
     fn destination(&self) -> Destination {
         Destination {
+            home: NEW,
             dir: ROOT,
             name: self.new.as_bytes().into(),
         }

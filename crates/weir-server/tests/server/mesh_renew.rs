@@ -5,6 +5,7 @@ use crate::mesh::{create, Dice, Mesh};
 use crate::twins::{Bytes, Shared};
 use weir_core::extent::{Run, Source};
 use weir_core::journal::{encode, Item};
+use weir_core::placement::home_of_entry;
 use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::FsError;
 use weir_core::types::{Ino, Rank};
@@ -129,9 +130,13 @@ fn fill(mesh: &mut Mesh) -> Known {
     let mut number = 0;
     while known.files.len() < MANY as usize || known.dirs.len() < 40 {
         number += 1;
+        let name = format!("n{number}");
+        if home_of_entry(ROOT, name.as_bytes(), SERVERS) != WHOSE.0 {
+            continue;
+        }
         let op = peer::Make {
             dir: ROOT,
-            name: format!("n{number}").into(),
+            name: name.into(),
             what: match number % 18 {
                 0 => peer::What::Dir,
                 _ => peer::What::File,

@@ -1,0 +1,167 @@
+//! Where the entries of directories are: with their maker, until another one comes.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use crate::mesh::{create, Mesh};
+use crate::mesh_names::{find, list, mkdir};
+use futures_util::future::join_all;
+use weir_core::names::FileType;
+use weir_core::proto::{self, FsError};
+use weir_core::types::{Ino, Rank};
+use weir_server::cluster::ROOT;
+
+fn unlink(parent: Ino, name: &str) -> proto::Unlink {
+    let name = name.into();
+    proto::Unlink { parent, name }
+}
+
+fn rename(parent: Ino, name: &str, new_name: &str) -> proto::Rename {
+    proto::Rename {
+        parent,
+        name: name.into(),
+        new_parent: parent,
+        new_name: new_name.into(),
+        flags: 0,
+    }
+}
+
+fn names(mesh: &mut Mesh, rank: usize, dir: Ino) -> BTreeSet<String> {
+    let listed = list(mesh, rank, dir);
+    let count = listed.len();
+    let names = listed
+        .into_iter()
+        .map(|entry| String::from_utf8(entry.name).unwrap());
+    let names: BTreeSet<String> = names.collect();
+    assert_eq!(names.len(), count, "none is there twice");
+    names
+}
+
+/// How often all servers were asked something.
+fn asked(mesh: &Mesh, what: &str) -> u64 {
+    (0..4).map(|rank| mesh.asked(Rank(rank), what)).sum()
+}
+
+#[test]
+fn who_has_a_directory_to_itself_asks_nobody() {
+    for rank in 0..4 {
+        let mut mesh = Mesh::new(4, 3);
+        let dir = mesh.call(rank, mkdir(ROOT, "d")).unwrap();
+        mesh.call(rank, create(dir, "first")).unwrap();
+        let sent = mesh.sent.get();
+        for i in 0..20 {
+            let name = format!("f{i}");
+            mesh.call(rank, create(dir, &name)).unwrap();
+            let found = mesh.call(rank, find(dir, &name)).unwrap();
+            assert_eq!(found.what.unwrap().kind, FileType::File);
+            let none = mesh.call(rank, find(dir, "none")).unwrap();
+            assert!(none.what.is_none() && none.may_keep, "it has all there are");
+            mesh.call(rank, rename(dir, &name, "g")).unwrap();
+            let below = mesh.call(rank, mkdir(dir, &name)).unwrap();
+            mesh.call(rank, create(below, "deep")).unwrap();
+            mesh.call(rank, unlink(dir, "g")).unwrap();
+        }
+        assert_eq!(mesh.sent.get(), sent, "server {rank}");
+        for other in 0..4 {
+            assert_eq!(names(&mut mesh, other, dir).len(), 21);
+            assert!(mesh.call(other, find(dir, "f3")).unwrap().what.is_some());
+            assert!(mesh.call(other, find(dir, "none")).unwrap().what.is_none());
+        }
+        assert_eq!(asked(&mesh, "split_dir"), 0, "who only looks takes nothing");
+    }
+}
+
+#[test]
+fn a_directory_is_spread_for_the_second_maker_and_no_entry_moves() {
+    for seed in 0..20 {
+        let mut mesh = Mesh::new(4, seed);
+        let dir = mesh.call(0, mkdir(ROOT, "d")).unwrap();
+        for i in 0..12 {
+            mesh.call(1, create(dir, &format!("first{i}"))).unwrap();
+        }
+        let recalls = |mesh: &Mesh| mesh.opens[1].hub.recalls.load(Ordering::SeqCst);
+        let before = recalls(&mesh);
+        let known = mesh.call(2, create(dir, "first3"));
+        assert_eq!(known.unwrap_err(), FsError::Exists);
+        assert_eq!((asked(&mesh, "split_dir"), recalls(&mesh)), (0, before));
+        for i in 0..40 {
+            mesh.call(2, create(dir, &format!("second{i}"))).unwrap();
+        }
+        assert_eq!(asked(&mesh, "split_dir"), 1);
+        assert!(recalls(&mesh) > before, "clients of the first were told");
+        let makers = (0..4).filter(|rank| mesh.asked(Rank(*rank), "make") > 0);
+        assert_eq!(makers.count(), 4, "new names are everywhere");
+        for rank in 0..4 {
+            assert_eq!(names(&mut mesh, rank, dir).len(), 52);
+            for name in ["first0", "first11", "second0", "second39"] {
+                let found = mesh.call(rank, find(dir, name)).unwrap();
+                assert!(found.what.is_some(), "{name} at {rank}");
+                let again = mesh.call(rank, create(dir, name));
+                assert_eq!(again.unwrap_err(), FsError::Exists, "{name} at {rank}");
+            }
+        }
+        // What the first had goes, and comes back where its hash says.
+        for i in 0..12 {
+            let name = format!("first{i}");
+            mesh.call(i % 4, unlink(dir, &name)).unwrap();
+            assert!(mesh
+                .call((i + 1) % 4, find(dir, &name))
+                .unwrap()
+                .what
+                .is_none());
+            mesh.call((i + 2) % 4, create(dir, &name)).unwrap();
+            mesh.call((i + 3) % 4, rename(dir, &name, "second0"))
+                .unwrap();
+        }
+        assert_eq!(names(&mut mesh, 3, dir).len(), 40);
+    }
+}
+
+#[test]
+fn makers_who_come_at_once_double_no_name() {
+    let mut splits = 0;
+    for seed in 0..200 {
+        let mut mesh = Mesh::new(4, seed);
+        let dir = mesh.call(0, mkdir(ROOT, "d")).unwrap();
+        let tries = (0..32).map(|i| {
+            let name = format!("f{}", i / 4);
+            let made = mesh.ask(i % 4, create(dir, &name));
+            async move { (name, made.await) }
+        });
+        let tries = join_all(tries.collect::<Vec<_>>());
+        let made: Vec<String> = mesh
+            .run(tries)
+            .into_iter()
+            .filter_map(|(name, made)| match made {
+                Ok(_) => Some(name),
+                Err(error) => {
+                    assert_eq!(error, FsError::Exists, "seed {seed}");
+                    None
+                }
+            })
+            .collect();
+        let once: BTreeSet<String> = made.iter().cloned().collect();
+        assert_eq!((made.len(), once.len()), (8, 8), "seed {seed}");
+        assert_eq!(names(&mut mesh, 2, dir), once, "seed {seed}");
+        splits += asked(&mesh, "split_dir");
+    }
+    assert!(splits > 0);
+}
+
+#[test]
+fn a_directory_of_many_names_stays_where_it_is() {
+    const MANY: usize = 4097;
+    let mut mesh = Mesh::with_files(2, 1, 9000);
+    let dir = mesh.call(0, mkdir(ROOT, "d")).unwrap();
+    for i in 0..MANY {
+        mesh.call(1, create(dir, &format!("f{i}"))).unwrap();
+    }
+    let before = mesh.asked(Rank(1), "make");
+    for i in 0..8 {
+        mesh.call(0, create(dir, &format!("g{i}"))).unwrap();
+    }
+    assert_eq!(mesh.asked(Rank(1), "make") - before, 8);
+    assert_eq!(names(&mut mesh, 0, dir).len(), MANY + 8);
+    let none = mesh.call(1, find(dir, "none")).unwrap();
+    assert!(none.may_keep, "it still has all");
+}
