@@ -488,11 +488,22 @@ impl<P: Platform> Cluster<P> {
             };
             self.call(to.home, lock)
         };
-        let (name, named) = if new < *key {
-            let named = lock_new().await;
-            (self.hold_name(key).await, named)
-        } else {
-            (self.hold_name(key).await, lock_new().await)
+        let lock_both = async || {
+            if new < *key {
+                let named = lock_new().await;
+                (self.hold_name(key).await, named)
+            } else {
+                (self.hold_name(key).await, lock_new().await)
+            }
+        };
+        let (name, named) = loop {
+            let (name, named) = self.by(self.next_deadline(), lock_both()).await;
+            if named != Err(FsError::Unreachable) {
+                break (name, named);
+            }
+            // After a cut, this server may be reached before that one; the leader waits.
+            drop(name);
+            self.reached(to.home).await;
         };
         let moves = &self.inner.moves_of_others;
         let is_others = moves.overtaken.borrow_mut().remove(&token);

@@ -571,6 +571,13 @@ impl<P: Platform> Cluster<P> {
         select(ended, Box::pin(late)).await;
     }
 
+    /// Waits until there is a session with a server.
+    pub(super) async fn reached(&self, with: Rank) {
+        if self.session_now(with).is_none() {
+            self.next_session(with).await;
+        }
+    }
+
     /// Waits for a session to begin.
     async fn next_session(&self, with: Rank) {
         let begun = self.told(with, |session| &mut session.on_begin);

@@ -1,12 +1,17 @@
 //! A file's rename whose leader told its caller that nobody knows how it ends, between its two
 //! steps: the old name is free for others, and goes later only if that takes nothing from them.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use crate::mesh::{create, Mesh};
+use futures_util::task::LocalSpawnExt;
 use weir_core::names::FileType;
 use weir_core::placement::home_of_entry;
 use weir_core::proto::peer::{self, Destination, Left};
 use weir_core::proto::{self, Child, FsError};
 use weir_core::types::{Ino, Rank};
+use weir_server::cluster::enclose;
 use weir_server::cluster::ROOT;
 
 const SERVERS: u16 = 3;
@@ -126,6 +131,33 @@ fn the_old_name_goes_if_nobody_has_had_it() {
     let file = Some(late.file.ino);
     assert_eq!(late.names(), [file; 2]);
     assert_eq!(late.take_old(), Ok(()));
+    assert_eq!(late.names(), [None, file]);
+}
+
+#[test]
+fn the_old_name_goes_once_the_home_of_the_new_one_is_reached_again() {
+    let mut late = Late::new();
+    let file = Some(late.file.ino);
+    let step = late.step(&late.old, Some(late.file), None);
+    let request = enclose(0, 30_000, &peer::request(step));
+    let (old_home, told) = (
+        late.mesh.server(usize::from(OLD.0)),
+        Rc::new(Cell::new(None)),
+    );
+    late.mesh.deafen(&[NEW]);
+    let tell = Rc::clone(&told);
+    let task = async move {
+        let answer = old_home.handle(LEADER, &request).await;
+        tell.set(Some(peer::reply::<peer::Assign>(&answer.body)));
+    };
+    late.mesh.pool.spawner().spawn_local(task).unwrap();
+    for _ in 0..10 {
+        late.mesh.go_on();
+    }
+    assert_eq!(told.get(), None, "nobody knows what the new name is");
+    late.mesh.deafen(&[]);
+    late.mesh.go_on();
+    assert_eq!(told.get(), Some(Ok(())));
     assert_eq!(late.names(), [None, file]);
 }
 
