@@ -364,7 +364,10 @@ impl<P: Platform> Cluster<P> {
         let quiet: LocalBoxFuture<'_, _> = Box::pin(async {
             let names = &self.inner.names;
             while let Some(key) = names.first_held(|(of, _)| *of == dir) {
-                names.free(key, self.token()).await;
+                // A stuck lock has no queue: it is looked at again.
+                if names.try_hold(key, self.token()).await.is_err() {
+                    self.pause_before_retry().await?;
+                }
             }
             Ok(())
         });

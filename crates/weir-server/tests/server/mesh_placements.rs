@@ -7,6 +7,7 @@ use crate::mesh::{create, Mesh};
 use crate::mesh_names::{find, list, mkdir};
 use futures_util::future::join_all;
 use weir_core::names::FileType;
+use weir_core::placement::home_of_entry;
 use weir_core::proto::{self, FsError};
 use weir_core::types::{Ino, Rank};
 use weir_server::cluster::ROOT;
@@ -146,6 +147,44 @@ fn makers_who_come_at_once_double_no_name() {
         splits += asked(&mesh, "split_dir");
     }
     assert!(splits > 0);
+}
+
+/// A name in the root whose home is this server.
+fn name_at(rank: u16) -> String {
+    let mut names = (0..).map(|n| format!("name-{n}"));
+    let is_there = |name: &String| home_of_entry(ROOT, name.as_bytes(), 4) == Rank(rank);
+    names.find(is_there).unwrap()
+}
+
+/// Nobody knows what came of a rename, and its name stays locked: a directory cannot be split
+/// meanwhile, and nobody waits for that for ever.
+#[test]
+fn a_locked_name_of_which_nobody_knows_keeps_its_directory_together() {
+    let mut mesh = Mesh::new(4, 1);
+    let dir = mesh.call(1, mkdir(ROOT, &name_at(0))).unwrap();
+    mesh.call(1, create(dir, "first")).unwrap();
+    let below = name_at(2);
+    mesh.call(1, mkdir(ROOT, &below)).unwrap();
+    let into = proto::Rename {
+        parent: ROOT,
+        new_parent: dir,
+        ..rename(dir, &below, "x")
+    };
+    mesh.call(1, into).unwrap();
+    mesh.deafen(&[Rank(2)]);
+    let moved = mesh.call(1, rename(dir, "x", "y"));
+    assert_eq!(moved, Err(FsError::Unreachable));
+    mesh.pass(40_000_000_000);
+    let found = mesh.call(1, create(dir, "x"));
+    assert_eq!(found.unwrap_err(), FsError::Unreachable, "it is locked");
+    let made = mesh.call(3, create(dir, "new"));
+    assert_eq!(made.unwrap_err(), FsError::Unreachable);
+    mesh.call(1, create(dir, "second")).unwrap();
+    mesh.deafen(&[]);
+    mesh.go_on();
+    mesh.call(3, create(dir, "new")).unwrap();
+    let all = ["first", "new", "second", "x"].map(str::to_owned);
+    assert_eq!(names(&mut mesh, 0, dir), BTreeSet::from(all));
 }
 
 #[test]
