@@ -688,6 +688,8 @@ impl<P: Platform> Cluster<P> {
         if found == child && (found.is_some() || was.is_some_and(is_dir)) {
             return Ok(()); // another who saw it through
         }
+        // One that was buried before this server was killed has taken its name along.
+        let was = was.filter(|was| found.is_some() || !is_dir(*was));
         if found != was {
             // It was changed when the lock had been dropped; nobody knows what that comes to.
             return Err(FsError::Unreachable);
