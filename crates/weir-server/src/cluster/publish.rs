@@ -272,6 +272,10 @@ impl<P: Platform> Cluster<P> {
         if let Some(freed) = batch.freed {
             return Ok(freed);
         }
+        // As a session begins, the file's home says to what size it was cut meanwhile.
+        if ino.rank() != self.rank() {
+            self.session_in_time(ino.rank()).await?;
+        }
         let batch = self.as_cut(ino, batch);
         let freed = self.put_everywhere(ino, &batch).await?;
         let mut shards = self.inner.shards.borrow_mut();
