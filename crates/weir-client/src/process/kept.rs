@@ -141,7 +141,7 @@ impl KeptDirs {
         self.keep(recalls, dir, b"", [guard.mode.into(), owner]);
     }
 
-    /// Whether all entries of a directory are at this node.
+    /// True if the process keeps that this node has all entries of a directory.
     pub fn has_all(&self, recalls: u64, dir: Ino) -> bool {
         self.find(recalls, dir, b"/").is_some()
     }

@@ -118,8 +118,8 @@ impl View {
         self.several.is_some_and(|(rank, _)| ino.rank() != rank)
     }
 
-    /// Whether a file must be held by a request to be open here: the server of this node finds who
-    /// reads its files in shared memory.
+    /// True if the client must send a request to hold a file that it opens. The server of this node
+    /// finds the readers of its own files in shared memory.
     pub fn is_held_by_request(&self, ino: Ino, write: bool) -> bool {
         self.several.is_some() && (write || self.is_elsewhere(ino))
     }

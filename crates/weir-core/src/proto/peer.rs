@@ -100,7 +100,7 @@ peer_operations! {
     place_entries: PlaceEntries {
         /// The directory.
         dir: Ino,
-        /// What for.
+        /// The purpose of the request.
         query: PlacementQuery,
     } -> Placement;
 
@@ -673,7 +673,7 @@ pub enum Left {
     Later,
 }
 
-/// What somebody asks where a directory's entries are for.
+/// The purpose for which a server asks the placement of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PlacementQuery {
     /// To look for a name, or to know whether it is the home of one that it has locked. Is

@@ -37,12 +37,22 @@ impl<P: Platform> Cluster<P> {
             }
             Request::Link(op) => encoded(&self.link_at_home(op).await),
             Request::Unlink(op) => {
-                let dir = self.global(op.parent);
-                encoded(&self.unlink_at_home(dir, op.name).await)
+                let (dir, name) = (self.global(op.parent), op.name);
+                let removal = peer::Unlink {
+                    dir,
+                    name: name.clone(),
+                };
+                let done = self.call_home((dir, &name), NameUse::Existing, removal);
+                encoded(&done.await)
             }
             Request::Rmdir(op) => {
-                let dir = self.global(op.parent);
-                encoded(&self.rmdir_at_home(dir, op.name).await)
+                let (dir, name) = (self.global(op.parent), op.name);
+                let removal = peer::Rmdir {
+                    dir,
+                    name: name.clone(),
+                };
+                let done = self.call_home((dir, &name), NameUse::Existing, removal);
+                encoded(&done.await)
             }
             Request::Rename(op) => encoded(&self.rename(op).await),
             Request::SetAttr(op) => encoded(&self.set_attr(op).await),
@@ -104,30 +114,8 @@ impl<P: Platform> Cluster<P> {
             write: false,
             path: None,
         };
-        let (made, ..) = self.ask_home((dir, &name), NameUse::New, make).await?;
+        let made = self.call_home((dir, &name), NameUse::New, make).await?;
         Ok(made.child.ino)
-    }
-
-    async fn unlink_at_home(&self, dir: Ino, name: Vec<u8>) -> Result<(), FsError> {
-        let unlink = peer::Unlink {
-            dir,
-            name: name.clone(),
-        };
-        let ((), ..) = self
-            .ask_home((dir, &name), NameUse::Existing, unlink)
-            .await?;
-        Ok(())
-    }
-
-    async fn rmdir_at_home(&self, dir: Ino, name: Vec<u8>) -> Result<(), FsError> {
-        let rmdir = peer::Rmdir {
-            dir,
-            name: name.clone(),
-        };
-        let ((), ..) = self
-            .ask_home((dir, &name), NameUse::Existing, rmdir)
-            .await?;
-        Ok(())
     }
 
     async fn create(&self, from: Caller, op: proto::Create) -> Result<Created, FsError> {
@@ -244,8 +232,7 @@ impl<P: Platform> Cluster<P> {
             dir,
             name: name.clone(),
         };
-        let ((), ..) = self.ask_home((dir, &name), NameUse::New, link).await?;
-        Ok(())
+        self.call_home((dir, &name), NameUse::New, link).await
     }
 
     async fn set_attr(&self, op: proto::SetAttr) -> Result<(), FsError> {

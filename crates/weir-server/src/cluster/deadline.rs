@@ -87,7 +87,7 @@ impl<P: Platform> Cluster<P> {
         deadline.map_or(longest, |by| (by - self.now_ns()).min(longest))
     }
 
-    /// What the fabric waits for a call, ns.
+    /// The time for which the fabric waits for a call, ns.
     pub(super) fn longest(&self) -> i64 {
         i64::try_from(self.inner.net.deadline().as_nanos()).unwrap_or(i64::MAX)
     }

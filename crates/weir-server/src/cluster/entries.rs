@@ -39,7 +39,7 @@ pub(super) type Key = (Ino, Vec<u8>);
 /// What is kept here, and of this server's entries elsewhere.
 #[derive(Debug, Default)]
 pub struct Entries {
-    /// What names name, and whose entries these are.
+    /// The inode that each name names, and the home of the entry.
     known: HashMap<Key, (Child, Rank)>,
     /// How often something was to be dropped.
     recalls: u64,
@@ -97,7 +97,7 @@ impl<P: Platform> Cluster<P> {
         dir: Ino,
         name: Vec<u8>,
     ) -> Result<Kept<Option<Child>>, FsError> {
-        let what = self.ask_home(
+        let what = self.call_home(
             (dir, &name),
             NameUse::Existing,
             peer::Find {
@@ -105,7 +105,7 @@ impl<P: Platform> Cluster<P> {
                 name: name.clone(),
             },
         );
-        let (what, ..) = what.await?;
+        let what = what.await?;
         Ok(Kept {
             what,
             may_keep: what.is_none() && self.has_all_entries(dir),

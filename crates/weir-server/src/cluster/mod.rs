@@ -138,7 +138,7 @@ pub trait Net {
     }
 }
 
-/// What came of an operation, with the bytes behind the reply.
+/// The reply to an operation, and the bytes that follow it.
 type Replied<O> = Result<(<O as PeerOperation>::Reply, Vec<u8>), FsError>;
 
 /// Reads bytes of the server's own log, for others.

@@ -165,7 +165,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// Whether something is left to be done with a name of a directory that nobody has locked.
+    /// True if a rename has something left to do with an unlocked name of a directory.
     pub(super) fn has_loose_moves(&self, dir: Ino) -> bool {
         let moves = &self.inner.moves_of_others;
         let loose = |name: &Name| name.0 == dir && !self.inner.names.is_held(name);

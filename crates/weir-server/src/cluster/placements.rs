@@ -21,7 +21,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use futures_util::future::LocalBoxFuture;
 use weir_core::journal::{self, Item};
 use weir_core::placement::{hash_of_name, home_of_entry};
 use weir_core::proto::peer::{self, FirstServer, PeerOperation, Placement, PlacementQuery};
@@ -43,12 +42,12 @@ const NAMES_MOST: usize = 1 << 20;
 /// Before a server is asked again that refused, ns.
 const PAUSE_NS: i64 = 5_000_000;
 
-/// What a server knows of where entries are.
+/// The placements that a server knows.
 #[derive(Debug, Default)]
 pub struct Placements {
     /// Of its own directories; those that are missing have no entries.
     own: BTreeMap<Ino, Placement>,
-    /// What others have said of theirs. That one is spread stays true.
+    /// Of directories of other servers, as these have said. A spread directory stays spread.
     known: HashMap<Ino, Placement>,
     /// How many names of first servers that are, at most.
     known_names: usize,
@@ -59,7 +58,7 @@ pub struct Placements {
 }
 
 impl Placements {
-    fn of(&self, dir: Ino) -> Option<&Placement> {
+    fn placement_of(&self, dir: Ino) -> Option<&Placement> {
         self.own.get(&dir).or_else(|| self.known.get(&dir))
     }
 
@@ -96,7 +95,7 @@ impl Placements {
         most: usize,
         visit: Visit<'_>,
     ) -> Option<SharedPlace> {
-        show_from(&self.own, from, most, |dir, placed| {
+        show_from(self.own.range(from.ino..), from, most, |dir, placed| {
             visit(&Item::Placed(*dir, placed.clone()));
         })
     }
@@ -108,11 +107,10 @@ impl Placements {
         most: usize,
         visit: Visit<'_>,
     ) -> Option<SharedPlace> {
-        let mut all = self.has_all.range(from.ino..);
-        for dir in all.by_ref().take(most) {
+        let all = self.has_all.range(from.ino..).map(|dir| (dir, ()));
+        show_from(all, from, most, |dir, ()| {
             visit(&Item::HasAll(*dir, true));
-        }
-        all.next().map(|ino| SharedPlace { ino: *ino, ..from })
+        })
     }
 }
 
@@ -125,7 +123,7 @@ pub(super) struct Home {
     kept: bool,
 }
 
-/// What somebody is about to do with a name.
+/// The use that the asker is about to make of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NameUse {
     /// To find, change or take what there is.
@@ -160,6 +158,16 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
+    /// As [`Cluster::ask_home`], with the reply alone.
+    pub(super) async fn call_home<O: PeerOperation + Clone + 'static>(
+        &self,
+        name: (Ino, &[u8]),
+        name_use: NameUse,
+        op: O,
+    ) -> Result<O::Reply, FsError> {
+        Ok(self.ask_home(name, name_use, op).await?.0)
+    }
+
     /// The home of a name, as far as this server knows; of a name to be used `None`, if the
     /// directory has no entry. `refused`: what was taken for it.
     pub(super) async fn find_home(
@@ -188,7 +196,7 @@ impl<P: Platform> Cluster<P> {
             if refused.is_none() && placements.has_all.contains(&dir) {
                 return Ok(Some(home(self.rank())));
             }
-            match placements.of(dir) {
+            match placements.placement_of(dir) {
                 Some(Placement::Spread(first)) => return Ok(Some(spread(first))),
                 Some(Placement::At { rank, .. }) if refused.is_none() => {
                     return Ok(Some(home(*rank)))
@@ -276,13 +284,13 @@ impl<P: Platform> Cluster<P> {
         if self.node(|node| matches!(node.find_child(*dir, name), Ok(Some(_)))) {
             return Some(true);
         }
-        match placements.of(*dir) {
+        match placements.placement_of(*dir) {
             Some(Placement::Spread(_)) => Some(hashed()),
             _ => None,
         }
     }
 
-    /// Whether all entries of a directory are here, so that who does not find one need not ask.
+    /// True if this server has all entries of a directory: a name without an entry here has none.
     pub(super) fn has_all_entries(&self, dir: Ino) -> bool {
         let placements = self.inner.placements.borrow();
         placements.has_all.contains(&dir) && !self.inner.splitting.is_held(&dir)
@@ -295,7 +303,7 @@ impl<P: Platform> Cluster<P> {
         (!splits).then_some(()).ok_or(FsError::Elsewhere)
     }
 
-    /// Whether a directory with all entries here can be split once no name of it is locked.
+    /// True if this server may split a directory as soon as nobody locks a name of it.
     fn can_split(&self, dir: Ino) -> bool {
         let entries = self.node(|node| node.part_of(dir)).map(|part| part.entries);
         // It may have none yet.
@@ -312,7 +320,6 @@ impl<P: Platform> Cluster<P> {
         if matches!(op.query, PlacementQuery::Make | PlacementQuery::Split) {
             self.settle(dir).await;
         }
-        self.living_dir(dir)?;
         let _turn = match op.query {
             PlacementQuery::Look | PlacementQuery::Make => None,
             PlacementQuery::Refused | PlacementQuery::Split => {
@@ -334,7 +341,7 @@ impl<P: Platform> Cluster<P> {
                     None => return Ok(settled_at(rank)),
                 }
             }
-            // Who holds the turn knows that nobody splits it.
+            // The turn keeps other requests from splitting the directory.
             (Placement::At { rank, .. }, PlacementQuery::Refused | PlacementQuery::Split) => {
                 return Ok(settled_at(rank))
             }
@@ -361,7 +368,7 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn split_dir(&self, dir: Ino) -> Result<Option<Vec<u64>>, FsError> {
         self.inner.placements.borrow_mut().splits += 1;
         let _splitting = self.hold_in_time(&self.inner.splitting, dir).await?;
-        let quiet: LocalBoxFuture<'_, _> = Box::pin(async {
+        let quiet = async {
             let names = &self.inner.names;
             while let Some(key) = names.first_held(|(of, _)| *of == dir) {
                 // A stuck lock has no queue: it is looked at again.
@@ -370,7 +377,7 @@ impl<P: Platform> Cluster<P> {
                 }
             }
             Ok(())
-        });
+        };
         self.in_time(quiet).await?;
         if !self.can_split(dir) {
             return Ok(None);

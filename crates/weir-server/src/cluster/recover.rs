@@ -5,7 +5,6 @@
 //! before it says of any write that all have been told of it. They answer once they hold again
 //! what they hold; until then files without a name stay.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 
 use futures_util::future::join_all;
@@ -102,13 +101,13 @@ impl<P: Platform> Cluster<P> {
             0 => self.show_kept(from, most, visit),
             1 => {
                 let files = self.inner.files.borrow();
-                show_from(&files.published, from, most, |ino, _| {
+                show_from(files.published.range(from.ino..), from, most, |ino, _| {
                     files.published_item(*ino).iter().for_each(&mut *visit);
                 })
             }
             2 => {
                 let dirs = self.inner.dirs.borrow();
-                show_from(&dirs.enrolled, from, most, |dir, ranks| {
+                show_from(dirs.enrolled.range(from.ino..), from, most, |dir, ranks| {
                     for rank in ranks {
                         visit(&Item::Enrolled(*dir, *rank));
                     }
@@ -116,7 +115,7 @@ impl<P: Platform> Cluster<P> {
             }
             3 => {
                 let dirs = self.inner.dirs.borrow();
-                show_from(&dirs.moved, from, most, |dir, name| {
+                show_from(dirs.moved.range(from.ino..), from, most, |dir, name| {
                     visit(&Item::Moved(*dir, name));
                 })
             }
@@ -227,14 +226,14 @@ impl<P: Platform> Cluster<P> {
     }
 }
 
-/// Shows as many entries of a table as a step takes; where the next one begins.
-pub(super) fn show_from<T>(
-    table: &BTreeMap<Ino, T>,
+/// Shows as many entries of a table as a step takes, of those from its place on; where the next step
+/// begins.
+pub(super) fn show_from<'t, T>(
+    mut all: impl Iterator<Item = (&'t Ino, T)>,
     from: SharedPlace,
     most: usize,
-    mut show: impl FnMut(&Ino, &T),
+    mut show: impl FnMut(&Ino, T),
 ) -> Option<SharedPlace> {
-    let mut all = table.range(from.ino..);
     for (ino, entry) in all.by_ref().take(most) {
         show(ino, entry);
     }

@@ -171,9 +171,9 @@ impl<P: Platform> Cluster<P> {
             dir,
             name: name.to_vec(),
         };
-        match self.ask_home((dir, name), NameUse::Existing, find).await {
+        match self.call_home((dir, name), NameUse::Existing, find).await {
             Err(FsError::NotFound) => Ok(None),
-            found => Ok(found?.0),
+            found => found,
         }
     }
 

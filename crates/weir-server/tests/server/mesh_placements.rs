@@ -101,7 +101,7 @@ fn a_directory_is_spread_for_the_second_maker_and_no_entry_moves() {
                 assert_eq!(again.unwrap_err(), FsError::Exists, "{name} at {rank}");
             }
         }
-        // What the first had goes, and comes back where its hash says.
+        // A name that the first server had goes; made again, it goes to the home by its hash.
         for i in 0..12 {
             let name = format!("first{i}");
             mesh.call(i % 4, unlink(dir, &name)).unwrap();
