@@ -422,6 +422,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
         }),
         peer::request(peer::Begin {
             held: vec![(ino, true)],
+            renames_since: 1 << 33,
         }),
         peer::request(peer::Renew {}),
         peer::request(peer::Published {

@@ -654,6 +654,8 @@ peer_operations! {
     begin: Begin {
         /// The files.
         held: Vec<(Ino, bool)>,
+        /// Renames of lower numbers that the asker led have ended.
+        renames_since: u64,
     } -> Vec<(Ino, u64)>;
 
     /// Nothing but a sign of life, which renews leases.

@@ -533,6 +533,7 @@ impl<P: Platform> Cluster<P> {
         });
         peer::Begin {
             held: held.collect(),
+            renames_since: self.oldest_rename(),
         }
     }
 

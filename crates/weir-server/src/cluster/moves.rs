@@ -21,6 +21,11 @@
 //! A directory says where it will be before it is there, so what takes its old name away leaves
 //! alone where it says it is.
 //!
+//! Of a file only the leader does both steps, and asks anew a home that was started again while it
+//! was asked. So each home keeps that it has done a step, in its journal too, until the leader says
+//! that the rename has ended: what the name is by then may be others' doing, to whom a name that is
+//! given, or taken, once more would be a link too few.
+//!
 //! Removing a directory is a change like those, with nothing behind it: its home buries it, which
 //! cannot be undone, before the name goes.
 
@@ -53,7 +58,10 @@ pub struct Moves {
     going: RefCell<BTreeMap<Name, (Token, Name)>>,
     /// Of those, the ones whose old name others have had since.
     overtaken: RefCell<BTreeSet<Token>>,
-    /// Changes of names before which or after which something is to be done.
+    /// Numbers of the renames that this server leads.
+    led: RefCell<BTreeSet<u64>>,
+    /// Changes of names before which or after which something is to be done, and steps of renames
+    /// of files that were done, by leaders that may ask for them again.
     changes: RefCell<BTreeMap<Token, NameChange>>,
     /// Those of which what comes after is being done here.
     ending: RefCell<BTreeSet<Token>>,
@@ -72,6 +80,11 @@ fn token_of(locked: &LockedName) -> Token {
 
 fn is_dir(child: Child) -> bool {
     child.kind == FileType::Dir
+}
+
+/// A step of a rename of a file, which was done.
+fn is_step(change: &NameChange) -> bool {
+    change.done && change.from.is_none()
 }
 
 impl Moves {
@@ -427,6 +440,58 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
+    /// Leads a rename.
+    pub(super) async fn lead<T>(&self, token: Token, act: impl Future<Output = T>) -> T {
+        let led = &self.inner.moves_of_others.led;
+        led.borrow_mut().insert(token.number);
+        let done = act.await;
+        led.borrow_mut().remove(&token.number);
+        done
+    }
+
+    /// No rename with a lower number is led by this server.
+    pub(super) fn oldest_rename(&self) -> u64 {
+        let led = self.inner.moves_of_others.led.borrow();
+        led.first().copied().unwrap_or(u64::MAX)
+    }
+
+    /// Keeps that a step of a rename of a file was done. One that this server leads ends with it.
+    fn keep_step(&self, token: Token, op: peer::Assign) {
+        if token.rank != self.rank() {
+            let step = NameChange {
+                dir: op.dir,
+                name: op.name,
+                was: op.was,
+                child: op.child,
+                from: None,
+                done: true,
+            };
+            self.begin_change(token, step);
+        }
+    }
+
+    /// True if that step of a rename of a file was done.
+    fn has_step(&self, token: Token, op: &peer::Assign) -> bool {
+        let changes = self.inner.moves_of_others.changes.borrow();
+        changes.get(&token).is_some_and(|step| {
+            is_step(step) && (step.dir, &step.name, step.child) == (op.dir, &op.name, op.child)
+        })
+    }
+
+    /// A server says that it leads no rename of before `number` any more.
+    pub(super) fn forget_steps(&self, leader: Rank, number: u64) {
+        let over: Vec<Token> = {
+            let changes = self.inner.moves_of_others.changes.borrow();
+            let its = changes.iter().filter(|(token, step)| {
+                token.rank == leader && token.number < number && is_step(step)
+            });
+            its.map(|(token, _)| *token).collect()
+        };
+        for token in over {
+            self.end_change(token);
+        }
+    }
+
     pub(super) async fn assign_name(&self, leader: Rank, op: peer::Assign) -> Result<(), FsError> {
         let token = Token {
             rank: leader,
@@ -437,6 +502,9 @@ impl<P: Platform> Cluster<P> {
         let _changing = moves.changing.hold(token, self.token()).await;
         if op.from.is_some() && self.is_called_off(token) {
             return Err(FsError::Unreachable);
+        }
+        if op.from.is_none() && self.has_step(token, &op) {
+            return Ok(());
         }
         let own = self.token();
         if !self.inner.names.lend(&key, token, own) {
@@ -532,6 +600,7 @@ impl<P: Platform> Cluster<P> {
         if op.from.is_none() {
             self.change_name(key, op.was, op.child).await?;
             self.end_going(key, token);
+            self.keep_step(token, op);
             return Ok(());
         }
         let change = NameChange {
@@ -608,7 +677,8 @@ impl<P: Platform> Cluster<P> {
     /// Has the second step of a rename done, of which the leader does not say that it was.
     fn finish_soon(&self, token: Token) {
         let moves = &self.inner.moves_of_others;
-        let is_known = moves.changes.borrow().contains_key(&token);
+        let is_open = |change: &NameChange| !is_step(change);
+        let is_known = moves.changes.borrow().get(&token).is_some_and(is_open);
         if !is_known || !moves.ending.borrow_mut().insert(token) {
             return;
         }

@@ -212,6 +212,7 @@ impl<P: Platform> Cluster<P> {
     pub(super) async fn came_back(&self, rank: Rank) -> Result<(), FsError> {
         self.peer_gone(rank);
         self.forget_called_off(rank);
+        self.forget_steps(rank, u64::MAX);
         // The session says what is held. A file that is gone is found to be so by who has it open.
         self.begin_session(rank).await.map(drop)
     }

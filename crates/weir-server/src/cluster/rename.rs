@@ -13,8 +13,7 @@
 //!
 //! A file may have two names: if the leader dies in between it has both, and is lost under none,
 //! for links are counted before there is a name and until there is none. A home that was started
-//! anew after it had been asked is asked what the name is now; where that does not say whether it
-//! acted, links may be counted too many, never too few.
+//! anew after it had been asked is asked once more: it knows whether it acted (`moves`).
 //!
 //! Of a directory, and of names that are exchanged, the first step is done under the lock only, and
 //! both homes see to it that the second one follows (`moves`). So a leader that does not know how a
@@ -84,16 +83,34 @@ impl<P: Platform> Cluster<P> {
                 (Some(_), _) => Ok(()),
             };
         }
-        let mut from = self.seat((from, op.name), NameUse::Existing, None).await?;
-        let mut to = self.seat((to, op.new_name), NameUse::New, None).await?;
+        let from = self.seat((from, op.name), NameUse::Existing, None).await?;
+        let to = self.seat((to, op.new_name), NameUse::New, None).await?;
         let token = self.token();
+        let act = self.rename_seats(
+            op.parent != op.new_parent,
+            op.flags,
+            (from, to),
+            token,
+            &outcome,
+        );
+        self.lead(token, act).await
+    }
+
+    async fn rename_seats(
+        &self,
+        elsewhere: bool,
+        flags: u32,
+        (mut from, mut to): (Seat, Seat),
+        token: Token,
+        outcome: &Outcome,
+    ) -> Result<(), FsError> {
         // Whether directories move to another parent is known only under the locks; the
         // permit comes first, so it is taken on a look without them, and looked again.
         let (mut asked, mut permit) = (false, None);
         loop {
             let number = token.number;
             let mut done = Ok(());
-            if op.parent != op.new_parent && !asked {
+            if elsewhere && !asked {
                 match self.any_dir(&from, &to).await {
                     Ok(false) => {}
                     Ok(true) => {
@@ -105,8 +122,8 @@ impl<P: Platform> Cluster<P> {
                 }
             }
             if done.is_ok() {
-                let how = (op.flags, permit);
-                done = self.rename_locked(&from, &to, how, token, &outcome).await;
+                let how = (flags, permit);
+                done = self.rename_locked(&from, &to, how, token, outcome).await;
                 if done == Err(FsError::WouldBlock) {
                     continue;
                 }
@@ -286,7 +303,7 @@ impl<P: Platform> Cluster<P> {
             this.clone().spawn(async move {
                 // In this order: who finds the new name free may take it away again.
                 this.unlock_seat(&from, token, Left::Later).await;
-                this.unlock_seat(&to, token, Left::Nothing).await;
+                this.unlock_seat(&to, token, Left::Later).await;
             });
         })
     }
@@ -356,22 +373,17 @@ impl<P: Platform> Cluster<P> {
             added => added?,
         };
         let change = (what.target, Some(what.source));
-        match self.assign(what, what.to, change).await {
-            Some(Ok(())) => {}
-            Some(Err(error)) => {
-                self.owe(ino.rank(), Debt::Link(ino)).await;
-                return Err(error);
-            }
-            // The file keeps a link too many, perhaps: one too few could lose it.
-            None => return Err(FsError::Unreachable),
+        if let Err(error) = self.assign(what, what.to, change).await {
+            self.owe(ino.rank(), Debt::Link(ino)).await;
+            return Err(error);
         }
         if let Some(target) = what.target {
             let ino = target.ino;
             self.owe(ino.rank(), Debt::Link(ino)).await;
         }
         // If that name is another's by now, the file keeps both that it has got.
-        let taken = self.assign(what, what.from, (Some(what.source), None));
-        taken.await.unwrap_or(Err(FsError::Unreachable))?;
+        let taken = (Some(what.source), None);
+        self.assign(what, what.from, taken).await?;
         self.owe(ino.rank(), Debt::Link(ino)).await;
         Ok(())
     }
@@ -473,15 +485,13 @@ impl<P: Platform> Cluster<P> {
         self.owe(seat.home.rank, Debt::Unlock(unlock)).await;
     }
 
-    /// Lets a locked name of a file, that named `was`, name `child`. A home that was started anew
-    /// has perhaps acted, and locks the name no more: what the name is says which, unless others
-    /// changed it (`None`).
+    /// Lets a locked name of a file, that named `was`, name `child`.
     async fn assign(
         &self,
         what: &Renaming<'_>,
         seat: &Seat,
         (was, child): (Option<Child>, Option<Child>),
-    ) -> Option<Result<(), FsError>> {
+    ) -> Result<(), FsError> {
         let assign = peer::Assign {
             dir: seat.dir,
             name: seat.name.clone(),
@@ -494,15 +504,7 @@ impl<P: Platform> Cluster<P> {
         loop {
             let told = self.see_through(seat.home.rank, assign.clone(), what.outcome);
             if let Some(told) = told.await {
-                return Some(told);
-            }
-            let found = self.look(seat.dir, &seat.name).await.ok()?;
-            // Who else took a file's name away took its link away, too.
-            if found == child && child.is_some() {
-                return Some(Ok(()));
-            }
-            if found != was {
-                return None;
+                return told;
             }
         }
     }

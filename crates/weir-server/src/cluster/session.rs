@@ -371,6 +371,7 @@ impl<P: Platform> Cluster<P> {
     /// A session of another server begins: what it holds is this.
     pub(super) fn begun(&self, from: Rank, op: peer::Begin) -> Vec<(Ino, u64)> {
         self.drop_names_of(from);
+        self.forget_steps(from, op.renames_since);
         self.inner.moves.drop_rank(from);
         let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();
         let cuts = self.keep_held(from, &held);

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use crate::mesh::{create, Mesh};
 use futures_util::task::LocalSpawnExt;
+use weir_core::journal::Item;
 use weir_core::names::FileType;
 use weir_core::placement::home_of_entry;
 use weir_core::proto::peer::{self, Destination, Left};
@@ -62,19 +63,20 @@ impl Late {
         assert_eq!(mesh.ask_peer(LEADER, OLD, link), Ok(FileType::File));
         let step = late.step(&late.new, None, Some(file));
         assert_eq!(late.mesh.ask_peer(LEADER, NEW, step), Ok(()));
-        for (home, name, left) in [
-            (OLD, &late.old, Left::Later),
-            (NEW, &late.new, Left::Nothing),
-        ] {
+        late.unlock(Left::Later);
+        late
+    }
+
+    fn unlock(&mut self, left: Left) {
+        for (home, name) in [(OLD, &self.old), (NEW, &self.new)] {
             let unlock = peer::UnlockName {
                 dir: ROOT,
                 name: name.as_bytes().into(),
                 token: TOKEN,
                 left,
             };
-            late.mesh.ask_peer(LEADER, home, unlock).unwrap();
+            self.mesh.ask_peer(LEADER, home, unlock).unwrap();
         }
-        late
     }
 
     fn destination(&self) -> Destination {
@@ -95,6 +97,20 @@ impl Late {
             to: was.map(|_| self.destination()),
             child,
         }
+    }
+
+    /// The first step once more.
+    fn give_new(&mut self) -> Result<(), FsError> {
+        let step = self.step(&self.new, None, Some(self.file));
+        self.mesh.ask_peer(LEADER, NEW, step)
+    }
+
+    /// How many steps the new name's home has written down.
+    fn steps(&self) -> usize {
+        let mut steps = 0;
+        let home = self.mesh.server(usize::from(NEW.0));
+        home.for_each_item(&mut |item| steps += usize::from(matches!(item, Item::Changing(..))));
+        steps
     }
 
     /// The second step.
@@ -122,6 +138,51 @@ impl Late {
             flags: 0,
         };
         self.mesh.call(1, rename).unwrap();
+    }
+}
+
+/// The leader asks again if a home is started anew while it is asked. Others may have had the name
+/// since: given again it would be one for which no link is counted.
+#[test]
+fn a_step_that_was_done_is_not_done_again() {
+    let mut late = Late::new();
+    let (file, new) = (Some(late.file.ino), late.new.clone());
+    late.rename(&new, "elsewhere");
+    assert_eq!(late.names(), [file, None]);
+    assert_eq!(late.give_new(), Ok(()));
+    assert_eq!(late.names(), [file, None]);
+    let find = proto::Find {
+        dir: ROOT,
+        name: "elsewhere".into(),
+    };
+    let found = late.mesh.call(0, find).unwrap().what.unwrap();
+    assert_eq!(Some(found.ino), file);
+
+    let mut late = Late::new();
+    let (old, new) = (late.old.clone(), late.new.clone());
+    assert_eq!(late.take_old(), Ok(()));
+    late.rename(&new, "elsewhere");
+    late.rename("elsewhere", &old);
+    assert_eq!(late.take_old(), Ok(()));
+    assert_eq!(late.names(), [file, None]);
+}
+
+#[test]
+fn steps_are_kept_until_the_rename_has_ended() {
+    let mut late = Late::new();
+    assert_eq!(late.steps(), 1);
+    late.unlock(Left::Nothing);
+    assert_eq!(late.steps(), 0);
+
+    // The unlock may be lost; the leader then says how far its renames have ended.
+    let mut late = Late::new();
+    for (renames_since, steps) in [(TOKEN, 1), (TOKEN + 1, 0)] {
+        let begin = peer::Begin {
+            held: Vec::new(),
+            renames_since,
+        };
+        late.mesh.ask_peer(LEADER, NEW, begin).unwrap();
+        assert_eq!(late.steps(), steps);
     }
 }
 

@@ -311,7 +311,10 @@ fn what_is_stored_counts_once_over_a_restart() {
     mesh.server(usize::from(home.0))
         .take_up(journal.state().cluster);
     for other in others {
-        let begin = peer::Begin { held: Vec::new() };
+        let begin = peer::Begin {
+            held: Vec::new(),
+            renames_since: 0,
+        };
         ask_in(&mut mesh, SESSION | BEGINS, (other, home), begin).unwrap();
     }
     assert_eq!(say(&mut mesh, SESSION, one, &[(5, 100), (6, 20)]), 120);
