@@ -389,7 +389,7 @@ fn peer_requests() -> Vec<Vec<u8>> {
         peer::request(peer::LockMoves { token: 2 }),
         peer::request(peer::UnlockMoves { token: 2 }),
         peer::request(peer::Whereabouts { ino }),
-        peer::request(peer::GetAttr { ino }),
+        peer::request(peer::GetAttr { ino, keep: false }),
         peer::request(peer::SetAttr { set }),
         peer::request(peer::Hold { ino, write: true }),
         peer::request(peer::Grant {

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use weir_core::names::{self, InodeRecord, NamesHeader, NamesView, Tables};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
+use weir_core::node::known::{KnownNames, KNOWN_SLOTS};
 use weir_core::node::landing::POOL;
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{open_layout, Hub, MAGIC};
@@ -30,6 +31,7 @@ pub struct Node {
     ofds: &'static [Ofd],
     blocks: &'static [FileBlock],
     cells: &'static [Cell],
+    known: KnownNames<'static>,
     names: NamesView<'static>,
     slabs: OnceLock<SlabMap>,
     pool: OnceLock<Window>,
@@ -65,6 +67,7 @@ impl Node {
             ofds: open.slice(layout.ofds, counts.0).map_err(broken)?,
             blocks: open.slice(layout.blocks, counts.1).map_err(broken)?,
             cells: open.slice(layout.cells, counts.2).map_err(broken)?,
+            known: KnownNames::new(hub, open.slice(layout.known, KNOWN_SLOTS).map_err(broken)?),
             names: names_of(map_file(shm_dir, "names", Access::ReadOnly)?)?,
             slabs: OnceLock::new(),
             pool: OnceLock::new(),
@@ -141,6 +144,12 @@ impl Node {
     /// The descriptors that the slabs keep open.
     pub fn kept_fds(&self) -> impl Iterator<Item = Fd> + '_ {
         self.slabs.get().into_iter().flat_map(SlabMap::kept_fds)
+    }
+
+    /// What the server knows of other servers' names.
+    #[inline]
+    pub fn known(&self) -> KnownNames<'static> {
+        self.known
     }
 
     /// The namespace.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use weir_core::names::{layout, InodeRecord, NamesHeader, Section, Tables};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell as WriterCell;
+use weir_core::node::known::{KnownSlot, KNOWN_SLOTS};
 use weir_core::node::landing::{LandingSlot, LANDINGS, POOL, POOL_BYTES};
 use weir_core::node::ofd::{Ofd, BATCH};
 use weir_core::node::region::{client_layout, open_layout};
@@ -162,6 +163,9 @@ impl Machine {
                 .slice::<FileBlock>(parts.blocks, BLOCKS)
                 .expect(whole),
             cells: region.slice::<WriterCell>(parts.cells, CELLS).expect(whole),
+            known: region
+                .slice::<KnownSlot>(parts.known, KNOWN_SLOTS)
+                .expect(whole),
         }
     }
 

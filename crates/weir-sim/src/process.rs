@@ -15,6 +15,7 @@ use weir_core::names::{Attr, FileType, ViewError};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell as WriterCell;
 use weir_core::node::claim::Claim;
+use weir_core::node::known::KnownNames;
 use weir_core::node::landing::LandingSlot;
 use weir_core::node::ofd::{Ofd, BATCH};
 use weir_core::node::region::Counter;
@@ -58,8 +59,6 @@ pub struct Process<'f> {
     published: Cell<bool>,
     /// Looks at files since it waited last.
     looks: Cell<u32>,
-    /// Directories with all entries at this node, and under which count of recalls.
-    all_here: RefCell<BTreeMap<Ino, u64>>,
 }
 
 /// An open file: its number in the node's table, and everywhere.
@@ -88,7 +87,6 @@ impl<'f> Process<'f> {
             files: RefCell::default(),
             published: Cell::new(false),
             looks: Cell::new(0),
-            all_here: RefCell::default(),
         }
     }
 
@@ -130,14 +128,16 @@ impl<'f> Process<'f> {
 
     /// What a name names. With `ask`, by a request also where the entry is this node's.
     pub fn find(&self, dir: Ino, name: &[u8], ask: bool) -> Result<Option<Child>, Errno> {
-        let recalls = self.site.open.hub.recalls.load(SeqCst);
         if !ask {
             let found = self.settled(|| self.site.names.lookup(dir, name))?;
             let which = &self.site.which;
+            let known = self.known();
+            // Nothing else runs between the look at the table and this one.
             let is_all = match dir == ROOT {
                 true => home_of_entry(dir, name, which.servers) == which.rank,
-                false => self.all_here.borrow().get(&dir) == Some(&recalls),
+                false => known.is_some_and(|known| known.all_here(dir).is_some()),
             };
+            let found = found.or_else(|| known?.entry(dir, name));
             if found.is_some() || is_all {
                 return Ok(found.map(|(ino, kind)| Child { ino, kind }));
             }
@@ -145,14 +145,25 @@ impl<'f> Process<'f> {
         let name = name.to_vec();
         match self.call(proto::Find { dir, name }) {
             Err(Errno::NOENT) => Ok(None),
-            found => {
-                let found = found?;
-                if found.what.is_none() && found.may_keep {
-                    self.all_here.borrow_mut().insert(dir, recalls);
-                }
-                Ok(found.what)
-            }
+            found => found,
         }
+    }
+
+    /// What is known of other servers' names, unless that is in doubt.
+    fn known(&self) -> Option<KnownNames<'static>> {
+        let open = &self.site.open;
+        let doubted = open.hub.is_in_doubt(|| self.site.now_ns().unsigned_abs());
+        (!doubted).then(|| KnownNames::new(open.hub, open.known))
+    }
+
+    /// The attributes of a file of another server, if the table of this node has them.
+    fn stand_in_attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
+        let Some(local) = self.known().and_then(|known| known.stand_in(ino)) else {
+            return Ok(None);
+        };
+        let attr = self.settled(|| self.site.names.attr(local))?;
+        let is_it = |attr: &Attr| attr.home == ino && attr.fresh && !attr.ask;
+        Ok(attr.filter(|attr| is_it(attr) && !self.doubts(attr)))
     }
 
     /// The attributes, with all that several servers know.
@@ -169,7 +180,10 @@ impl<'f> Process<'f> {
                 Some(_) => {}
             }
         }
-        self.call(proto::GetAttr { ino })
+        match self.stand_in_attr(ino)? {
+            Some(attr) => Ok(attr),
+            None => self.call(proto::GetAttr { ino }),
+        }
     }
 
     /// Makes a file and opens it; if there was one already, its number alone. `ECANCELED`: it

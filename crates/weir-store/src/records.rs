@@ -8,11 +8,12 @@ use weir_core::names::{InodeRecord, NamesHeader};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::channel::Channel;
+use weir_core::node::known::KnownSlot;
 use weir_core::node::landing::LandingSlot;
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{ClientHeader, Hub};
 use weir_core::node::ring::{NoteSlot, RecordSlot};
 
 crate::shm_record!(NamesHeader, InodeRecord);
-crate::shm_record!(Hub, Ofd, FileBlock, Cell);
+crate::shm_record!(Hub, Ofd, FileBlock, Cell, KnownSlot);
 crate::shm_record!(ClientHeader, RecordSlot, NoteSlot, Channel, LandingSlot);

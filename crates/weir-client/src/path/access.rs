@@ -5,7 +5,7 @@
 //! Root passes, but for executing a file that nobody may execute.
 
 use rustix::io::Errno;
-use weir_core::names::{Attr, FileType};
+pub use weir_core::node::known::Guard;
 
 /// R_OK of access(2).
 pub const READ: u32 = 4;
@@ -23,34 +23,6 @@ pub struct Credentials {
     pub gid: u32,
     /// Further groups.
     pub groups: Vec<u32>,
-}
-
-/// What permission depends on, of an inode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Guard {
-    /// Type and permissions.
-    pub mode: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-}
-
-impl From<&Attr> for Guard {
-    fn from(attr: &Attr) -> Guard {
-        Guard {
-            mode: attr.mode,
-            uid: attr.uid,
-            gid: attr.gid,
-        }
-    }
-}
-
-impl Guard {
-    /// Whether it is a directory's.
-    pub fn is_of_dir(&self) -> bool {
-        FileType::of_mode(self.mode) == Some(FileType::Dir)
-    }
 }
 
 impl Credentials {

@@ -31,7 +31,6 @@ mod dir;
 mod fds;
 mod inherit;
 mod io;
-mod kept;
 mod locks;
 mod map;
 mod names;
@@ -59,7 +58,6 @@ use crate::node::Node;
 use crate::path::Credentials;
 use crate::session::Session;
 pub use crate::types::Outcome;
-use kept::KeptDirs;
 use start::Instance;
 pub use start::INSTANCE_VARIABLE;
 use table::{Files, Handle, Queue};
@@ -94,7 +92,6 @@ pub struct Process {
     ofd_end: AtomicU32,
     handles: Queue<Handle>,
     files: Files,
-    kept: KeptDirs,
     /// Servers of this machine of which something was inherited.
     neighbours: Neighbours,
 }
@@ -132,7 +129,6 @@ impl Process {
             ofd_end: AtomicU32::new(0),
             handles: Queue::new(),
             files: Files::new(),
-            kept: KeptDirs::new(),
             neighbours: Neighbours::new(),
         }
     }

@@ -5,12 +5,12 @@ use std::borrow::Cow;
 
 use rustix::io::Errno;
 use weir_core::names::{Attr, FileType, NamesView, ViewError, ROOT_INDEX, SYMLINK_MAX};
+use weir_core::node::known::KnownNames;
 use weir_core::node::region::Hub;
 use weir_core::placement::home_of_entry;
 use weir_core::proto::{Find, GetAttr, Lease, Passage, PathOf, Ping, Readlink};
 use weir_core::types::{Ino, Rank};
 
-use super::kept::KeptDirs;
 use super::start::Instance;
 use super::table::{self, Handle, GONE};
 use super::{Outcome, Process};
@@ -78,6 +78,7 @@ pub(super) use done;
 #[derive(Clone, Copy)]
 pub struct View {
     names: NamesView<'static>,
+    known: KnownNames<'static>,
     hub: &'static Hub,
     process: &'static Process,
     several: Option<(Rank, u16)>,
@@ -124,41 +125,43 @@ impl View {
         self.several.is_some() && (write || self.is_elsewhere(ino))
     }
 
-    /// What holds as long as this does: see [`super::kept`].
-    fn recalls(&self) -> u64 {
-        self.hub.recalls.load(Ordering::Acquire)
-    }
-
-    /// What this process keeps, unless the server has not said for long that it holds.
-    fn kept(&self) -> Option<&'static KeptDirs> {
-        (!self.hub.is_in_doubt(coarse_now_ns)).then_some(&self.process.kept)
+    /// What the server knows of other servers' names, unless it has not said for long that it
+    /// holds.
+    fn known(&self) -> Option<&KnownNames<'static>> {
+        (!self.hub.is_in_doubt(coarse_now_ns)).then_some(&self.known)
     }
 
     /// As [`Names::lookup`], of a name that this node does not have.
     fn lookup_elsewhere(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
-        let recalls = self.recalls();
-        let kept = self.kept().and_then(|kept| kept.entry(recalls, dir, name));
-        if let Some(child) = kept {
-            return Ok(Some((child, FileType::Dir)));
+        let known = self.known().and_then(|known| known.entry(dir, name));
+        if known.is_some() {
+            return Ok(known);
         }
         let asked = name.to_vec();
         match self.process.session()?.call(Find { dir, name: asked }) {
-            Ok(told) => {
-                let dirs = told.what.filter(|child| child.kind == FileType::Dir);
-                if let Some(child) = dirs.filter(|_| told.may_keep) {
-                    self.process.kept.keep_entry(recalls, dir, name, child.ino);
-                } else if told.what.is_none() && told.may_keep {
-                    self.process.kept.keep_all(recalls, dir);
-                }
-                Ok(told.what.map(|child| (child.ino, child.kind)))
-            }
+            Ok(found) => Ok(found.map(|child| (child.ino, child.kind))),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// The attributes, of an inode of whatever server; `None`: it is gone.
+    /// The attributes of a file of another server, if it has a stand-in in the shared tables that
+    /// is up to date.
+    pub(super) fn stand_in_attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
+        let local = self.known().and_then(|known| known.stand_in(ino));
+        let Some(local) = local else {
+            return Ok(None);
+        };
+        let attr = self.settled(|names| names.attr(local))?;
+        let is_it = |attr: &Attr| attr.home == ino && attr.fresh && !attr.ask;
+        Ok(attr.filter(|attr| is_it(attr) && !self.hub.doubts(attr, coarse_now_ns)))
+    }
+
+    /// The attributes, of an inode of another server or a directory; `None`: it is gone.
     fn ask_attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
+        if let Some(attr) = self.stand_in_attr(ino)? {
+            return Ok(Some(attr));
+        }
         match self.process.session()?.call(GetAttr { ino }) {
             Ok(attr) => Ok(Some(attr)),
             Err(Errno::NOENT) => Ok(None),
@@ -204,20 +207,22 @@ impl Names for View {
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
-        // Before the table: while nothing was recalled, what is not there is nowhere.
-        let recalls = self.recalls();
         let here = self.settled(|names| names.lookup(dir, name))?;
         let Some((rank, servers)) = self.several.filter(|_| here.is_none()) else {
             return Ok(here); // an entry of this node: it is nowhere else, for entries do not move
         };
-        let is_all = match dir == self.root() {
-            true => home_of_entry(dir, name, servers) == rank,
-            false => self.kept().is_some_and(|kept| kept.has_all(recalls, dir)),
-        };
-        match is_all {
-            true => Ok(None),
-            false => self.lookup_elsewhere(dir, name),
+        if dir == self.root() && home_of_entry(dir, name, servers) == rank {
+            return Ok(None);
         }
+        let all_here = self.known().and_then(|known| known.all_here(dir));
+        if let Some(all) = all_here {
+            // Another node may have had entries when the table was looked at.
+            let here = self.settled(|names| names.lookup(dir, name))?;
+            if here.is_some() || self.known.still_holds(&all) {
+                return Ok(here);
+            }
+        }
+        self.lookup_elsewhere(dir, name)
     }
 
     fn attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
@@ -232,19 +237,12 @@ impl Names for View {
             let attr = self.settled(|names| names.attr(dir))?;
             return Ok(attr.as_ref().map(Guard::from));
         }
-        let recalls = self.recalls();
-        let kept = self.kept().and_then(|kept| kept.guard(recalls, dir));
-        if let Some(guard) = kept {
-            return Ok(Some(guard));
+        let known = self.known().and_then(|known| known.guard(dir));
+        if known.is_some() {
+            return Ok(known);
         }
         match self.process.session()?.call(Passage { ino: dir }) {
-            Ok(told) => {
-                let guard = Guard::from(&told.what);
-                if told.may_keep {
-                    self.process.kept.keep_guard(recalls, dir, &guard);
-                }
-                Ok(Some(guard))
-            }
+            Ok(attr) => Ok(Some(Guard::from(&attr))),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
         }
@@ -274,6 +272,7 @@ impl Process {
         let node = self.node()?;
         Ok(View {
             names: node.names(),
+            known: node.known(),
             hub: node.hub(),
             process: self,
             several: node.several(),

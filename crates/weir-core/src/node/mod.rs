@@ -5,7 +5,7 @@
 //!
 //! | region | who writes | what |
 //! | --- | --- | --- |
-//! | `open` | server and clients | [`region::Hub`], [`block::FileBlock`]s, [`cell::Cell`]s, [`ofd::Ofd`]s |
+//! | `open` | server and clients; the last the server alone | [`region::Hub`], [`block::FileBlock`]s, [`cell::Cell`]s, [`ofd::Ofd`]s, [`known::KnownSlot`]s |
 //! | `client-<id>` | one client and the server | [`region::ClientHeader`], [`ring::RecordSlot`]s, [`ring::Note`]s, the channel's bytes |
 //! | `names` | the server alone | `crate::names` |
 //!
@@ -20,6 +20,7 @@ pub mod channel;
 pub mod claim;
 #[cfg(test)]
 pub(crate) mod format;
+pub mod known;
 pub mod landing;
 pub mod ofd;
 pub mod region;

@@ -1,7 +1,7 @@
 //! Where the records lie in the two regions that clients write.
 //!
 //! ```text
-//! open:         Hub | Ofd x ofds | FileBlock x blocks | Cell x cells
+//! open:         Hub | Ofd x ofds | FileBlock x blocks | Cell x cells | KnownSlot x KNOWN_SLOTS
 //! client-<id>:  ClientHeader | RecordSlot x RECORD_SLOTS | NoteSlot x NOTE_SLOTS | LandingSlot x LANDINGS | Channel x CHANNELS
 //! ```
 //!
@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::block::FileBlock;
 use super::cell::Cell;
 use super::channel::{Channel, CHANNELS};
+use super::known::{KnownSlot, KNOWN_SLOTS};
 use super::landing::{LandingSlot, LANDINGS};
 use super::ofd::Ofd;
 use super::ring::{NoteSlot, RecordSlot, RingEnds};
@@ -21,7 +22,7 @@ use super::tail::TailWords;
 use crate::names::Attr;
 
 /// Marks a region of ours, and this version of its layout.
-pub const MAGIC: u64 = 0x5745_4952_0000_0005;
+pub const MAGIC: u64 = 0x5745_4952_0000_0006;
 /// Slots of a client's ring of records.
 pub const RECORD_SLOTS: usize = 2048;
 /// Slots of a client's ring of notes.
@@ -54,8 +55,8 @@ pub struct Hub {
     /// What one call of a program asks of servers ends within so many ms; 0: there is no other
     /// server.
     pub deadline_ms: AtomicU32,
-    /// Changes whenever what clients were told of directories of other servers, to be kept, may no
-    /// longer hold: what they kept before is void.
+    /// Changes whenever all that is known of other servers' names may no longer hold: see
+    /// [`super::known`].
     pub recalls: AtomicU64,
     /// Until then, ns since 1970, what these tables and what clients keep say of other servers'
     /// files and directories is believed without asking the server, which may have been killed or
@@ -68,7 +69,10 @@ pub struct Hub {
     /// The instance's identity, by which servers of one instance know each other's memory; zeros
     /// if there is one server. Valid once `servers` is.
     pub instance: [AtomicU64; 2],
-    spare_line: [AtomicU64; 5],
+    /// Slots of the table of known names that have memory: all of them, or 0.
+    pub known: AtomicU32,
+    spare: AtomicU32,
+    spare_line: [AtomicU64; 4],
     /// Bit c % 64 of word c / 64: client c has asked for something.
     pub doorbells: [AtomicU64; MAX_CLIENTS / 64],
 }
@@ -215,6 +219,8 @@ pub struct OpenLayout {
     pub blocks: usize,
     /// Of the cells.
     pub cells: usize,
+    /// Of what is known of other servers' names.
+    pub known: usize,
     /// Bytes in all.
     pub bytes: usize,
 }
@@ -241,11 +247,13 @@ pub const fn open_layout(ofds: usize, blocks: usize, cells: usize) -> OpenLayout
     let at_ofds = page(size_of::<Hub>());
     let at_blocks = page(at_ofds + ofds * size_of::<Ofd>());
     let at_cells = page(at_blocks + blocks * size_of::<FileBlock>());
+    let at_known = page(at_cells + cells * size_of::<Cell>());
     OpenLayout {
         ofds: at_ofds,
         blocks: at_blocks,
         cells: at_cells,
-        bytes: page(at_cells + cells * size_of::<Cell>()),
+        known: at_known,
+        bytes: page(at_known + KNOWN_SLOTS * size_of::<KnownSlot>()),
     }
 }
 
@@ -270,20 +278,8 @@ const fn page(bytes: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_records_have_the_sizes_that_the_format_draws() {
-        assert_eq!(size_of::<Ofd>(), 64);
-        assert_eq!(size_of::<FileBlock>(), 128);
-        assert_eq!(size_of::<Cell>(), 384);
-        assert_eq!(size_of::<RecordSlot>(), 64);
-        assert_eq!(size_of::<NoteSlot>(), 16);
-        assert!(REFUSAL_NAMES.len() <= 64);
-    }
-
-    fn hub() -> Hub {
+impl Hub {
+    pub(crate) fn for_tests() -> Hub {
         Hub {
             magic: AtomicU64::default(),
             incarnation: AtomicU64::default(),
@@ -300,14 +296,32 @@ mod tests {
             server_sleeps: AtomicU32::new(1),
             server_cpu: AtomicU32::default(),
             instance: Default::default(),
+            known: AtomicU32::default(),
+            spare: AtomicU32::default(),
             spare_line: Default::default(),
             doorbells: [const { AtomicU64::new(0) }; MAX_CLIENTS / 64],
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_records_have_the_sizes_that_the_format_draws() {
+        assert_eq!(size_of::<Ofd>(), 64);
+        assert_eq!(size_of::<FileBlock>(), 128);
+        assert_eq!(size_of::<Cell>(), 384);
+        assert_eq!((size_of::<Hub>(), size_of::<KnownSlot>()), (640, 128));
+        assert_eq!(size_of::<RecordSlot>(), 64);
+        assert_eq!(size_of::<NoteSlot>(), 16);
+        assert!(REFUSAL_NAMES.len() <= 64);
+    }
 
     #[test]
     fn servers_of_one_instance_have_one_identity() {
-        let (one, two) = (hub(), hub());
+        let (one, two) = (Hub::for_tests(), Hub::for_tests());
         assert!(!one.is_of_instance(&two), "nothing is known yet");
         for hub in [&one, &two] {
             hub.servers.store(4, Ordering::Release);
@@ -327,7 +341,7 @@ mod tests {
 
     #[test]
     fn ringing_sets_the_bit_of_the_client() {
-        let hub = hub();
+        let hub = Hub::for_tests();
         assert!(hub.ring(65));
         assert!(hub.ring(1_000_000), "a mad number rings nothing");
         assert_eq!(hub.doorbells[1].load(Ordering::Relaxed), 2);
@@ -343,7 +357,7 @@ mod tests {
     #[test]
     fn format_of_the_heads() {
         use crate::node::format::check_format;
-        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls believed_until_ns server_sleeps server_cpu instance doorbells);
+        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls believed_until_ns server_sleeps server_cpu instance known doorbells);
         check_format!(ClientHeader: magic id pid tail asked event channels records notes counters refused);
     }
 }

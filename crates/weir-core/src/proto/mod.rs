@@ -481,14 +481,13 @@ operations! {
     statfs: Statfs {} -> FsStat;
 
     /// What a name of a directory names. (Of several servers only: a client of one server
-    /// looks into the shared tables. So are the following.) A directory may be kept; of a name that
-    /// names nothing, that all entries of the directory are at this node.
+    /// looks into the shared tables. So are the following.)
     find: Find {
         /// The directory.
         dir: Ino,
         /// The name.
         name: Vec<u8>,
-    } -> Kept<Option<Child>>;
+    } -> Option<Child>;
 
     /// The attributes of an inode, with what this node's writers wrote.
     get_attr: GetAttr {
@@ -501,7 +500,7 @@ operations! {
     passage: Passage {
         /// The directory, by its number in this node's table or its own.
         ino: Ino,
-    } -> Kept<Attr>;
+    } -> Attr;
 
     /// The target of a symbolic link.
     readlink: Readlink {

@@ -80,7 +80,7 @@ peer_operations! {
         name: Vec<u8>,
     } -> Option<Child>;
 
-    /// The same, and if it is a directory the asker may believe it until [`DropEntry`].
+    /// The same, and the asker may believe what there is until [`DropEntry`].
     find_to_keep: FindToKeep {
         /// The directory.
         dir: Ino,
@@ -351,11 +351,14 @@ peer_operations! {
         ino: Ino,
     } -> Option<(Ino, Vec<u8>)>;
 
-    /// The attributes of an inode. At its home.
+    /// The attributes of an inode. At its home. A file that nobody writes the asker may hold and
+    /// keep, as if it had asked for [`Hold`] and [`Lease`]; then `may_keep` is set.
     get_attr: GetAttr {
         /// The inode.
         ino: Ino,
-    } -> Attr;
+        /// Whether the asker would.
+        keep: bool,
+    } -> Kept<Attr>;
 
     /// Sets attributes, as [`super::SetAttr`]. At the inode's home.
     set_attr: SetAttr {

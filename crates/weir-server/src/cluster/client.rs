@@ -4,9 +4,7 @@
 use serde::Serialize;
 use weir_core::names::FileType;
 use weir_core::proto::peer::{self, What};
-use weir_core::proto::{
-    self, Attach, Attached, Caller, Child, Created, Entry, FsError, Kept, Request,
-};
+use weir_core::proto::{self, Attach, Attached, Caller, Child, Created, Entry, FsError, Request};
 use weir_core::proto::{encode, ServerStatus};
 use weir_core::types::{Ino, Rank};
 
@@ -197,10 +195,10 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
-    async fn find_for_client(&self, op: proto::Find) -> Result<Kept<Option<Child>>, FsError> {
+    async fn find_for_client(&self, op: proto::Find) -> Result<Option<Child>, FsError> {
         let (dir, name) = (self.global(op.dir), op.name.clone());
         let found = self.find_anywhere(op).await?;
-        if let Some(file) = found.what.filter(|child| child.kind == FileType::File) {
+        if let Some(file) = found.filter(|child| child.kind == FileType::File) {
             self.note_name(file.ino, dir, &name);
         }
         Ok(found)
@@ -273,10 +271,11 @@ impl<P: Platform> Cluster<P> {
                 dir: ino,
                 name: name.clone(),
             };
-            let found = self.find_anywhere(op).await?.what;
+            let found = self.find_anywhere(op).await?;
             ino = found.ok_or(FsError::NotFound)?.ino;
         }
-        let attr = self.call(ino.rank(), peer::GetAttr { ino }).await?;
+        let look = peer::GetAttr { ino, keep: false };
+        let attr = self.call(ino.rank(), look).await?.what;
         Ok(Entry {
             ino,
             cookie: 0,

@@ -139,7 +139,7 @@ impl<P: Platform> Cluster<P> {
 
     pub(super) async fn retire(&self, dir: Ino) -> Result<(), FsError> {
         let _alone = self.inner.stands.hold(dir, self.token()).await;
-        self.recall_from_clients();
+        self.node(|node| node.known().drop_guard(dir));
         self.node(|node| node.disown_dir(dir))?;
         self.forget_placement(dir);
         Ok(())

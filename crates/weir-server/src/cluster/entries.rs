@@ -1,5 +1,5 @@
-//! Names of directories, kept by servers that asked for them: a path is walked without asking
-//! the others for what is before its last component.
+//! Names of other servers, kept by servers that asked for them: a path is walked without asking
+//! others for what was looked up before.
 //!
 //! The home of an entry notes who keeps it, and recalls it while it has the name locked, before
 //! the entry changes ([`Cluster::recall_entry`]). Until then the name cannot be asked for again.
@@ -10,16 +10,16 @@
 //! - An entry is believed for a term, as a lease is (`session`): a home that cannot recall it
 //!   waits until that is over, and one that is back tells all before it changes any.
 //!
-//! - What a client of this node is told, and keeps for itself (the client's `process/kept.rs`), is
-//!   void before what it was told stops being believed here: [`Cluster::recall_from_clients`].
+//! - The processes of this node see in shared memory what is kept ([`weir_core::node::known`]). It is
+//!   taken out there before it stops being believed here.
 //!
-//! Left out: what files and links have as names, which change too often; and that names are
-//! free.
+//! Left out: that names are free.
 
 use std::collections::{BTreeSet, HashMap};
 
 use futures_util::future::join_all;
-use weir_core::names::{Attr, FileType};
+use weir_core::names::Attr;
+use weir_core::node::known::Guard;
 use weir_core::proto::peer;
 use weir_core::proto::{self, Child, FsError, Kept};
 use weir_core::types::{Ino, Rank};
@@ -48,10 +48,7 @@ pub struct Entries {
 
 impl<P: Platform> Cluster<P> {
     /// What a name names, of whatever server.
-    pub(super) async fn find_anywhere(
-        &self,
-        op: proto::Find,
-    ) -> Result<Kept<Option<Child>>, FsError> {
+    pub(super) async fn find_anywhere(&self, op: proto::Find) -> Result<Option<Child>, FsError> {
         let (dir, name) = (self.global(op.dir), op.name);
         if self.has_all_entries(dir) {
             return self.find_among_all(dir, name).await;
@@ -61,8 +58,8 @@ impl<P: Platform> Cluster<P> {
             let entries = self.inner.entries.borrow();
             if let Some((child, home)) = entries.known.get(&key) {
                 self.use_lease(*home);
-                let (what, may_keep) = (Some(*child), true);
-                return Ok(Kept { what, may_keep });
+                self.show_entry(&key, *child);
+                return Ok(Some(*child));
             }
             entries.recalls
         };
@@ -73,11 +70,11 @@ impl<P: Platform> Cluster<P> {
         };
         let asked = self.ask_home((dir, &name), NameUse::Existing, find).await;
         let (mut found, home, session) = match asked {
-            Err(FsError::NotFound) => return Ok(not_kept(None)),
+            Err(FsError::NotFound) => return Ok(None),
             asked => asked?,
         };
         if home == self.rank() {
-            return Ok(not_kept(found.what));
+            return Ok(found.what);
         }
         found.may_keep &= self.is_session(home, session) && self.believe_lease(home, asked_ns);
         let mut entries = self.inner.entries.borrow_mut();
@@ -86,30 +83,30 @@ impl<P: Platform> Cluster<P> {
             if entries.known.len() >= KNOWN_MOST {
                 entries.known.clear();
             }
+            self.show_entry(&key, child);
             entries.known.insert(key, (child, home));
         }
-        Ok(found)
+        Ok(found.what)
+    }
+
+    /// Shows the processes of this node what is believed of a name.
+    fn show_entry(&self, (dir, name): &Key, child: Child) {
+        let what = (child.ino, child.kind);
+        self.node(|node| node.known().keep_entry(*dir, name, what));
     }
 
     /// In a directory that has all its entries here.
-    async fn find_among_all(
-        &self,
-        dir: Ino,
-        name: Vec<u8>,
-    ) -> Result<Kept<Option<Child>>, FsError> {
-        let what = self.call_home(
-            (dir, &name),
-            NameUse::Existing,
-            peer::Find {
-                dir,
-                name: name.clone(),
-            },
-        );
-        let what = what.await?;
-        Ok(Kept {
-            what,
-            may_keep: what.is_none() && self.has_all_entries(dir),
-        })
+    async fn find_among_all(&self, dir: Ino, name: Vec<u8>) -> Result<Option<Child>, FsError> {
+        let find = peer::Find {
+            dir,
+            name: name.clone(),
+        };
+        let found = self.call_home((dir, &name), NameUse::Existing, find);
+        let found = found.await?;
+        if found.is_none() && self.has_all_entries(dir) {
+            self.node(|node| node.known().keep_all_here(dir));
+        }
+        Ok(found)
     }
 
     /// At the entry's home.
@@ -122,9 +119,8 @@ impl<P: Platform> Cluster<P> {
         let key = (dir, name.clone());
         let what = self.find(peer::Find { dir, name }).await?;
         let mut entries = self.inner.entries.borrow_mut();
-        let is_dir = what.is_some_and(|child| child.kind == FileType::Dir);
         let room = entries.kept.len() < NOTED_MOST || entries.kept.contains_key(&key);
-        let may_keep = is_dir && room && from != self.rank();
+        let may_keep = what.is_some() && room && from != self.rank();
         if may_keep {
             entries.kept.entry(key).or_default().insert(from);
         }
@@ -155,12 +151,7 @@ impl<P: Platform> Cluster<P> {
         let mut entries = self.inner.entries.borrow_mut();
         entries.recalls += 1;
         entries.known.remove(key);
-        self.recall_from_clients();
-    }
-
-    /// What this node's clients keep of directories does not hold any more.
-    pub(super) fn recall_from_clients(&self) {
-        self.node(|node| node.recall_from_clients());
+        self.node(|node| node.known().drop_entry(key.0, &key.1));
     }
 
     /// What a server told is not believed any more: its session has ended, or its term.
@@ -168,7 +159,7 @@ impl<P: Platform> Cluster<P> {
         let mut entries = self.inner.entries.borrow_mut();
         entries.recalls += 1;
         entries.known.retain(|_, (_, home)| *home != of);
-        self.recall_from_clients();
+        self.node(|node| node.forget_known());
     }
 
     /// A server that begins a session keeps nothing.
@@ -182,22 +173,15 @@ impl<P: Platform> Cluster<P> {
 
     /// Kind, mode and owner of a directory of whatever server: of one that has entries here it
     /// is known, since its home tells when they change.
-    pub(super) async fn passage_here(&self, ino: Ino) -> Result<Kept<Attr>, FsError> {
+    pub(super) async fn passage_here(&self, ino: Ino) -> Result<Attr, FsError> {
         let dir = self.global(ino);
-        let told = |what, may_keep| Kept { what, may_keep };
         if dir.rank() == self.rank() {
-            let attr = self.node(|node| node.attr_of(dir))?;
-            return Ok(told(attr, false));
+            return self.node(|node| node.attr_of(dir));
         }
-        if let Some(attr) = self.node(|node| node.passage(dir)) {
-            return Ok(told(attr, true));
-        }
-        let attr = self.call(dir.rank(), peer::Passage { dir }).await?;
-        Ok(told(attr, false))
+        let Some(attr) = self.node(|node| node.passage(dir)) else {
+            return self.call(dir.rank(), peer::Passage { dir }).await;
+        };
+        self.node(|node| node.known().keep_guard(dir, &Guard::from(&attr)));
+        Ok(attr)
     }
-}
-
-fn not_kept<T>(what: T) -> Kept<T> {
-    let may_keep = false;
-    Kept { what, may_keep }
 }

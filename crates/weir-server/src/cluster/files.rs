@@ -13,7 +13,7 @@ use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::Item;
 use weir_core::names::{Attr, FileType, Lamination};
 use weir_core::proto::peer::{self, News};
-use weir_core::proto::{self, Cause, FsError};
+use weir_core::proto::{self, Cause, FsError, Kept};
 use weir_core::types::{Ino, Rank};
 
 use super::publish::bytes_of;
@@ -23,6 +23,8 @@ use crate::node::Platform;
 
 /// A lease that cannot be had for so long is not had, in ns.
 const LONGEST_NS: i64 = 20_000_000_000;
+/// Files for which there are so many stand-ins here are looked at without another one.
+const LOOKED_AT_MOST: usize = 1 << 16;
 
 /// Files that this server stands in for, and those of its own that others have open.
 #[derive(Debug, Default)]
@@ -77,6 +79,8 @@ pub(super) struct StandIn {
     recalls: u64,
     /// The file has no name any more.
     pub(super) unnamed: bool,
+    /// Programs of this node have, or had, the file open for writing.
+    pub(super) written: bool,
     /// The last truncation that was done here: one that comes a second time, by another way
     /// down the tree, must not cut what was written since.
     cut: u64,
@@ -90,6 +94,7 @@ impl Files {
             used_ns: now_ns,
             recalls: 0,
             unnamed: false,
+            written: true,
             cut: 0,
         };
         self.stand_ins.insert(home, known);
@@ -149,6 +154,10 @@ impl<P: Platform> Cluster<P> {
             return self.node(|node| node.attr_now(ino));
         }
         if let Some(local) = self.local(ino) {
+            if !write && self.node(|node| node.attr_of(local))?.fresh {
+                self.use_lease(ino.rank());
+                return self.seen_here(ino, local);
+            }
             self.settle_size(ino, local).await?;
         }
         let _asking = self.begin_hold(ino).await;
@@ -171,6 +180,9 @@ impl<P: Platform> Cluster<P> {
     /// Programs of this node write a foreign file, as was asked for at `asked_ns`: they place
     /// their appends themselves for as long as this node believes its home.
     pub(super) fn may_reserve(&self, ino: Ino, asked_ns: i64) {
+        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+            known.written = true;
+        }
         if !self.believe_lease(ino.rank(), asked_ns) {
             self.share_appends_here(ino);
         }
@@ -208,12 +220,14 @@ impl<P: Platform> Cluster<P> {
                 used_ns: now_ns,
                 recalls: 0,
                 unnamed: false,
+                written: false,
                 cut: 0,
             };
             let mut files = self.inner.files.borrow_mut();
             files.stand_ins.insert(attr.home, new);
             local
         };
+        self.node(|node| node.known().keep_stand_in(attr.home, local));
         let leased = known.is_some() && self.node(|node| node.attr_of(local))?.fresh;
         if !leased {
             self.refresh_here(local, attr, false)?;
@@ -243,13 +257,35 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// The attributes of an inode as this node sees them.
+    /// The attributes of an inode as this node sees them. A file of another server that nobody
+    /// writes gets a stand-in with a lease, so that it can be looked at again, and opened, without
+    /// a request.
     pub(super) async fn attr_here(&self, ino: Ino) -> Result<Attr, FsError> {
         let ino = self.global(ino);
-        if let Some(local) = self.local(ino).filter(|_| ino.rank() != self.rank()) {
+        let is_foreign = ino.rank() != self.rank();
+        if let Some(local) = self.local(ino).filter(|_| is_foreign) {
+            if self.node(|node| node.attr_of(local))?.fresh {
+                self.use_lease(ino.rank());
+                return self.seen_here(ino, local);
+            }
             self.settle_size(ino, local).await?;
         }
-        let mut attr = self.call(ino.rank(), peer::GetAttr { ino }).await?;
+        let _asking = self.begin_hold(ino).await;
+        let keep = is_foreign && self.has_room_to_look_at(ino);
+        let (recalled, asked_ns) = (self.inner.recalled.get(), self.now_ns());
+        let asked = self.call_in(ino.rank(), peer::GetAttr { ino, keep });
+        let (told, session) = asked.await?;
+        let mut attr = told.what;
+        if told.may_keep && self.is_session(ino.rank(), session) {
+            let Ok(seen) = self.stand_in_for(&attr) else {
+                self.leave(vec![ino]);
+                return Ok(attr);
+            };
+            if self.believe_lease(ino.rank(), asked_ns) && self.inner.recalled.get() == recalled {
+                self.refresh_here(seen.ino, &attr, true)?;
+            }
+            return self.seen_here(ino, seen.ino);
+        }
         attr.block = 0;
         // This node may have let go of it meanwhile.
         let Some(local) = self.local(ino) else {
@@ -264,6 +300,50 @@ impl<P: Platform> Cluster<P> {
             }
         }
         Ok(attr)
+    }
+
+    /// What programs of this node see of a file of another server, and that they may see it
+    /// themselves from now on.
+    fn seen_here(&self, ino: Ino, local: Ino) -> Result<Attr, FsError> {
+        let now_ns = self.now_ns();
+        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+            known.used_ns = now_ns;
+        }
+        self.node(|node| {
+            node.known().keep_stand_in(ino, local);
+            node.attr_now(local)
+        })
+    }
+
+    fn has_room_to_look_at(&self, ino: Ino) -> bool {
+        let stand_ins = &self.inner.files.borrow().stand_ins;
+        stand_ins.len() < LOOKED_AT_MOST || stand_ins.contains_key(&ino)
+    }
+
+    /// See [`peer::GetAttr`]. A file that others write is not leased: they would have to ask before
+    /// they write on.
+    pub(super) async fn look_at_home(
+        &self,
+        from: Rank,
+        op: peer::GetAttr,
+    ) -> Result<Kept<Attr>, FsError> {
+        let ino = op.ino;
+        if op.keep && from != self.rank() && self.may_lease_unasked(from, ino)? {
+            let what = self.grant_lease(from, ino).await?;
+            let may_keep = true;
+            return Ok(Kept { what, may_keep });
+        }
+        self.publish_raw(from, ino).await?;
+        let what = self.attr_at_home(ino).await?;
+        let may_keep = false;
+        Ok(Kept { what, may_keep })
+    }
+
+    fn may_lease_unasked(&self, from: Rank, ino: Ino) -> Result<bool, FsError> {
+        let attr = self.node(|node| node.attr_of(ino))?;
+        let is_cut = self.inner.files.borrow().cutting.contains_key(&ino);
+        let is_file = attr.file_type() == FileType::File && attr.nlink > 0;
+        Ok(is_file && !is_cut && (!is_raw(&attr) || !self.others_write(from, ino)))
     }
 
     /// The attributes of an inode of this server, as published.
@@ -345,7 +425,7 @@ impl<P: Platform> Cluster<P> {
         let attr = self.node(|node| node.attr_of(set.ino))?;
         match attr.file_type() {
             FileType::Dir if own => self.tell_dir(&attr, set.mtime_ns).await,
-            FileType::Dir => self.recall_from_clients(),
+            FileType::Dir => self.node(|node| node.known().drop_guard(set.ino)),
             _ => {}
         }
         if own && attr.file_type() == FileType::File {

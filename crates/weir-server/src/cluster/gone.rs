@@ -18,12 +18,15 @@ use weir_core::proto::peer::{self, LogRange};
 use weir_core::types::{Ino, Rank};
 
 use super::debts::Debt;
+use super::files::StandIn;
 use super::keyed::Keyed;
 use super::Cluster;
 use crate::node::{Node, Platform};
 
 /// How long a stand-in stays that nobody uses, ns.
-const LINGER_NS: i64 = 5_000_000_000;
+const LINGER_NS: i64 = 60_000_000_000;
+/// The same of one that was written: until then others cannot be lent the file.
+const WRITTEN_LINGER_NS: i64 = 5_000_000_000;
 /// Of how many files a home is told at a time.
 const TOLD_MOST: usize = 64;
 
@@ -90,9 +93,17 @@ impl<P: Platform> Cluster<P> {
         let open = self.node(|node| node.open_files());
         self.end_own_writers(&written, &open);
         let unopened = old.into_iter().filter(|(_, local)| !open.contains(local));
+        let unopened: Vec<(Ino, Ino)> = unopened.collect();
+        if unopened.is_empty() {
+            return;
+        }
+        for (ino, local) in &unopened {
+            self.hide(*ino, *local);
+        }
+        let open = self.node(|node| node.open_files());
         let mut left: BTreeMap<Rank, Vec<Ino>> = BTreeMap::new();
-        for (ino, _) in unopened {
-            if self.ends_unopened(ino) {
+        for (ino, local) in unopened {
+            if !open.contains(&local) && self.ends_unopened(ino) {
                 left.entry(ino.rank()).or_default().push(ino);
             }
         }
@@ -108,9 +119,22 @@ impl<P: Platform> Cluster<P> {
         let now_ns = self.now_ns();
         let files = self.inner.files.borrow();
         let all = files.stand_ins.iter();
-        all.filter(|(_, known)| known.unnamed || now_ns - known.used_ns > LINGER_NS)
+        let linger_ns = |known: &StandIn| match known.written {
+            true => WRITTEN_LINGER_NS,
+            false => LINGER_NS,
+        };
+        all.filter(|(_, known)| known.unnamed || now_ns - known.used_ns > linger_ns(known))
             .map(|(ino, known)| (*ino, known.local))
             .collect()
+    }
+
+    /// Programs of this node open the stand-in by a request from now on. Those that open it without
+    /// one look, once their description says so, whether this has not been called.
+    fn hide(&self, ino: Ino, local: Ino) {
+        self.node(|node| {
+            node.known().drop_stand_in(ino);
+            node.recall(local);
+        });
     }
 
     /// Lets go of a foreign file that nobody here has open, if all of it is published and nothing
@@ -123,7 +147,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Tells the home of these files, before whoever asks to hold one of them, that this node has
     /// let go of them.
-    fn leave(&self, inos: Vec<Ino>) {
+    pub(super) fn leave(&self, inos: Vec<Ino>) {
         let token = self.token();
         for ino in &inos {
             self.inner.leaving.told.take(*ino, token);
@@ -142,7 +166,10 @@ impl<P: Platform> Cluster<P> {
     async fn let_go_of(&self, ino: Ino) {
         let _told = self.inner.leaving.told.hold(ino, self.token()).await;
         let asked_for = self.inner.leaving.asking.borrow().contains_key(&ino);
-        let is_open = |local| self.node(|node| node.is_open(local));
+        let is_open = |local| {
+            self.hide(ino, local);
+            self.node(|node| node.is_open(local))
+        };
         if asked_for || self.local(ino).is_some_and(is_open) || !self.end_stand_in(ino) {
             return;
         }

@@ -209,11 +209,9 @@ impl<P: Platform> Handler for Asked<'_, P> {
         self.counted("whereabouts").whereabouts(op.ino)
     }
 
-    async fn get_attr(&self, from: Rank, op: GetAttr) -> Result<Attr, FsError> {
+    async fn get_attr(&self, from: Rank, op: GetAttr) -> Result<Kept<Attr>, FsError> {
         self.at_home(op.ino)?;
-        let cluster = self.counted("get_attr");
-        cluster.publish_raw(from, op.ino).await?;
-        cluster.attr_at_home(op.ino).await
+        self.counted("get_attr").look_at_home(from, op).await
     }
 
     async fn set_attr(&self, _: Rank, op: SetAttr) -> Result<(), FsError> {

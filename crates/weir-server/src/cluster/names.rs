@@ -113,6 +113,7 @@ impl<P: Platform> Cluster<P> {
         if child.kind == FileType::Dir {
             return Err(FsError::IsADirectory);
         }
+        self.recall_entry(op.dir, &op.name).await;
         if child.ino.rank() == self.rank() {
             self.node(|node| node.remove_name(op.dir, &op.name))?;
             self.link_gone(child.ino).await;

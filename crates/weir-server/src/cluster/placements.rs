@@ -389,7 +389,7 @@ impl<P: Platform> Cluster<P> {
             self.note(&Item::HasAll(dir, false));
         }
         drop(placements);
-        self.recall_from_clients();
+        self.node(|node| node.known().drop_all_here(dir));
         Ok(Some(hashes.collect()))
     }
 
@@ -400,6 +400,7 @@ impl<P: Platform> Cluster<P> {
         if placements.has_all.remove(&dir) {
             self.note(&Item::HasAll(dir, false));
         }
+        self.node(|node| node.known().drop_all_here(dir));
     }
 }
 

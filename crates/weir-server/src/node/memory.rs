@@ -7,6 +7,7 @@
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::channel::{Channel, CHANNELS};
+use weir_core::node::known::KnownSlot;
 use weir_core::node::landing::{LandingSlot, LANDINGS};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{client_layout, ClientHeader, Hub, NOTE_SLOTS, RECORD_SLOTS};
@@ -24,6 +25,8 @@ pub struct OpenRegion<'m> {
     pub blocks: &'m [FileBlock],
     /// Growing records.
     pub cells: &'m [Cell],
+    /// What is known of other servers' names.
+    pub known: &'m [KnownSlot],
 }
 
 /// A client's region.

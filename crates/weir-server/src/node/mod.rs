@@ -56,6 +56,7 @@ use std::sync::Arc;
 use weir_core::journal::{Given, Item};
 use weir_core::names::{Policy, Reach, Shard};
 use weir_core::node::channel;
+use weir_core::node::known::KnownNames;
 use weir_core::node::landing::POOL_BYTES;
 use weir_core::node::ofd::BATCH;
 use weir_core::node::region::set_bits;
@@ -87,6 +88,8 @@ pub enum Table {
     Blocks,
     /// Writers' cells.
     Cells,
+    /// What is known of other servers' names.
+    Known,
     /// Inodes.
     Inodes,
     /// Words of the arena of names.
@@ -475,8 +478,21 @@ impl<'m, P: Platform> Node<'m, P> {
         self.commit();
     }
 
-    /// What clients keep of directories of other servers does not hold any more.
-    pub(crate) fn recall_from_clients(&self) {
+    /// What this node's processes know of other servers' names. It has memory from the first time on
+    /// that something is to be kept in it, if there is any.
+    pub(crate) fn known(&self) -> KnownNames<'m> {
+        let OpenRegion { hub, known, .. } = self.open;
+        if hub.known.load(Ordering::Relaxed) == 0
+            && self.platform.present(Table::Known, known.len()) >= known.len()
+        {
+            let slots = u32::try_from(known.len()).unwrap_or(0);
+            hub.known.store(slots, Ordering::Release);
+        }
+        KnownNames::new(hub, known)
+    }
+
+    /// Nothing of that holds any more.
+    pub(crate) fn forget_known(&self) {
         self.open.hub.recalls.fetch_add(1, Ordering::SeqCst);
     }
 

@@ -5,10 +5,10 @@ use weir_core::names::Attr;
 use weir_core::node::claim::Claim;
 use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, Caller, Child, Create, Created, Entry, Fetch, Find,
-    Flock, Flush, FsError, FsStat, GetAttr, HeldLock, Hold, Kept, Laminate, Landing, Lease, Lent,
-    Link, Locate, Located, Lookup, Mkdir, OfdBatch, Operations, Passage, PathOf, Ping, Publish,
-    Readdir, Readlink, RecordLock, Rename, Rmdir, Seek, Segment, ServerStatus, SetAttr, Statfs,
-    Status, Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
+    Flock, Flush, FsError, FsStat, GetAttr, HeldLock, Hold, Laminate, Landing, Lease, Lent, Link,
+    Locate, Located, Lookup, Mkdir, OfdBatch, Operations, Passage, PathOf, Ping, Publish, Readdir,
+    Readlink, RecordLock, Rename, Rmdir, Seek, Segment, ServerStatus, SetAttr, Statfs, Status,
+    Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -125,16 +125,12 @@ impl<P: Platform> Operations for Node<'_, P> {
         Ok(self.room())
     }
 
-    fn find(&mut self, _: Caller, op: Find) -> Result<Kept<Option<Child>>, FsError> {
-        let what = self.find_child(op.dir, &op.name)?;
-        let may_keep = false;
-        Ok(Kept { what, may_keep })
+    fn find(&mut self, _: Caller, op: Find) -> Result<Option<Child>, FsError> {
+        self.find_child(op.dir, &op.name)
     }
 
-    fn passage(&mut self, _: Caller, op: Passage) -> Result<Kept<Attr>, FsError> {
-        let what = self.attr_of(op.ino)?;
-        let may_keep = false;
-        Ok(Kept { what, may_keep })
+    fn passage(&mut self, _: Caller, op: Passage) -> Result<Attr, FsError> {
+        self.attr_of(op.ino)
     }
 
     fn get_attr(&mut self, _: Caller, op: GetAttr) -> Result<Attr, FsError> {

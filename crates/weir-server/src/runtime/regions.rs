@@ -27,6 +27,7 @@ use weir_core::names::{
 };
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
+use weir_core::node::known::{KnownSlot, KNOWN_SLOTS};
 use weir_core::node::landing::{POOL, POOL_BYTES};
 use weir_core::node::ofd::{Ofd, BATCH};
 use weir_core::node::region::{client_layout, open_layout, Hub, BELL, MAGIC};
@@ -191,6 +192,7 @@ impl Instance {
             ofds: parts.slice::<Ofd>(layout.ofds, OFDS)?,
             blocks: parts.slice::<FileBlock>(layout.blocks, BLOCKS)?,
             cells: parts.slice::<Cell>(layout.cells, CELLS)?,
+            known: parts.slice::<KnownSlot>(layout.known, KNOWN_SLOTS)?,
         })
     }
 
@@ -304,6 +306,7 @@ impl Instance {
             ofds: parts.slice::<Ofd>(layout.ofds, OFDS)?,
             blocks: parts.slice::<FileBlock>(layout.blocks, BLOCKS)?,
             cells: parts.slice::<Cell>(layout.cells, CELLS)?,
+            known: parts.slice::<KnownSlot>(layout.known, KNOWN_SLOTS)?,
         };
         let counts = [
             (&hub.ofds, OFDS),
@@ -334,6 +337,10 @@ impl Instance {
                 strip(layout.blocks, size_of::<FileBlock>(), BLOCKS),
             ),
             (Table::Cells, strip(layout.cells, size_of::<Cell>(), CELLS)),
+            (
+                Table::Known,
+                strip(layout.known, size_of::<KnownSlot>(), KNOWN_SLOTS),
+            ),
         ];
         Ground::of(&self.shm_dir.join(OPEN), &tables)
     }

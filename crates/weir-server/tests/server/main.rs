@@ -23,6 +23,7 @@ mod memory_runs;
 mod mesh_debts;
 mod mesh_fetch;
 mod mesh_files;
+mod mesh_look;
 mod mesh_names;
 mod mesh_placements;
 mod mesh_rename;

@@ -10,6 +10,8 @@ use crate::world::{map, Fake, Store, Units, World};
 use futures_executor::LocalPool;
 use futures_util::future::{poll_fn, LocalBoxFuture};
 use futures_util::task::LocalSpawnExt;
+use weir_core::names::{Attr, NamesView};
+use weir_core::node::known::KnownNames;
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::client_layout;
 use weir_core::proto::peer::{self, PeerOperation};
@@ -128,6 +130,7 @@ pub struct Mesh {
     pub nodes: Vec<Rc<RefCell<Node<'static, Fake>>>>,
     pub stores: Vec<Store>,
     pub opens: Vec<OpenRegion<'static>>,
+    views: Vec<NamesView<'static>>,
     /// Messages sent.
     pub sent: Rc<Cell<u64>>,
     sent_by: Rc<RefCell<Vec<u64>>>,
@@ -161,7 +164,8 @@ impl Mesh {
         let sent = Rc::new(Cell::new(0));
         let sent_by = Rc::new(RefCell::new(vec![0; usize::from(count)]));
         let deaf: Rc<RefCell<Deaf>> = Rc::default();
-        let (mut nodes, mut stores, mut opens) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut nodes, mut stores) = (Vec::new(), Vec::new());
+        let (mut opens, mut views) = (Vec::new(), Vec::new());
         for rank in (0..count).map(Rank) {
             let world = World::ranked((rank, count), 64, files, (32, 32));
             let node = Rc::new(RefCell::new(world.node));
@@ -186,6 +190,7 @@ impl Mesh {
             nodes.push(node);
             stores.push(world.store);
             opens.push(world.open);
+            views.push(world.view);
         }
         Mesh {
             pool,
@@ -193,11 +198,22 @@ impl Mesh {
             nodes,
             stores,
             opens,
+            views,
             sent,
             sent_by,
             deaf,
             now_ns: Rc::new(Cell::new(100)),
         }
+    }
+
+    /// What a server's node knows of other servers' names.
+    pub fn known(&self, rank: usize) -> KnownNames<'static> {
+        KnownNames::new(self.opens[rank].hub, self.opens[rank].known)
+    }
+
+    /// What a server's tables have of an inode, by its number there.
+    pub fn attr(&self, rank: usize, ino: Ino) -> Option<Attr> {
+        self.views[rank].attr(ino).unwrap()
     }
 
     pub fn server(&self, rank: usize) -> Server {

@@ -58,7 +58,10 @@ fn each_publish_recalls_all_leases_but_the_writers_own() {
     mesh.ask_peer(home, home, published(ino, 5)).unwrap();
     assert_eq!((recalls(&mesh, a), recalls(&mesh, b)), (2, 1));
     assert_eq!(
-        mesh.ask_peer(b, home, peer::GetAttr { ino }).unwrap().size,
+        mesh.ask_peer(b, home, peer::GetAttr { ino, keep: false })
+            .unwrap()
+            .what
+            .size,
         20
     );
 }
@@ -78,8 +81,8 @@ fn what_is_stored_of_a_publish_counts_once() {
             ..published(ino, 10)
         };
         mesh.ask_peer(from, home, said).unwrap();
-        let attr = mesh.ask_peer(other, home, peer::GetAttr { ino });
-        attr.unwrap().allocated
+        let attr = mesh.ask_peer(other, home, peer::GetAttr { ino, keep: false });
+        attr.unwrap().what.allocated
     };
     assert_eq!(say(other, &[(5, 100)]), 100);
     assert_eq!(say(other, &[(5, 100)]), 100);

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 
 use crate::mesh::{create, Dice, Mesh, OneServer};
 use futures_util::task::LocalSpawnExt;
@@ -76,7 +75,7 @@ fn what_one_server_makes_all_see() {
                 name: b"f7".to_vec(),
             },
         );
-        assert!(found.unwrap().what.is_some());
+        assert!(found.unwrap().is_some());
     }
     let again = mesh.call(3, create(dir, "f7"));
     assert_eq!(again.unwrap_err(), FsError::Exists);
@@ -104,27 +103,27 @@ pub fn find(dir: Ino, name: &str) -> proto::Find {
 }
 
 #[test]
-fn a_directory_is_looked_for_once_a_server() {
+fn a_name_is_looked_for_once_a_server() {
     let mut mesh = Mesh::new(4, 3);
     let dir = mesh.call(0, mkdir(ROOT, "d")).unwrap();
     for round in 0..3 {
         let before = mesh.sent.get();
         for rank in 0..4 {
-            let found = mesh.call(rank, find(ROOT, "d")).unwrap().what.unwrap();
+            let found = mesh.call(rank, find(ROOT, "d")).unwrap().unwrap();
             assert_eq!((found.ino, found.kind), (dir, FileType::Dir));
         }
         let asked = mesh.sent.get() - before;
         assert_eq!(asked, if round == 0 { 3 } else { 0 });
     }
-    // Files and free names are asked for each time.
+    // So is a file; free names are asked for each time.
     mesh.call(0, create(ROOT, "f")).unwrap();
-    for name in ["f", "none"] {
-        for _ in 0..2 {
+    for (name, asked) in [("f", [3, 0]), ("none", [3, 3])] {
+        for asked in asked {
             let before = mesh.sent.get();
             for rank in 0..4 {
                 mesh.call(rank, find(ROOT, name)).unwrap();
             }
-            assert_eq!(mesh.sent.get() - before, 3, "{name}");
+            assert_eq!(mesh.sent.get() - before, asked, "{name}");
         }
     }
     // One that is gone is asked again, and tells nothing that is not so any more.
@@ -141,45 +140,37 @@ fn a_directory_is_looked_for_once_a_server() {
     }
     let before = mesh.sent.get();
     for rank in 0..4 {
-        assert!(mesh.call(rank, find(ROOT, "d")).unwrap().what.is_some());
+        assert!(mesh.call(rank, find(ROOT, "d")).unwrap().is_some());
     }
     // A session is begun by each that asks, too.
     assert_eq!(mesh.sent.get() - before, 6);
 }
 
-/// What a client of each server keeps, and under which count of recalls.
-type KeptByClients = BTreeMap<(usize, Ino, &'static str), (u64, Ino)>;
-
-/// Looks as a client does, which asks only for what it does not keep; whether it kept it.
+/// Looks as a client does, which asks only for what is not known at its node; whether it was.
 fn look(
     mesh: &mut Mesh,
-    kept: &mut KeptByClients,
     (rank, dir, name): (usize, Ino, &'static str),
-) -> (Option<Ino>, bool) {
-    let recalls = mesh.opens[rank].hub.recalls.load(Ordering::SeqCst);
-    if let Some((_, ino)) = kept.get(&(rank, dir, name)).filter(|k| k.0 == recalls) {
-        return (Some(*ino), true);
+) -> (Option<(Ino, FileType)>, bool) {
+    let known = mesh.known(rank).entry(dir, name.as_bytes());
+    if known.is_some() {
+        return (known, true);
     }
     let found = mesh.call(rank, find(dir, name)).unwrap();
-    let ino = found.what.map(|child| child.ino);
-    if let Some(ino) = ino.filter(|_| found.may_keep) {
-        kept.insert((rank, dir, name), (recalls, ino));
-    }
-    (ino, false)
+    (found.map(|child| (child.ino, child.kind)), false)
 }
 
 #[test]
-fn what_became_of_a_directory_all_see_at_once() {
+fn what_became_of_a_name_all_see_at_once() {
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
     for seed in 0..40 {
         let mut mesh = Mesh::new(4, seed);
         let dice = Dice::new(1000 + seed);
-        let (mut kept, mut hits) = (KeptByClients::new(), 0);
+        let mut hits = [0, 0];
         let mut parents = vec![ROOT];
         for rank in 0..2 {
             parents.push(mesh.call(rank, mkdir(ROOT, &format!("p{rank}"))).unwrap());
         }
-        let mut truth: BTreeMap<(Ino, &str), Ino> = BTreeMap::new();
+        let mut truth: BTreeMap<(Ino, &str), (Ino, FileType)> = BTreeMap::new();
         let pick = |most: usize| usize::try_from(dice.roll(most as u64)).unwrap() % most;
         for _ in 0..60 {
             // Somebody always looks; it meets the change before, in the middle or after.
@@ -193,14 +184,29 @@ fn what_became_of_a_directory_all_see_at_once() {
             }
             let (rank, dir, name) = (pick(4), parents[pick(3)], NAMES[pick(4)]);
             let (new_parent, new_name) = (parents[pick(3)], NAMES[pick(4)]);
-            match pick(4) {
+            match pick(6) {
                 0 => {
                     if let Ok(made) = mesh.call(rank, mkdir(dir, name)) {
-                        truth.insert((dir, name), made);
+                        truth.insert((dir, name), (made, FileType::Dir));
+                    }
+                }
+                4 => {
+                    if let Ok(made) = mesh.call(rank, create(dir, name)) {
+                        let made = mesh.call(rank, proto::GetAttr { ino: made.ino });
+                        truth.insert((dir, name), (made.unwrap().home, FileType::File));
                     }
                 }
                 1 => {
                     let op = proto::Rmdir {
+                        parent: dir,
+                        name: name.into(),
+                    };
+                    if mesh.call(rank, op).is_ok() {
+                        truth.remove(&(dir, name));
+                    }
+                }
+                5 => {
+                    let op = proto::Unlink {
                         parent: dir,
                         name: name.into(),
                     };
@@ -230,18 +236,19 @@ fn what_became_of_a_directory_all_see_at_once() {
             for rank in 0..4 {
                 for dir in &parents {
                     for name in NAMES {
-                        let (found, hit) = look(&mut mesh, &mut kept, (rank, *dir, name));
+                        let (found, hit) = look(&mut mesh, (rank, *dir, name));
                         let expected = truth.get(&(*dir, name)).copied();
                         assert_eq!(
                             found, expected,
                             "seed {seed}, {name} at {rank}, kept: {hit}"
                         );
-                        hits += u32::from(hit);
+                        let is_file = found.is_some_and(|found| found.1 == FileType::File);
+                        hits[usize::from(is_file)] += u32::from(hit);
                     }
                 }
             }
         }
-        assert!(hits > 0);
+        assert!(hits.iter().all(|hits| *hits > 0), "{hits:?}");
     }
 }
 
@@ -253,9 +260,16 @@ fn who_may_pass_a_directory_is_kept_until_that_changes() {
         // Now every server has entries of it.
         mesh.call(i % 2, create(dir, &format!("f{i}"))).unwrap();
     }
-    let recalls =
-        |mesh: &Mesh| [0, 1, 2, 3].map(|rank| mesh.opens[rank].hub.recalls.load(Ordering::SeqCst));
-    let before = recalls(&mesh);
+    for rank in 0..4 {
+        mesh.call(rank, proto::Passage { ino: dir }).unwrap();
+        let home = usize::from(dir.rank().0) == rank;
+        let known = mesh.known(rank).guard(dir);
+        assert_eq!(
+            known.is_some(),
+            !home,
+            "at its home clients look themselves"
+        );
+    }
     let set = proto::SetAttr {
         ino: dir,
         mode: Some(0o711),
@@ -266,13 +280,10 @@ fn who_may_pass_a_directory_is_kept_until_that_changes() {
         policy: None,
     };
     mesh.call(2, set).unwrap();
-    let after = recalls(&mesh);
     for rank in 0..4 {
+        assert_eq!(mesh.known(rank).guard(dir), None, "at {rank}");
         let told = mesh.call(rank, proto::Passage { ino: dir }).unwrap();
-        assert_eq!(told.what.mode & 0o7777, 0o711);
-        let home = usize::from(dir.rank().0) == rank;
-        assert_eq!(told.may_keep, !home, "at its home clients look themselves");
-        assert!(home || after[rank] > before[rank], "at {rank}");
+        assert_eq!(told.mode & 0o7777, 0o711);
     }
 }
 
@@ -383,7 +394,7 @@ impl Both {
                     dir: dir(old_at, s),
                     name: name(old),
                 });
-                let found = [found.0, found.1].map(|f| f.ok().and_then(|told| told.what));
+                let found = [found.0, found.1].map(|f| f.ok().flatten());
                 let [Some(ours), Some(theirs)] = found else {
                     assert_eq!(found[0].is_some(), found[1].is_some());
                     return;

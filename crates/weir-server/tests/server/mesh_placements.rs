@@ -1,7 +1,6 @@
 //! Where the entries of directories are: with their maker, until another one comes.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 
 use crate::mesh::{create, Mesh};
 use crate::mesh_names::{find, list, mkdir};
@@ -54,9 +53,10 @@ fn who_has_a_directory_to_itself_asks_nobody() {
             let name = format!("f{i}");
             mesh.call(rank, create(dir, &name)).unwrap();
             let found = mesh.call(rank, find(dir, &name)).unwrap();
-            assert_eq!(found.what.unwrap().kind, FileType::File);
+            assert_eq!(found.unwrap().kind, FileType::File);
             let none = mesh.call(rank, find(dir, "none")).unwrap();
-            assert!(none.what.is_none() && none.may_keep, "it has all there are");
+            assert_eq!(none, None);
+            assert!(mesh.known(rank).all_here(dir).is_some());
             mesh.call(rank, rename(dir, &name, "g")).unwrap();
             let below = mesh.call(rank, mkdir(dir, &name)).unwrap();
             mesh.call(rank, create(below, "deep")).unwrap();
@@ -65,8 +65,8 @@ fn who_has_a_directory_to_itself_asks_nobody() {
         assert_eq!(mesh.sent.get(), sent, "server {rank}");
         for other in 0..4 {
             assert_eq!(names(&mut mesh, other, dir).len(), 21);
-            assert!(mesh.call(other, find(dir, "f3")).unwrap().what.is_some());
-            assert!(mesh.call(other, find(dir, "none")).unwrap().what.is_none());
+            assert!(mesh.call(other, find(dir, "f3")).unwrap().is_some());
+            assert!(mesh.call(other, find(dir, "none")).unwrap().is_none());
         }
         assert_eq!(asked(&mesh, "split_dir"), 0, "who only looks takes nothing");
     }
@@ -80,23 +80,24 @@ fn a_directory_is_spread_for_the_second_maker_and_no_entry_moves() {
         for i in 0..12 {
             mesh.call(1, create(dir, &format!("first{i}"))).unwrap();
         }
-        let recalls = |mesh: &Mesh| mesh.opens[1].hub.recalls.load(Ordering::SeqCst);
-        let before = recalls(&mesh);
+        assert_eq!(mesh.call(1, find(dir, "none")), Ok(None));
         let known = mesh.call(2, create(dir, "first3"));
         assert_eq!(known.unwrap_err(), FsError::Exists);
-        assert_eq!((asked(&mesh, "split_dir"), recalls(&mesh)), (0, before));
+        assert_eq!(asked(&mesh, "split_dir"), 0);
+        assert!(mesh.known(1).all_here(dir).is_some());
         for i in 0..40 {
             mesh.call(2, create(dir, &format!("second{i}"))).unwrap();
         }
         assert_eq!(asked(&mesh, "split_dir"), 1);
-        assert!(recalls(&mesh) > before, "clients of the first were told");
+        let all_here = mesh.known(1).all_here(dir);
+        assert!(all_here.is_none(), "clients of the first were told");
         let makers = (0..4).filter(|rank| mesh.asked(Rank(*rank), "make") > 0);
         assert_eq!(makers.count(), 4, "new names are everywhere");
         for rank in 0..4 {
             assert_eq!(names(&mut mesh, rank, dir).len(), 52);
             for name in ["first0", "first11", "second0", "second39"] {
                 let found = mesh.call(rank, find(dir, name)).unwrap();
-                assert!(found.what.is_some(), "{name} at {rank}");
+                assert!(found.is_some(), "{name} at {rank}");
                 let again = mesh.call(rank, create(dir, name));
                 assert_eq!(again.unwrap_err(), FsError::Exists, "{name} at {rank}");
             }
@@ -105,11 +106,7 @@ fn a_directory_is_spread_for_the_second_maker_and_no_entry_moves() {
         for i in 0..12 {
             let name = format!("first{i}");
             mesh.call(i % 4, unlink(dir, &name)).unwrap();
-            assert!(mesh
-                .call((i + 1) % 4, find(dir, &name))
-                .unwrap()
-                .what
-                .is_none());
+            assert!(mesh.call((i + 1) % 4, find(dir, &name)).unwrap().is_none());
             mesh.call((i + 2) % 4, create(dir, &name)).unwrap();
             mesh.call((i + 3) % 4, rename(dir, &name, "second0"))
                 .unwrap();
@@ -202,5 +199,6 @@ fn a_directory_of_many_names_stays_where_it_is() {
     assert_eq!(mesh.asked(Rank(1), "make") - before, 8);
     assert_eq!(names(&mut mesh, 0, dir).len(), MANY + 8);
     let none = mesh.call(1, find(dir, "none")).unwrap();
-    assert!(none.may_keep, "it still has all");
+    assert_eq!(none, None);
+    assert!(mesh.known(1).all_here(dir).is_some(), "it still has all");
 }

@@ -125,7 +125,7 @@ impl Late {
                 dir: ROOT,
                 name: name.into(),
             };
-            self.mesh.call(1, find).unwrap().what.map(|child| child.ino)
+            self.mesh.call(1, find).unwrap().map(|child| child.ino)
         })
     }
 
@@ -155,7 +155,7 @@ fn a_step_that_was_done_is_not_done_again() {
         dir: ROOT,
         name: "elsewhere".into(),
     };
-    let found = late.mesh.call(0, find).unwrap().what.unwrap();
+    let found = late.mesh.call(0, find).unwrap().unwrap();
     assert_eq!(Some(found.ino), file);
 
     let mut late = Late::new();

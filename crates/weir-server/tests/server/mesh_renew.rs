@@ -279,8 +279,8 @@ fn say(mesh: &mut Mesh, number: u64, (ino, from): (Ino, Rank), publishes: &[(u64
         ended: false,
     };
     ask_in(mesh, number, way, said).unwrap();
-    let attr = ask_in(mesh, number, way, peer::GetAttr { ino });
-    attr.unwrap().allocated
+    let attr = ask_in(mesh, number, way, peer::GetAttr { ino, keep: false });
+    attr.unwrap().what.allocated
 }
 
 /// The answer to a publish is lost with the server that counted it: what is said again does not

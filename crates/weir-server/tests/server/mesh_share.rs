@@ -384,6 +384,6 @@ fn a_home_is_told_of_many_files_at_once() {
         0,
         "they may be used again"
     );
-    assert_eq!(let_go(&mut mesh, 60_000_000_000), foreign.div_ceil(64));
-    assert_eq!(let_go(&mut mesh, 120_000_000_000), 0, "there is none left");
+    assert_eq!(let_go(&mut mesh, 70_000_000_000), foreign.div_ceil(64));
+    assert_eq!(let_go(&mut mesh, 140_000_000_000), 0, "there is none left");
 }

@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
 use weir_core::extent::{ExtentIndex, PieceSource};
-use weir_core::names::{layout, InodeRecord, NamesHeader, Owner, Shard, Tables};
+use weir_core::names::{layout, InodeRecord, NamesHeader, NamesView, Owner, Shard, Tables};
 use weir_core::node::cell::State;
 use weir_core::node::claim::{acquire, Claim, Outcome};
+use weir_core::node::known::KNOWN_SLOTS;
 use weir_core::node::landing::POOL_BYTES;
 use weir_core::node::region::{client_layout, open_layout};
 use weir_core::node::ring::{Note, Record};
@@ -228,6 +229,7 @@ impl Platform for Fake {
 pub struct World {
     pub node: Node<'static, Fake>,
     pub open: OpenRegion<'static>,
+    pub view: NamesView<'static>,
     pub store: Store,
     pub fake: Fake,
     pub now_ns: i64,
@@ -344,6 +346,7 @@ impl World {
             ofds: region.slice(parts.ofds, OFDS).unwrap(),
             blocks: region.slice(parts.blocks, blocks).unwrap(),
             cells: region.slice(parts.cells, cells).unwrap(),
+            known: region.slice(parts.known, KNOWN_SLOTS).unwrap(),
         };
         let identity = Identity {
             rank,
@@ -352,17 +355,13 @@ impl World {
             started_ns: 1,
         };
         let (store, fake) = (Store::new(units), Fake::default());
-        let node = Node::new(
-            identity,
-            open,
-            shard(rank, regions.max_files, &regions.names.region),
-            store.clone(),
-            fake.clone(),
-            8,
-        );
+        let names = shard(rank, regions.max_files, &regions.names.region);
+        let view = names.view();
+        let node = Node::new(identity, open, names, store.clone(), fake.clone(), 8);
         World {
             node,
             open,
+            view,
             store,
             fake,
             now_ns: 10,

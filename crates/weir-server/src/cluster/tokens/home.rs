@@ -133,6 +133,14 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
+    /// True if a node but `from` may write a raw file of this server, also if it has stopped to a
+    /// moment ago. What this node wrote and closed is not asked for.
+    pub(in crate::cluster) fn others_write(&self, from: Rank, ino: Ino) -> bool {
+        let holders = self.token_holders(ino, from, None);
+        let writes = |rank: &Rank| *rank != self.rank() || self.node(|node| node.is_written(ino));
+        holders.iter().any(writes)
+    }
+
     /// Which nodes but `from` hold tokens of a file, or may: for bytes of `claim`, or for any.
     fn token_holders(&self, ino: Ino, from: Rank, claim: Option<&Claim>) -> Vec<Rank> {
         let now_ns = self.now_ns();

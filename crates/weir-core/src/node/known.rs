@@ -1,0 +1,467 @@
+//! What a node's server has been told of other servers' names, for the processes of the node: what
+//! an entry names, who may pass a directory, that this node has all entries of one, and which inode
+//! here stands in for a file elsewhere. A path is walked, and a file looked at, without a request.
+//!
+//! The server writes what its home lets it believe, and takes it out when it is recalled, before
+//! the home changes it. It voids all at once, when a session or a term ends, by changing one word
+//! ([`Hub::recalls`]): what was written under another value of that word does not count.
+//!
+//! A slot is a sequence lock with one writer, the server: its version is odd while it is written.
+//! A reader that finds it so does without it. A key is in one of the [`WAYS`] slots of its set; if
+//! all are taken, one of them is given up, for what is not here is asked for.
+//!
+//! ```text
+//! word 0   version
+//!      1   recalls when it was written
+//!      2   directory; of a stand-in: the file's number everywhere
+//!      3   the inode that has the name; of the directory itself: its mode; of a stand-in: its number
+//!          here; of all entries: 0
+//!      4   the type of that inode; of the directory itself: user (upper half) and group; else 0
+//!      5   the name, 88 bytes, zeros behind it; none: the directory itself, or a stand-in; `/`: all
+//!          entries of the directory
+//! ```
+//!
+//! Left out: longer names, which are asked for each time; and that names are free in directories
+//! with entries at other nodes.
+
+use core::sync::atomic::{fence, AtomicU64, Ordering};
+
+use super::region::Hub;
+use crate::names::{Attr, FileType};
+use crate::placement::hash_of_name;
+use crate::types::Ino;
+
+/// How many slots there are: 8 MiB, which have memory once something is kept.
+pub const KNOWN_SLOTS: usize = 1 << 16;
+/// Slots of a set: so many that hardly one is full before half of all are.
+const WAYS: usize = 8;
+/// Words of a name.
+const NAME_WORDS: usize = 11;
+/// The longest name that is kept, bytes.
+pub const NAME_MOST: usize = 8 * NAME_WORDS;
+/// What stands for all entries of a directory.
+const ALL: &[u8] = b"/";
+
+/// What is kept, in words: see the head of the file.
+type Words = [u64; 4 + NAME_WORDS];
+
+/// Something that is known.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct KnownSlot {
+    version: AtomicU64,
+    words: [AtomicU64; 4 + NAME_WORDS],
+}
+
+impl KnownSlot {
+    /// The words, and the version under which they were read.
+    fn read(&self) -> Option<(u64, Words)> {
+        let before = self.version.load(Ordering::Acquire);
+        let words = core::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let undisturbed = before & 1 == 0 && self.version.load(Ordering::Relaxed) == before;
+        undisturbed.then_some((before, words))
+    }
+
+    fn write(&self, words: &Words) {
+        let before = self.version.load(Ordering::Relaxed) & !1;
+        self.version
+            .store(before.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        for (at, word) in self.words.iter().zip(words) {
+            at.store(*word, Ordering::Relaxed);
+        }
+        self.version
+            .store(before.wrapping_add(2), Ordering::Release);
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        self.words[at].load(Ordering::Relaxed)
+    }
+}
+
+/// What permission depends on, of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Guard {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl Guard {
+    /// Whether it is a directory's.
+    pub fn is_of_dir(&self) -> bool {
+        FileType::of_mode(self.mode) == Some(FileType::Dir)
+    }
+}
+
+impl From<&Attr> for Guard {
+    fn from(attr: &Attr) -> Guard {
+        Guard {
+            mode: attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
+        }
+    }
+}
+
+/// That a node had all entries of a directory in one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct AllHere {
+    slot: usize,
+    version: u64,
+    recalls: u64,
+}
+
+/// The table, as all processes of the node see it.
+#[derive(Clone, Copy)]
+pub struct KnownNames<'m> {
+    hub: &'m Hub,
+    slots: &'m [KnownSlot],
+}
+
+impl core::fmt::Debug for KnownNames<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("KnownNames")
+    }
+}
+
+/// The words of a key, with what it stands for.
+fn words(recalls: u64, dir: Ino, name: &[u8], what: [u64; 2]) -> Option<Words> {
+    let mut words = [0; 4 + NAME_WORDS];
+    words[..4].copy_from_slice(&[recalls, dir.0, what[0], what[1]]);
+    if name.len() > NAME_MOST {
+        return None;
+    }
+    for (word, chunk) in words[4..].iter_mut().zip(name.chunks(8)) {
+        let mut bytes = [0; 8];
+        bytes[..chunk.len()].copy_from_slice(chunk);
+        *word = u64::from_le_bytes(bytes);
+    }
+    Some(words)
+}
+
+/// Whether the words are of the same key, also under another value of the word for all.
+fn is_same_key(words: &Words, other: &Words) -> bool {
+    words[1] == other[1] && words[4..] == other[4..]
+}
+
+impl<'m> KnownNames<'m> {
+    /// The table in the `open` region that `hub` is the head of.
+    pub fn new(hub: &'m Hub, slots: &'m [KnownSlot]) -> KnownNames<'m> {
+        KnownNames { hub, slots }
+    }
+
+    /// What a name of another server names.
+    pub fn entry(&self, dir: Ino, name: &[u8]) -> Option<(Ino, FileType)> {
+        let [ino, kind] = self.find(dir, name)?;
+        let kinds = [FileType::File, FileType::Dir, FileType::Symlink];
+        let kind = kinds.into_iter().find(|known| code(*known) == kind)?;
+        Some((Ino(ino), kind))
+    }
+
+    /// Who may pass a directory of another server.
+    pub fn guard(&self, dir: Ino) -> Option<Guard> {
+        let [mode, owner] = self.find(dir, b"")?;
+        Some(Guard {
+            mode: low(mode),
+            uid: low(owner >> 32),
+            gid: low(owner),
+        })
+    }
+
+    /// The number in this node's table of a file of another server, if it has one. It may come to
+    /// its end any moment: what it names then is another's, or nothing.
+    pub fn stand_in(&self, file: Ino) -> Option<Ino> {
+        Some(Ino(self.find(file, b"")?[0]))
+    }
+
+    /// That this node has all entries of a directory: an entry that was not among them since is
+    /// nowhere, if that [still holds](KnownNames::still_holds).
+    pub fn all_here(&self, dir: Ino) -> Option<AllHere> {
+        let (slot, version, words) = self.find_slot(dir, ALL)?;
+        Some(AllHere {
+            slot,
+            version,
+            recalls: words[0],
+        })
+    }
+
+    /// True if nothing has changed since.
+    pub fn still_holds(&self, all: &AllHere) -> bool {
+        fence(Ordering::Acquire);
+        let slot = self.slots.get(all.slot);
+        slot.is_some_and(|slot| slot.version.load(Ordering::Relaxed) == all.version)
+            && self.hub.recalls.load(Ordering::SeqCst) == all.recalls
+    }
+
+    fn find(&self, dir: Ino, name: &[u8]) -> Option<[u64; 2]> {
+        let (_, _, words) = self.find_slot(dir, name)?;
+        Some([words[2], words[3]])
+    }
+
+    fn find_slot(&self, dir: Ino, name: &[u8]) -> Option<(usize, u64, Words)> {
+        let recalls = self.hub.recalls.load(Ordering::SeqCst);
+        let wanted = words(recalls, dir, name, [0; 2])?;
+        self.set(dir, name)?.find_map(|at| {
+            let slot = &self.slots[at];
+            // Most slots of a set are others'.
+            if slot.word(1) != dir.0 || slot.word(4) != wanted[4] {
+                return None;
+            }
+            let (version, found) = slot.read()?;
+            let is_it = is_same_key(&found, &wanted) && found[0] == recalls;
+            is_it.then_some((at, version, found))
+        })
+    }
+
+    /// The slots in which a key may be; `None`: the table has no memory yet.
+    fn set(&self, dir: Ino, name: &[u8]) -> Option<core::ops::Range<usize>> {
+        let count = self.hub.known.load(Ordering::Acquire) as usize;
+        let sets = count.min(self.slots.len()) / WAYS;
+        // Not the bits by which homes are told apart.
+        #[allow(clippy::cast_possible_truncation)] // below the number of slots
+        let set = (hash_of_name(dir, name).rotate_left(32) % sets.max(1) as u64) as usize;
+        (sets > 0).then_some(set * WAYS..(set + 1) * WAYS)
+    }
+
+    /// Keeps what a name of another server names. The server alone writes.
+    pub fn keep_entry(&self, dir: Ino, name: &[u8], (ino, kind): (Ino, FileType)) {
+        self.keep(dir, name, [ino.0, code(kind)]);
+    }
+
+    /// Keeps who may pass a directory.
+    pub fn keep_guard(&self, dir: Ino, guard: &Guard) {
+        let owner = u64::from(guard.uid) << 32 | u64::from(guard.gid);
+        self.keep(dir, b"", [guard.mode.into(), owner]);
+    }
+
+    /// Keeps the number here of a file of another server.
+    pub fn keep_stand_in(&self, file: Ino, local: Ino) {
+        self.keep(file, b"", [local.0, 0]);
+    }
+
+    /// Keeps that this node has all entries of a directory.
+    pub fn keep_all_here(&self, dir: Ino) {
+        self.keep(dir, ALL, [0, 0]);
+    }
+
+    /// What a name names is not known any more.
+    pub fn drop_entry(&self, dir: Ino, name: &[u8]) {
+        self.drop_key(dir, name);
+    }
+
+    /// A stand-in comes to its end.
+    pub fn drop_stand_in(&self, file: Ino) {
+        self.drop_key(file, b"");
+    }
+
+    /// Who may pass a directory is not known any more.
+    pub fn drop_guard(&self, dir: Ino) {
+        self.drop_key(dir, b"");
+    }
+
+    /// This node has not all entries of a directory any more.
+    pub fn drop_all_here(&self, dir: Ino) {
+        self.drop_key(dir, ALL);
+    }
+
+    fn keep(&self, dir: Ino, name: &[u8], what: [u64; 2]) {
+        let recalls = self.hub.recalls.load(Ordering::Relaxed);
+        let Some((new, set)) = words(recalls, dir, name, what).zip(self.set(dir, name)) else {
+            return;
+        };
+        let now = |at: &usize| self.slots[*at].read().map(|(_, words)| words);
+        let mut mine = set
+            .clone()
+            .filter(|at| now(at).is_some_and(|w| is_same_key(&w, &new)));
+        let at = mine.next().or_else(|| {
+            let mut void = set.clone();
+            void.find(|at| now(at).is_none_or(|words| words[0] != recalls || words[1] == 0))
+        });
+        // Any other, so that two keys do not drive each other out for ever.
+        let other = || {
+            set.start
+                + usize::try_from(self.slots[set.start].version.load(Ordering::Relaxed) >> 1)
+                    .unwrap_or(0)
+                    % WAYS
+        };
+        self.slots[at.unwrap_or_else(other)].write(&new);
+    }
+
+    fn drop_key(&self, dir: Ino, name: &[u8]) {
+        let Some((key, set)) = words(0, dir, name, [0; 2]).zip(self.set(dir, name)) else {
+            return;
+        };
+        for slot in &self.slots[set] {
+            if slot
+                .read()
+                .is_none_or(|(_, words)| is_same_key(&words, &key))
+            {
+                slot.write(&[0; 4 + NAME_WORDS]);
+            }
+        }
+    }
+}
+
+fn code(kind: FileType) -> u64 {
+    match kind {
+        FileType::File => 1,
+        FileType::Dir => 2,
+        FileType::Symlink => 3,
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // the lower half of a word of ours
+fn low(word: u64) -> u32 {
+    word as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIR: Ino = Ino(7);
+    const FILE: (Ino, FileType) = (Ino(9), FileType::File);
+
+    fn with<T>(slots: usize, act: impl FnOnce(KnownNames<'_>, &Hub) -> T) -> T {
+        let hub = Hub::for_tests();
+        hub.known
+            .store(u32::try_from(slots).unwrap(), Ordering::Relaxed);
+        let slot = |_| KnownSlot {
+            version: AtomicU64::new(0),
+            words: [const { AtomicU64::new(0) }; 4 + NAME_WORDS],
+        };
+        let slots: Vec<KnownSlot> = (0..slots).map(slot).collect();
+        act(KnownNames::new(&hub, &slots), &hub)
+    }
+
+    #[test]
+    fn format_of_a_slot() {
+        use crate::node::format::check_format;
+        check_format!(KnownSlot: version words);
+    }
+
+    #[test]
+    fn what_is_kept_holds_until_it_is_dropped_or_all_is_void() {
+        with(64, |known, hub| {
+            assert_eq!(known.entry(DIR, b"f"), None);
+            known.keep_entry(DIR, b"f", FILE);
+            known.keep_entry(DIR, b"d", (Ino(8), FileType::Dir));
+            assert_eq!(known.entry(DIR, b"f"), Some(FILE));
+            assert_eq!(known.entry(DIR, b"e"), None);
+            assert_eq!(known.entry(Ino(8), b"f"), None);
+            known.drop_entry(DIR, b"f");
+            assert_eq!(known.entry(DIR, b"f"), None);
+            assert_eq!(known.entry(DIR, b"d"), Some((Ino(8), FileType::Dir)));
+            hub.recalls.fetch_add(1, Ordering::SeqCst);
+            assert_eq!(known.entry(DIR, b"d"), None);
+            known.keep_entry(DIR, b"d", FILE);
+            assert_eq!(known.entry(DIR, b"d"), Some(FILE));
+        });
+    }
+
+    #[test]
+    fn directories_stand_ins_and_names_are_told_apart() {
+        with(64, |known, _| {
+            let guard = Guard {
+                mode: 0o040_750,
+                uid: u32::MAX,
+                gid: 12,
+            };
+            known.keep_guard(DIR, &guard);
+            known.keep_entry(DIR, b"d", FILE);
+            known.keep_stand_in(Ino(9), Ino(3));
+            known.keep_all_here(DIR);
+            assert_eq!(known.guard(DIR), Some(guard));
+            assert_eq!(known.guard(Ino(8)), None);
+            assert_eq!(known.entry(DIR, b"d"), Some(FILE));
+            assert_eq!(known.stand_in(Ino(9)), Some(Ino(3)));
+            known.drop_stand_in(Ino(9));
+            assert_eq!(known.stand_in(Ino(9)), None);
+            assert!(known.all_here(DIR).is_some() && known.all_here(Ino(8)).is_none());
+        });
+    }
+
+    #[test]
+    fn all_entries_are_here_until_that_is_void_also_if_they_are_again() {
+        with(64, |known, hub| {
+            known.keep_all_here(DIR);
+            let all = known.all_here(DIR).unwrap();
+            assert!(known.still_holds(&all));
+            hub.recalls.fetch_add(1, Ordering::SeqCst);
+            assert!(!known.still_holds(&all) && known.all_here(DIR).is_none());
+            known.keep_all_here(DIR);
+            assert!(!known.still_holds(&all) && known.all_here(DIR).is_some());
+        });
+    }
+
+    #[test]
+    fn names_are_told_apart_to_the_last_byte_and_long_ones_are_not_kept() {
+        with(KNOWN_SLOTS, |known, _| {
+            for length in 1..=NAME_MOST {
+                let name = vec![b'x'; length];
+                let child = (Ino(length as u64), FileType::File);
+                known.keep_entry(DIR, &name, child);
+                assert_eq!(known.entry(DIR, &name), Some(child));
+                assert_eq!(known.entry(DIR, &[&name[1..], b"y"].concat()), None);
+            }
+            let long = vec![b'x'; NAME_MOST + 1];
+            known.keep_entry(DIR, &long, FILE);
+            assert_eq!(known.entry(DIR, &long), None);
+        });
+    }
+
+    #[test]
+    fn a_set_gives_up_one_for_another_and_a_key_is_in_it_once() {
+        with(WAYS, |known, _| {
+            for i in 0..100_u64 {
+                let name = i.to_string();
+                known.keep_entry(DIR, name.as_bytes(), (Ino(i + 1), FileType::File));
+                let kept = (0..=i).filter(|i| known.entry(DIR, i.to_string().as_bytes()).is_some());
+                assert_eq!(kept.count() as u64, (i + 1).min(WAYS as u64));
+                assert!(known.entry(DIR, name.as_bytes()).is_some());
+            }
+            known.keep_entry(DIR, b"99", FILE);
+            assert_eq!(known.entry(DIR, b"99"), Some(FILE));
+            known.drop_entry(DIR, b"99");
+            assert_eq!(known.entry(DIR, b"99"), None);
+        });
+    }
+
+    #[test]
+    fn nothing_is_kept_where_there_is_no_memory() {
+        with(64, |known, hub| {
+            hub.known.store(0, Ordering::Relaxed);
+            known.keep_entry(DIR, b"f", FILE);
+            hub.known.store(64, Ordering::Relaxed);
+            assert_eq!(known.entry(DIR, b"f"), None);
+            // Whatever is written there by others.
+            hub.known.store(u32::MAX, Ordering::Relaxed);
+            known.keep_entry(DIR, b"f", FILE);
+            assert_eq!(known.entry(DIR, b"f"), Some(FILE));
+        });
+    }
+
+    #[test]
+    fn readers_never_see_halves_of_two_writes() {
+        with(WAYS, |known, _| {
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    for i in 0..40_000 {
+                        let (mode, uid, gid) = (i, i, i);
+                        known.keep_guard(DIR, &Guard { mode, uid, gid });
+                    }
+                });
+                for _ in 0..40_000 {
+                    if let Some(seen) = known.guard(DIR) {
+                        assert_eq!((seen.mode, seen.uid), (seen.gid, seen.gid));
+                    }
+                }
+            });
+        });
+    }
+}
