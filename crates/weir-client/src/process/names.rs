@@ -14,7 +14,7 @@ use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::walk::Names;
-use crate::path::Name;
+use crate::path::{Guard, Name, Place};
 
 const AT_REMOVEDIR: i32 = 0x200;
 const AT_SYMLINK_FOLLOW: i32 = 0x400;
@@ -79,6 +79,9 @@ impl Process {
             return Some(Err(Errno::INVAL));
         }
         let dir = flags & AT_REMOVEDIR != 0;
+        if let Some(removed) = ours!(self.remove_at_once(dirfd, path, dir)) {
+            return Some(removed);
+        }
         match ours!(self.spot(dirfd, path, false)) {
             Spot::Outside(path) => {
                 let flags = if dir {
@@ -115,6 +118,10 @@ impl Process {
         }
         self.check_parent(parent)?;
         self.check_sticky(parent, ino)?;
+        self.remove_name(parent, name, dir)
+    }
+
+    fn remove_name(&'static self, parent: Ino, name: &Name, dir: bool) -> Result<(), Errno> {
         let name = name.to_vec();
         let session = self.session()?;
         if dir {
@@ -122,6 +129,35 @@ impl Process {
         } else {
             session.call(Unlink { parent, name })
         }
+    }
+
+    /// Of several servers, asks the one that has the name, once, to remove it: that server sees
+    /// what it names. `None`: that matters here too, and is to be looked at first.
+    fn remove_at_once(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+        dir: bool,
+    ) -> Outcome<Option<Result<(), Errno>>> {
+        if self.instance().is_none() || done!(self.node()).several().is_none() {
+            return Some(Ok(None));
+        }
+        let Place::Name {
+            parent,
+            name,
+            slash: false,
+            ..
+        } = ours!(self.last_name(dirfd, path))
+        else {
+            return Some(Ok(None));
+        };
+        let uid = self.who().uid;
+        let sticky = |guard: Guard| guard.mode & S_ISVTX != 0 && guard.uid != uid;
+        let view = done!(self.view());
+        let may = uid == 0
+            || self.check_parent(parent).is_ok()
+                && done!(view.passage(parent)).is_some_and(|guard| !sticky(guard));
+        Some(Ok(may.then(|| self.remove_name(parent, &name, dir))))
     }
 
     /// In a directory with the sticky bit, only owners remove names.

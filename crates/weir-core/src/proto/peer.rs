@@ -760,6 +760,8 @@ pub enum News {
     Laminated(Laminated),
     /// See [`Forget`].
     Forget(Forget),
+    /// See [`DropEntry`].
+    DropEntry(DropEntry),
 }
 
 /// What servers that were told something answered, together.

@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, HashMap};
 use futures_util::future::join_all;
 use weir_core::names::Attr;
 use weir_core::node::known::Guard;
-use weir_core::proto::peer;
+use weir_core::proto::peer::{self, News};
 use weir_core::proto::{self, Child, FsError, Kept};
 use weir_core::types::{Ino, Rank};
 
@@ -134,17 +134,11 @@ impl<P: Platform> Cluster<P> {
         let Some(ranks) = self.inner.entries.borrow_mut().kept.remove(&key) else {
             return;
         };
-        let asked = ranks.into_iter().map(|rank| {
-            let (dir, name) = key.clone();
-            async move {
-                let told = self.call(rank, peer::DropEntry { dir, name });
-                let dropped = self.in_time_to_tell(told).await;
-                if dropped == Err(FsError::Unreachable) {
-                    self.outwait(rank).await;
-                }
-            }
-        });
-        join_all(asked).await;
+        let ranks: Vec<Rank> = ranks.into_iter().collect();
+        let (dir, name) = key;
+        let news = News::DropEntry(peer::DropEntry { dir, name });
+        let told = self.tell(&ranks, &news).await;
+        join_all(told.lost.into_iter().map(|rank| self.outwait(rank))).await;
     }
 
     pub(super) fn drop_entry(&self, key: &Key) {

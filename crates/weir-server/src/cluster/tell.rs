@@ -105,6 +105,7 @@ impl<P: Platform> Cluster<P> {
             News::Revoke(op) => self.call(to, op).await,
             News::Laminated(op) => self.call(to, op).await,
             News::Forget(op) => self.call(to, op).await,
+            News::DropEntry(op) => self.call(to, op).await,
             News::Seal(op) => {
                 let writers = self.call(to, op).await?;
                 return Ok(Told {
@@ -127,6 +128,7 @@ impl<P: Platform> Cluster<P> {
             News::Revoke(op) => self.revoke_here(op.ino).await?,
             News::Laminated(op) => self.believe(op)?,
             News::Forget(op) => self.forget_here(op.ino),
+            News::DropEntry(op) => self.drop_entry(&(op.dir, op.name.clone())),
             News::Seal(op) => told.writers = self.seal_here(op.ino)?,
         }
         Ok(told)
