@@ -146,7 +146,7 @@ impl Node {
         self.slabs.get().into_iter().flat_map(SlabMap::kept_fds)
     }
 
-    /// What the server knows of other servers' names.
+    /// The table of known names of other servers.
     #[inline]
     pub fn known(&self) -> KnownNames<'static> {
         self.known

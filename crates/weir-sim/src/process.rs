@@ -149,7 +149,7 @@ impl<'f> Process<'f> {
         }
     }
 
-    /// What is known of other servers' names, unless that is in doubt.
+    /// The table of known names, unless that is in doubt.
     fn known(&self) -> Option<KnownNames<'static>> {
         let open = &self.site.open;
         let doubted = open.hub.is_in_doubt(|| self.site.now_ns().unsigned_abs());
@@ -162,8 +162,7 @@ impl<'f> Process<'f> {
             return Ok(None);
         };
         let attr = self.settled(|| self.site.names.attr(local))?;
-        let is_it = |attr: &Attr| attr.home == ino && attr.fresh && !attr.ask;
-        Ok(attr.filter(|attr| is_it(attr) && !self.doubts(attr)))
+        Ok(attr.filter(|attr| attr.is_believed_of(ino) && !self.doubts(attr)))
     }
 
     /// The attributes, with all that several servers know.

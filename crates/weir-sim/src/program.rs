@@ -383,13 +383,8 @@ impl Actor<'_> {
     fn chmod(&self, ino: Ino, mode: u32) {
         let began = self.begin();
         let op = proto::SetAttr {
-            ino,
             mode: Some(mode),
-            uid: None,
-            gid: None,
-            atime_ns: None,
-            mtime_ns: None,
-            policy: None,
+            ..proto::SetAttr::nothing(ino)
         };
         let result = self.process.call(op);
         let usual = matches!(&result, Err(error) if refuses(*error));

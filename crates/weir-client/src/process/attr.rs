@@ -13,19 +13,6 @@ use crate::kernel::Fd;
 use crate::operation;
 use crate::types::{Time, UTIME_NOW, UTIME_OMIT};
 
-/// A change of nothing.
-pub(super) fn nothing(ino: Ino) -> SetAttr {
-    SetAttr {
-        ino,
-        mode: None,
-        uid: None,
-        gid: None,
-        atime_ns: None,
-        mtime_ns: None,
-        policy: None,
-    }
-}
-
 impl Process {
     /// The inode of a descriptor that is more than a place (not O_PATH).
     fn changeable(&'static self, fd: Fd) -> Outcome<Ino> {
@@ -65,7 +52,7 @@ impl Process {
         self.check_owner(ino)?;
         self.session()?.call(SetAttr {
             mode: Some(mode & 0o7777),
-            ..nothing(ino)
+            ..SetAttr::nothing(ino)
         })
     }
 
@@ -126,7 +113,7 @@ impl Process {
         self.session()?.call(SetAttr {
             uid,
             gid,
-            ..nothing(ino)
+            ..SetAttr::nothing(ino)
         })
     }
 
@@ -167,7 +154,7 @@ impl Process {
         self.session()?.call(SetAttr {
             atime_ns,
             mtime_ns,
-            ..nothing(ino)
+            ..SetAttr::nothing(ino)
         })
     }
 }

@@ -14,7 +14,7 @@ use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::walk::Names;
-use crate::path::{Guard, Name, Place};
+use crate::path::Name;
 
 const AT_REMOVEDIR: i32 = 0x200;
 const AT_SYMLINK_FOLLOW: i32 = 0x400;
@@ -139,35 +139,27 @@ impl Process {
         path: &[u8],
         dir: bool,
     ) -> Outcome<Option<Result<(), Errno>>> {
-        if self.instance().is_none() || done!(self.node()).several().is_none() {
-            return Some(Ok(None));
-        }
-        let Place::Name {
-            parent,
-            name,
-            slash: false,
-            ..
-        } = ours!(self.last_name(dirfd, path))
-        else {
+        let Some((parent, name)) = ours!(self.name_to_ask_for(dirfd, path)) else {
             return Some(Ok(None));
         };
-        let uid = self.who().uid;
-        let sticky = |guard: Guard| guard.mode & S_ISVTX != 0 && guard.uid != uid;
-        let view = done!(self.view());
-        let may = uid == 0
-            || self.check_parent(parent).is_ok()
-                && done!(view.passage(parent)).is_some_and(|guard| !sticky(guard));
+        let may = self.who().uid == 0
+            || self.check_parent(parent).is_ok() && done!(self.removes_any(parent));
         Some(Ok(may.then(|| self.remove_name(parent, &name, dir))))
     }
 
     /// In a directory with the sticky bit, only owners remove names.
     fn check_sticky(&'static self, parent: Ino, ino: Ino) -> Result<(), Errno> {
-        let uid = self.who().uid;
-        let dir = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
-        if uid == 0 || dir.mode & S_ISVTX == 0 || dir.uid == uid || self.attr(ino)?.uid == uid {
+        if self.removes_any(parent)? || self.attr(ino)?.uid == self.who().uid {
             return Ok(());
         }
         Err(Errno::PERM)
+    }
+
+    /// True if the sticky bit keeps this process from no name of a directory.
+    fn removes_any(&'static self, parent: Ino) -> Result<bool, Errno> {
+        let uid = self.who().uid;
+        let dir = self.view()?.passage(parent)?.ok_or(Errno::NOENT)?;
+        Ok(uid == 0 || dir.mode & S_ISVTX == 0 || dir.uid == uid)
     }
 
     /// renameat2(2).

@@ -23,7 +23,7 @@ use super::{outside, Outcome, Process};
 use crate::kernel::{self, Fd};
 use crate::operation;
 use crate::path::walk::Names;
-use crate::path::{access, Name, Place};
+use crate::path::{access, Name};
 
 /// Flags of open(2) with the numbers that this architecture gives them.
 #[allow(clippy::cast_possible_wrap)] // flags
@@ -144,16 +144,10 @@ impl Process {
     ) -> Outcome<Option<Target>> {
         // What is only cut is not held as what is written is.
         let only_cut = flags & O_ACCMODE == 0 && flags & O_TRUNC != 0;
-        if only_cut || self.instance().is_none() || done!(self.node()).several().is_none() {
+        if only_cut {
             return Some(Ok(None));
         }
-        let Place::Name {
-            parent,
-            name,
-            slash: false,
-            ..
-        } = ours!(self.last_name(dirfd, path))
-        else {
+        let Some((parent, name)) = ours!(self.name_to_ask_for(dirfd, path)) else {
             return Some(Ok(None));
         };
         if self.who().uid != 0 && self.check_parent(parent).is_err() {

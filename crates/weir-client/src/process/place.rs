@@ -125,8 +125,7 @@ impl View {
         self.several.is_some() && (write || self.is_elsewhere(ino))
     }
 
-    /// What the server knows of other servers' names, unless it has not said for long that it
-    /// holds.
+    /// The table of known names, unless the server has not said for long that it holds.
     fn known(&self) -> Option<&KnownNames<'static>> {
         (!self.hub.is_in_doubt(coarse_now_ns)).then_some(&self.known)
     }
@@ -153,8 +152,9 @@ impl View {
             return Ok(None);
         };
         let attr = self.settled(|names| names.attr(local))?;
-        let is_it = |attr: &Attr| attr.home == ino && attr.fresh && !attr.ask;
-        Ok(attr.filter(|attr| is_it(attr) && !self.hub.doubts(attr, coarse_now_ns)))
+        let is_believed =
+            |attr: &Attr| attr.is_believed_of(ino) && !self.hub.doubts(attr, coarse_now_ns);
+        Ok(attr.filter(is_believed))
     }
 
     /// The attributes, of an inode of another server or a directory; `None`: it is gone.
@@ -363,8 +363,29 @@ impl Process {
         self.walk(dirfd, path, follow, true)
     }
 
+    /// The directory and the last name of a path, of several servers: the one that has the name can be
+    /// asked for all that is to be done with it. `None`: the path is to be looked at step by step.
+    pub(super) fn name_to_ask_for(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+    ) -> Outcome<Option<(Ino, Name)>> {
+        if self.instance().is_none() || done!(self.node()).several().is_none() {
+            return Some(Ok(None));
+        }
+        Some(Ok(match ours!(self.last_name(dirfd, path)) {
+            Place::Name {
+                parent,
+                name,
+                slash: false,
+                ..
+            } => Some((parent, name)),
+            _ => None,
+        }))
+    }
+
     /// The name that a path ends in, without looking whether something has it.
-    pub(super) fn last_name(&'static self, dirfd: Fd, path: &[u8]) -> Outcome<Place> {
+    fn last_name(&'static self, dirfd: Fd, path: &[u8]) -> Outcome<Place> {
         self.walk(dirfd, path, false, false)
     }
 

@@ -150,7 +150,7 @@ impl Process {
         }
         self.session()?.call(SetAttr {
             policy: Some(policy),
-            ..super::attr::nothing(ino)
+            ..SetAttr::nothing(ino)
         })
     }
 

@@ -100,6 +100,12 @@ pub struct Attr {
 }
 
 impl Attr {
+    /// True if these are the attributes of a stand-in for `file` under a lease, which readers need not
+    /// ask for again.
+    pub fn is_believed_of(&self, file: Ino) -> bool {
+        self.home == file && self.fresh && !self.ask
+    }
+
     /// The type; the mode of an `Attr` always has one.
     pub fn file_type(&self) -> FileType {
         FileType::of_mode(self.mode).unwrap_or(FileType::File)

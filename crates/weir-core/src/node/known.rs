@@ -1,6 +1,7 @@
-//! What a node's server has been told of other servers' names, for the processes of the node: what
-//! an entry names, who may pass a directory, that this node has all entries of one, and which inode
-//! here stands in for a file elsewhere. A path is walked, and a file looked at, without a request.
+//! The table in which a node's server shows its processes what it believes of other servers' names:
+//! the inode that an entry names, the permissions of a directory, that this node has all entries of a
+//! directory, and the inode here that stands in for a file elsewhere. So a process walks a path, and
+//! looks at a file, without a request.
 //!
 //! The server writes what its home lets it believe, and takes it out when it is recalled, before
 //! the home changes it. It voids all at once, when a session or a term ends, by changing one word
@@ -17,8 +18,8 @@
 //!      3   the inode that has the name; of the directory itself: its mode; of a stand-in: its number
 //!          here; of all entries: 0
 //!      4   the type of that inode; of the directory itself: user (upper half) and group; else 0
-//!      5   the name, 88 bytes, zeros behind it; none: the directory itself, or a stand-in; `/`: all
-//!          entries of the directory
+//!      5   the name, 88 bytes, zeros behind it; none: the directory itself; `/`: all entries of the
+//!          directory; `.`: a stand-in
 //! ```
 //!
 //! Left out: longer names, which are asked for each time; and that names are free in directories
@@ -39,10 +40,13 @@ const WAYS: usize = 8;
 const NAME_WORDS: usize = 11;
 /// The longest name that is kept, bytes.
 pub const NAME_MOST: usize = 8 * NAME_WORDS;
-/// What stands for all entries of a directory.
+/// In place of a name, where no entry can have it: the directory itself, all its entries, the number
+/// of a stand-in.
+const ITSELF: &[u8] = b"";
 const ALL: &[u8] = b"/";
+const STAND_IN: &[u8] = b".";
 
-/// What is kept, in words: see the head of the file.
+/// The words of a slot: see the head of the file.
 type Words = [u64; 4 + NAME_WORDS];
 
 /// Something that is known.
@@ -80,7 +84,7 @@ impl KnownSlot {
     }
 }
 
-/// What permission depends on, of an inode.
+/// The attributes of an inode on which permission depends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Guard {
     /// Type and permissions.
@@ -92,7 +96,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Whether it is a directory's.
+    /// True if the inode is a directory.
     pub fn is_of_dir(&self) -> bool {
         FileType::of_mode(self.mode) == Some(FileType::Dir)
     }
@@ -144,7 +148,7 @@ fn words(recalls: u64, dir: Ino, name: &[u8], what: [u64; 2]) -> Option<Words> {
     Some(words)
 }
 
-/// Whether the words are of the same key, also under another value of the word for all.
+/// True if two slots have the same key, whatever `recalls` was when each was written.
 fn is_same_key(words: &Words, other: &Words) -> bool {
     words[1] == other[1] && words[4..] == other[4..]
 }
@@ -155,7 +159,7 @@ impl<'m> KnownNames<'m> {
         KnownNames { hub, slots }
     }
 
-    /// What a name of another server names.
+    /// The inode that a name of another server names.
     pub fn entry(&self, dir: Ino, name: &[u8]) -> Option<(Ino, FileType)> {
         let [ino, kind] = self.find(dir, name)?;
         let kinds = [FileType::File, FileType::Dir, FileType::Symlink];
@@ -163,9 +167,9 @@ impl<'m> KnownNames<'m> {
         Some((Ino(ino), kind))
     }
 
-    /// Who may pass a directory of another server.
+    /// The permissions of a directory of another server.
     pub fn guard(&self, dir: Ino) -> Option<Guard> {
-        let [mode, owner] = self.find(dir, b"")?;
+        let [mode, owner] = self.find(dir, ITSELF)?;
         Some(Guard {
             mode: low(mode),
             uid: low(owner >> 32),
@@ -176,7 +180,7 @@ impl<'m> KnownNames<'m> {
     /// The number in this node's table of a file of another server, if it has one. It may come to
     /// its end any moment: what it names then is another's, or nothing.
     pub fn stand_in(&self, file: Ino) -> Option<Ino> {
-        Some(Ino(self.find(file, b"")?[0]))
+        Some(Ino(self.find(file, STAND_IN)?[0]))
     }
 
     /// That this node has all entries of a directory: an entry that was not among them since is
@@ -228,20 +232,20 @@ impl<'m> KnownNames<'m> {
         (sets > 0).then_some(set * WAYS..(set + 1) * WAYS)
     }
 
-    /// Keeps what a name of another server names. The server alone writes.
+    /// Keeps the inode that a name of another server names. Only the server writes.
     pub fn keep_entry(&self, dir: Ino, name: &[u8], (ino, kind): (Ino, FileType)) {
         self.keep(dir, name, [ino.0, code(kind)]);
     }
 
-    /// Keeps who may pass a directory.
+    /// Keeps the permissions of a directory.
     pub fn keep_guard(&self, dir: Ino, guard: &Guard) {
         let owner = u64::from(guard.uid) << 32 | u64::from(guard.gid);
-        self.keep(dir, b"", [guard.mode.into(), owner]);
+        self.keep(dir, ITSELF, [guard.mode.into(), owner]);
     }
 
     /// Keeps the number here of a file of another server.
     pub fn keep_stand_in(&self, file: Ino, local: Ino) {
-        self.keep(file, b"", [local.0, 0]);
+        self.keep(file, STAND_IN, [local.0, 0]);
     }
 
     /// Keeps that this node has all entries of a directory.
@@ -249,22 +253,22 @@ impl<'m> KnownNames<'m> {
         self.keep(dir, ALL, [0, 0]);
     }
 
-    /// What a name names is not known any more.
+    /// Takes a name out.
     pub fn drop_entry(&self, dir: Ino, name: &[u8]) {
         self.drop_key(dir, name);
     }
 
-    /// A stand-in comes to its end.
+    /// Takes a stand-in out.
     pub fn drop_stand_in(&self, file: Ino) {
-        self.drop_key(file, b"");
+        self.drop_key(file, STAND_IN);
     }
 
-    /// Who may pass a directory is not known any more.
+    /// Takes the permissions of a directory out.
     pub fn drop_guard(&self, dir: Ino) {
-        self.drop_key(dir, b"");
+        self.drop_key(dir, ITSELF);
     }
 
-    /// This node has not all entries of a directory any more.
+    /// Takes out that this node has all entries of a directory.
     pub fn drop_all_here(&self, dir: Ino) {
         self.drop_key(dir, ALL);
     }
@@ -282,14 +286,16 @@ impl<'m> KnownNames<'m> {
             let mut void = set.clone();
             void.find(|at| now(at).is_none_or(|words| words[0] != recalls || words[1] == 0))
         });
-        // Any other, so that two keys do not drive each other out for ever.
-        let other = || {
-            set.start
-                + usize::try_from(self.slots[set.start].version.load(Ordering::Relaxed) >> 1)
-                    .unwrap_or(0)
-                    % WAYS
+        // Another one each time, so that two keys do not drive each other out for ever: every write
+        // adds to the versions.
+        let next = || {
+            let versions = self.slots[set.clone()]
+                .iter()
+                .map(|slot| slot.version.load(Ordering::Relaxed) / 2);
+            let writes = versions.fold(0, u64::wrapping_add);
+            set.start + usize::try_from(writes % WAYS as u64).unwrap_or(0)
         };
-        self.slots[at.unwrap_or_else(other)].write(&new);
+        self.slots[at.unwrap_or_else(next)].write(&new);
     }
 
     fn drop_key(&self, dir: Ino, name: &[u8]) {
@@ -380,6 +386,7 @@ mod tests {
             assert_eq!(known.guard(Ino(8)), None);
             assert_eq!(known.entry(DIR, b"d"), Some(FILE));
             assert_eq!(known.stand_in(Ino(9)), Some(Ino(3)));
+            assert_eq!(known.stand_in(DIR), None, "a directory's mode is no number");
             known.drop_stand_in(Ino(9));
             assert_eq!(known.stand_in(Ino(9)), None);
             assert!(known.all_here(DIR).is_some() && known.all_here(Ino(8)).is_none());
@@ -425,6 +432,9 @@ mod tests {
                 assert_eq!(kept.count() as u64, (i + 1).min(WAYS as u64));
                 assert!(known.entry(DIR, name.as_bytes()).is_some());
             }
+            let oldest =
+                (0..100 - 2 * WAYS).find_map(|i| known.entry(DIR, i.to_string().as_bytes()));
+            assert_eq!(oldest, None, "all have had their turn");
             known.keep_entry(DIR, b"99", FILE);
             assert_eq!(known.entry(DIR, b"99"), Some(FILE));
             known.drop_entry(DIR, b"99");

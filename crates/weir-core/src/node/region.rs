@@ -219,7 +219,7 @@ pub struct OpenLayout {
     pub blocks: usize,
     /// Of the cells.
     pub cells: usize,
-    /// Of what is known of other servers' names.
+    /// Of the table of known names.
     pub known: usize,
     /// Bytes in all.
     pub bytes: usize,

@@ -203,3 +203,18 @@ pub struct ServerStatus {
     /// Whether a server that is killed now can be started again: its journal is whole.
     pub recoverable: bool,
 }
+
+impl super::SetAttr {
+    /// A change of nothing.
+    pub fn nothing(ino: Ino) -> super::SetAttr {
+        super::SetAttr {
+            ino,
+            mode: None,
+            uid: None,
+            gid: None,
+            atime_ns: None,
+            mtime_ns: None,
+            policy: None,
+        }
+    }
+}

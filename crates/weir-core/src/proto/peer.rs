@@ -356,7 +356,7 @@ peer_operations! {
     get_attr: GetAttr {
         /// The inode.
         ino: Ino,
-        /// Whether the asker would.
+        /// True if the asker has room for another file.
         keep: bool,
     } -> Kept<Attr>;
 

@@ -92,7 +92,7 @@ impl<P: Platform> Cluster<P> {
     /// Shows the processes of this node what is believed of a name.
     fn show_entry(&self, (dir, name): &Key, child: Child) {
         let what = (child.ino, child.kind);
-        self.node(|node| node.known().keep_entry(*dir, name, what));
+        self.node(|node| node.known_to_keep().keep_entry(*dir, name, what));
     }
 
     /// In a directory that has all its entries here.
@@ -104,7 +104,7 @@ impl<P: Platform> Cluster<P> {
         let found = self.call_home((dir, &name), NameUse::Existing, find);
         let found = found.await?;
         if found.is_none() && self.has_all_entries(dir) {
-            self.node(|node| node.known().keep_all_here(dir));
+            self.node(|node| node.known_to_keep().keep_all_here(dir));
         }
         Ok(found)
     }
@@ -128,14 +128,13 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Makes others drop an entry of this server, which the caller has locked, before it changes.
-    pub(super) async fn recall_entry(&self, dir: Ino, name: &[u8]) {
+    pub(super) async fn recall_entry(&self, key: &Key) {
         self.inner.returning.free((), self.token()).await;
-        let key = (dir, name.to_vec());
-        let Some(ranks) = self.inner.entries.borrow_mut().kept.remove(&key) else {
+        let Some(ranks) = self.inner.entries.borrow_mut().kept.remove(key) else {
             return;
         };
         let ranks: Vec<Rank> = ranks.into_iter().collect();
-        let (dir, name) = key;
+        let (dir, name) = key.clone();
         let news = News::DropEntry(peer::DropEntry { dir, name });
         let told = self.tell(&ranks, &news).await;
         join_all(told.lost.into_iter().map(|rank| self.outwait(rank))).await;
@@ -175,7 +174,7 @@ impl<P: Platform> Cluster<P> {
         let Some(attr) = self.node(|node| node.passage(dir)) else {
             return self.call(dir.rank(), peer::Passage { dir }).await;
         };
-        self.node(|node| node.known().keep_guard(dir, &Guard::from(&attr)));
+        self.node(|node| node.known_to_keep().keep_guard(dir, &Guard::from(&attr)));
         Ok(attr)
     }
 }

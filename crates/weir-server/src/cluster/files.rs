@@ -154,9 +154,9 @@ impl<P: Platform> Cluster<P> {
             return self.node(|node| node.attr_now(ino));
         }
         if let Some(local) = self.local(ino) {
-            if !write && self.node(|node| node.attr_of(local))?.fresh {
-                self.use_lease(ino.rank());
-                return self.seen_here(ino, local);
+            let believed = (!write).then(|| self.believed_here(ino, local));
+            if let Some(attr) = believed.transpose()?.flatten() {
+                return Ok(attr);
             }
             self.settle_size(ino, local).await?;
         }
@@ -227,7 +227,7 @@ impl<P: Platform> Cluster<P> {
             files.stand_ins.insert(attr.home, new);
             local
         };
-        self.node(|node| node.known().keep_stand_in(attr.home, local));
+        self.node(|node| node.known_to_keep().keep_stand_in(attr.home, local));
         let leased = known.is_some() && self.node(|node| node.attr_of(local))?.fresh;
         if !leased {
             self.refresh_here(local, attr, false)?;
@@ -264,27 +264,30 @@ impl<P: Platform> Cluster<P> {
         let ino = self.global(ino);
         let is_foreign = ino.rank() != self.rank();
         if let Some(local) = self.local(ino).filter(|_| is_foreign) {
-            if self.node(|node| node.attr_of(local))?.fresh {
-                self.use_lease(ino.rank());
-                return self.seen_here(ino, local);
+            if let Some(attr) = self.believed_here(ino, local)? {
+                return Ok(attr);
             }
             self.settle_size(ino, local).await?;
         }
-        let _asking = self.begin_hold(ino).await;
         let keep = is_foreign && self.has_room_to_look_at(ino);
+        let asking = match keep {
+            true => Some(self.begin_hold(ino).await),
+            false => None,
+        };
         let (recalled, asked_ns) = (self.inner.recalled.get(), self.now_ns());
         let asked = self.call_in(ino.rank(), peer::GetAttr { ino, keep });
         let (told, session) = asked.await?;
         let mut attr = told.what;
         if told.may_keep && self.is_session(ino.rank(), session) {
             let Ok(seen) = self.stand_in_for(&attr) else {
-                self.leave(vec![ino]);
+                drop(asking);
+                self.leave_unknown(ino);
                 return Ok(attr);
             };
             if self.believe_lease(ino.rank(), asked_ns) && self.inner.recalled.get() == recalled {
                 self.refresh_here(seen.ino, &attr, true)?;
             }
-            return self.seen_here(ino, seen.ino);
+            return self.node(|node| node.attr_now(seen.ino));
         }
         attr.block = 0;
         // This node may have let go of it meanwhile.
@@ -302,16 +305,20 @@ impl<P: Platform> Cluster<P> {
         Ok(attr)
     }
 
-    /// What programs of this node see of a file of another server, and that they may see it
-    /// themselves from now on.
-    fn seen_here(&self, ino: Ino, local: Ino) -> Result<Attr, FsError> {
+    /// The attributes of a file of another server, if this node believes those of its stand-in; from
+    /// now on programs of this node see them without a request.
+    fn believed_here(&self, ino: Ino, local: Ino) -> Result<Option<Attr>, FsError> {
+        if !self.node(|node| node.attr_of(local))?.fresh {
+            return Ok(None);
+        }
+        self.use_lease(ino.rank());
         let now_ns = self.now_ns();
         if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
             known.used_ns = now_ns;
         }
         self.node(|node| {
-            node.known().keep_stand_in(ino, local);
-            node.attr_now(local)
+            node.known_to_keep().keep_stand_in(ino, local);
+            node.attr_now(local).map(Some)
         })
     }
 

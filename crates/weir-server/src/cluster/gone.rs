@@ -147,7 +147,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Tells the home of these files, before whoever asks to hold one of them, that this node has
     /// let go of them.
-    pub(super) fn leave(&self, inos: Vec<Ino>) {
+    fn leave(&self, inos: Vec<Ino>) {
         let token = self.token();
         for ino in &inos {
             self.inner.leaving.told.take(*ino, token);
@@ -160,6 +160,16 @@ impl<P: Platform> Cluster<P> {
             }
             this.tell_left(inos).await;
         });
+    }
+
+    /// Tells the home of a file that it leased to this node, which has no stand-in for it, that this
+    /// node has let go of it; unless this node asks to hold it.
+    pub(super) fn leave_unknown(&self, ino: Ino) {
+        let leaving = &self.inner.leaving;
+        let asked_for = leaving.asking.borrow().contains_key(&ino);
+        if !asked_for && !leaving.told.is_held(&ino) && self.local(ino).is_none() {
+            self.leave(vec![ino]);
+        }
     }
 
     /// Lets go of a foreign file, if nobody here has it open and all of it is published.

@@ -82,6 +82,17 @@ fn is_dir(child: Child) -> bool {
     child.kind == FileType::Dir
 }
 
+fn change_of(op: peer::Assign, done: bool) -> NameChange {
+    NameChange {
+        dir: op.dir,
+        name: op.name,
+        was: op.was,
+        child: op.child,
+        from: op.from,
+        done,
+    }
+}
+
 /// A step of a rename of a file, which was done.
 fn is_step(change: &NameChange) -> bool {
     change.done && change.from.is_none()
@@ -458,15 +469,7 @@ impl<P: Platform> Cluster<P> {
     /// Keeps that a step of a rename of a file was done. One that this server leads ends with it.
     fn keep_step(&self, token: Token, op: peer::Assign) {
         if token.rank != self.rank() {
-            let step = NameChange {
-                dir: op.dir,
-                name: op.name,
-                was: op.was,
-                child: op.child,
-                from: None,
-                done: true,
-            };
-            self.begin_change(token, step);
+            self.begin_change(token, change_of(op, true));
         }
     }
 
@@ -603,15 +606,7 @@ impl<P: Platform> Cluster<P> {
             self.keep_step(token, op);
             return Ok(());
         }
-        let change = NameChange {
-            dir: op.dir,
-            name: op.name,
-            was: op.was,
-            child: op.child,
-            from: op.from,
-            done: false,
-        };
-        self.begin_change(token, change);
+        self.begin_change(token, change_of(op, false));
         let made = self.make_change_held(token).await;
         if made.is_err() {
             self.end_change(token);
@@ -728,7 +723,7 @@ impl<P: Platform> Cluster<P> {
         if self.locked_by(key, token).is_none() {
             return Ok(());
         }
-        self.recall_entry(key.0, &key.1).await;
+        self.recall_entry(key).await;
         // Both homes may see to it.
         if self.locked_by(key, token).is_none() {
             return Ok(());
@@ -753,7 +748,7 @@ impl<P: Platform> Cluster<P> {
         child: Option<Child>,
     ) -> Result<(), FsError> {
         let (dir, name) = key;
-        self.recall_entry(*dir, name).await;
+        self.recall_entry(key).await;
         let found = self.node(|node| node.find_child(*dir, name))?;
         if found == child && (found.is_some() || was.is_some_and(is_dir)) {
             return Ok(()); // another who saw it through

@@ -113,7 +113,7 @@ impl<P: Platform> Cluster<P> {
         if child.kind == FileType::Dir {
             return Err(FsError::IsADirectory);
         }
-        self.recall_entry(op.dir, &op.name).await;
+        self.recall_entry(&key).await;
         if child.ino.rank() == self.rank() {
             self.node(|node| node.remove_name(op.dir, &op.name))?;
             self.link_gone(child.ino).await;
@@ -152,7 +152,7 @@ impl<P: Platform> Cluster<P> {
             done: false,
         };
         self.begin_change(token, change);
-        let outcome = outcome.sticking(self, key);
+        let outcome = outcome.sticking(self, key.clone());
         let buried = loop {
             let told = self.see_through(dir.rank(), peer::Bury { dir }, &outcome);
             if let Some(told) = told.await {
@@ -164,7 +164,7 @@ impl<P: Platform> Cluster<P> {
             error => Err(error),
         });
         if done.is_ok() {
-            self.recall_entry(op.dir, &op.name).await;
+            self.recall_entry(&key).await;
             done = self.node(|node| node.withdraw(op.dir, &op.name)).map(drop);
         }
         self.end_change(token);

@@ -25,7 +25,7 @@ pub struct OpenRegion<'m> {
     pub blocks: &'m [FileBlock],
     /// Growing records.
     pub cells: &'m [Cell],
-    /// What is known of other servers' names.
+    /// The table of known names of other servers.
     pub known: &'m [KnownSlot],
 }
 

@@ -88,7 +88,7 @@ pub enum Table {
     Blocks,
     /// Writers' cells.
     Cells,
-    /// What is known of other servers' names.
+    /// Known names of other servers.
     Known,
     /// Inodes.
     Inodes,
@@ -204,6 +204,10 @@ pub struct Identity {
     pub started_ns: i64,
 }
 
+/// The least time between two tries to get memory for the table of known names, ns: the file system
+/// may be full.
+const KNOWN_AGAIN_NS: i64 = 1_000_000_000;
+
 /// One server's state.
 pub struct Node<'m, P: Platform> {
     identity: Identity,
@@ -225,6 +229,8 @@ pub struct Node<'m, P: Platform> {
     pub(crate) rules: Rules,
     /// One of several servers.
     several: bool,
+    /// When memory for the table of known names was asked for last, ns since 1970.
+    known_tried_ns: i64,
     /// Files that other nodes have open.
     pinned: HashSet<Ino>,
     /// Bytes stored of files, beside what is in their indexes here.
@@ -276,6 +282,7 @@ impl<'m, P: Platform> Node<'m, P> {
             watched: BTreeSet::new(),
             rules: Rules::default(),
             several: false,
+            known_tried_ns: i64::MIN / 2,
             pinned: HashSet::new(),
             stored: HashMap::new(),
             gone: Vec::new(),
@@ -478,17 +485,23 @@ impl<'m, P: Platform> Node<'m, P> {
         self.commit();
     }
 
-    /// What this node's processes know of other servers' names. It has memory from the first time on
-    /// that something is to be kept in it, if there is any.
+    /// The table of known names of other servers, to read and to take out.
     pub(crate) fn known(&self) -> KnownNames<'m> {
+        KnownNames::new(self.open.hub, self.open.known)
+    }
+
+    /// The same, to keep something: it has memory from the first time on, if there is any.
+    pub(crate) fn known_to_keep(&mut self) -> KnownNames<'m> {
         let OpenRegion { hub, known, .. } = self.open;
-        if hub.known.load(Ordering::Relaxed) == 0
-            && self.platform.present(Table::Known, known.len()) >= known.len()
-        {
-            let slots = u32::try_from(known.len()).unwrap_or(0);
-            hub.known.store(slots, Ordering::Release);
+        let is_due = self.now_ns - self.known_tried_ns >= KNOWN_AGAIN_NS;
+        if hub.known.load(Ordering::Relaxed) == 0 && is_due {
+            self.known_tried_ns = self.now_ns;
+            if self.platform.present(Table::Known, known.len()) >= known.len() {
+                let slots = u32::try_from(known.len()).unwrap_or(0);
+                hub.known.store(slots, Ordering::Release);
+            }
         }
-        KnownNames::new(hub, known)
+        self.known()
     }
 
     /// Nothing of that holds any more.

@@ -124,13 +124,8 @@ fn ask(world: &mut World, from: Caller, op: u8, a: u64, b: u64, own: weir_core::
         _ => drop(world.call(
             from,
             proto::SetAttr {
-                ino,
-                mode: None,
-                uid: None,
-                gid: None,
-                atime_ns: None,
                 mtime_ns: Some(a as i64),
-                policy: None,
+                ..proto::SetAttr::nothing(ino)
             },
         )),
     }

@@ -237,13 +237,8 @@ fn times_are_of_the_last_write_unless_they_were_set() {
     world.now_ns = 2000;
     assert_eq!(mtime(&mut world), 2001);
     let set = proto::SetAttr {
-        ino,
-        mode: None,
-        uid: None,
-        gid: None,
-        atime_ns: None,
         mtime_ns: Some(77),
-        policy: None,
+        ..proto::SetAttr::nothing(ino)
     };
     world.call(Caller::Control, set).unwrap();
     world.now_ns = 3000;

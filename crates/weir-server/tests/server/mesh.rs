@@ -206,12 +206,12 @@ impl Mesh {
         }
     }
 
-    /// What a server's node knows of other servers' names.
+    /// The table of known names at a server's node.
     pub fn known(&self, rank: usize) -> KnownNames<'static> {
         KnownNames::new(self.opens[rank].hub, self.opens[rank].known)
     }
 
-    /// What a server's tables have of an inode, by its number there.
+    /// The attributes of an inode in a server's tables, by its number there.
     pub fn attr(&self, rank: usize, ino: Ino) -> Option<Attr> {
         self.views[rank].attr(ino).unwrap()
     }

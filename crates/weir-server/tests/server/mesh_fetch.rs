@@ -227,13 +227,8 @@ fn bytes_of_laminated_files_move_once() {
     let make = |mesh: &mut Mesh, name: &str, mode: u32| {
         let ino = mesh.file_here(name);
         let set = proto::SetAttr {
-            ino,
             mode: Some(mode),
-            uid: None,
-            gid: None,
-            atime_ns: None,
-            mtime_ns: None,
-            policy: None,
+            ..proto::SetAttr::nothing(ino)
         };
         mesh.call(0, set).unwrap();
         ino

@@ -249,13 +249,8 @@ fn a_home_does_not_enrol_at_itself() {
     let refused = mesh.ask_peer(Rank(0), Rank(0), peer::Enrol { dir });
     assert_eq!(refused, Err(FsError::Malformed));
     let op = proto::SetAttr {
-        ino: dir,
         mode: Some(0o700),
-        uid: None,
-        gid: None,
-        atime_ns: None,
-        mtime_ns: None,
-        policy: None,
+        ..proto::SetAttr::nothing(dir)
     };
     mesh.call(1, op).unwrap();
     let attr = mesh.call(1, proto::GetAttr { ino: dir }).unwrap();
@@ -325,13 +320,8 @@ fn what_is_asked_of_a_file_that_is_let_go_of_is_answered() {
             3 => Box::pin(mesh.ask(rank, proto::Truncate { ino, size: 0 })),
             _ => {
                 let set = proto::SetAttr {
-                    ino,
-                    mode: None,
-                    uid: None,
-                    gid: None,
-                    atime_ns: None,
                     mtime_ns: Some(7),
-                    policy: None,
+                    ..proto::SetAttr::nothing(ino)
                 };
                 Box::pin(mesh.ask(rank, set))
             }

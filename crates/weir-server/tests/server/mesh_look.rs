@@ -26,7 +26,7 @@ fn raw_file() -> (Mesh, Ino, Vec<u8>) {
     let is_there = |name: &String| home_of_entry(ROOT, name.as_bytes(), SERVERS) == HOME;
     let name = names.find(is_there).unwrap();
     let ino = mesh.file(&name);
-    let mut set = nothing_set(ino);
+    let mut set = proto::SetAttr::nothing(ino);
     set.policy = Some(Policy {
         visibility: Visibility::ReadAfterWrite,
         ..Policy::default()
@@ -39,23 +39,11 @@ fn raw_file() -> (Mesh, Ino, Vec<u8>) {
 fn look(mesh: &mut Mesh, rank: usize, ino: Ino) -> (Result<Attr, FsError>, bool) {
     if let Some(local) = mesh.known(rank).stand_in(ino) {
         let attr = mesh.attr(rank, local);
-        if let Some(attr) = attr.filter(|attr| attr.home == ino && attr.fresh && !attr.ask) {
+        if let Some(attr) = attr.filter(|attr| attr.is_believed_of(ino)) {
             return (Ok(attr), false);
         }
     }
     (mesh.call(rank, proto::GetAttr { ino }), true)
-}
-
-fn nothing_set(ino: Ino) -> proto::SetAttr {
-    proto::SetAttr {
-        ino,
-        mode: None,
-        uid: None,
-        gid: None,
-        atime_ns: None,
-        mtime_ns: None,
-        policy: None,
-    }
 }
 
 #[test]
@@ -71,7 +59,7 @@ fn a_file_is_looked_at_again_without_a_request_until_it_changes() {
     assert_eq!(mesh.sent.get(), sent);
 
     for (who, mode) in [(0, 0o600), (WRITER, 0o640), (OTHER, 0o604)] {
-        let mut set = nothing_set(ino);
+        let mut set = proto::SetAttr::nothing(ino);
         set.mode = Some(mode);
         mesh.call(who, set).unwrap();
         for asks in [true, false] {

@@ -271,13 +271,8 @@ fn who_may_pass_a_directory_is_kept_until_that_changes() {
         );
     }
     let set = proto::SetAttr {
-        ino: dir,
         mode: Some(0o711),
-        uid: None,
-        gid: None,
-        atime_ns: None,
-        mtime_ns: None,
-        policy: None,
+        ..proto::SetAttr::nothing(dir)
     };
     mesh.call(2, set).unwrap();
     for rank in 0..4 {

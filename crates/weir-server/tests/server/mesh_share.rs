@@ -27,15 +27,7 @@ fn file(mesh: &mut Mesh, visibility: Visibility) -> Ino {
 }
 
 fn set(mesh: &mut Mesh, ino: Ino, change: impl Fn(&mut proto::SetAttr)) -> Result<(), FsError> {
-    let mut op = proto::SetAttr {
-        ino,
-        mode: None,
-        uid: None,
-        gid: None,
-        atime_ns: None,
-        mtime_ns: None,
-        policy: None,
-    };
+    let mut op = proto::SetAttr::nothing(ino);
     change(&mut op);
     mesh.call(0, op)
 }

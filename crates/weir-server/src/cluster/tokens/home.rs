@@ -133,8 +133,8 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// True if a node but `from` may write a raw file of this server, also if it has stopped to a
-    /// moment ago. What this node wrote and closed is not asked for.
+    /// True if a node but `from` may write a raw file of this server. This node counts only while a
+    /// program has the file open for writing, or something is not published.
     pub(in crate::cluster) fn others_write(&self, from: Rank, ino: Ino) -> bool {
         let holders = self.token_holders(ino, from, None);
         let writes = |rank: &Rank| *rank != self.rank() || self.node(|node| node.is_written(ino));
