@@ -117,6 +117,8 @@ fn what_failed_once_fails_no_more() {
         Plan::of(1534),
         // A server that was killed while it recovered had emptied the ring of a client.
         Plan::of(961),
+        // The same, and later: the place of an append that a home had handed out before it was
+        // started again, and that was not written yet, was handed out once more.
         Plan::of(1175),
         // A file whose own home had written what was not published yet had no writer there.
         Plan::of(4598),

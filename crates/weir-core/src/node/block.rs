@@ -37,9 +37,11 @@ pub struct FileBlock {
     pub revocations: AtomicU64,
     /// The stamp that the next record takes.
     pub next_stamp: AtomicU64,
-    /// Appends have reserved the bytes below this.
+    /// Appends have places below this: reserved here, or handed out by the file's home.
     pub append: AtomicU64,
-    spare_shared: [AtomicU64; 6],
+    /// `append` when appends began to go elsewhere: what was reserved below stays reserved.
+    pub counted: AtomicU64,
+    spare_shared: [AtomicU64; 5],
 }
 
 /// [`FileBlock::tokens`]: the file is not raw, and nobody asks.
@@ -63,6 +65,7 @@ impl FileBlock {
         self.head.store(0, Ordering::Relaxed);
         self.next_stamp.store(next_stamp, Ordering::Relaxed);
         self.append.store(0, Ordering::Relaxed);
+        self.counted.store(0, Ordering::Relaxed);
         self.appends_elsewhere.store(0, Ordering::Relaxed);
         self.tokens.store(FREE, Ordering::Relaxed);
         self.epoch.fetch_add(1, Ordering::AcqRel);
@@ -100,6 +103,7 @@ impl FileBlock {
         self.trunc_stamp.store(stamp, Ordering::Release);
         self.base_size.store(size, Ordering::Release);
         self.append.store(0, Ordering::Release);
+        self.counted.store(0, Ordering::Release);
         self.size_version.fetch_add(1, Ordering::AcqRel);
         stamp
     }
@@ -130,12 +134,29 @@ impl FileBlock {
         }
     }
 
-    /// Lets who appends ask the file's home where, from now on (server only). The end of what
-    /// was reserved here: who reserves behind it has seen that it must ask.
+    /// Lets who appends ask the file's home where, from now on (server only). The end of the
+    /// places that appends of this node have.
     pub fn share_appends(&self) -> u64 {
-        self.appends_elsewhere.store(1, Ordering::SeqCst);
+        let shared = self.appends_elsewhere.swap(1, Ordering::SeqCst) != 0;
         fence(Ordering::SeqCst);
-        self.append.load(Ordering::SeqCst)
+        let append = self.append.load(Ordering::SeqCst);
+        if !shared {
+            self.counted.store(append, Ordering::SeqCst);
+        }
+        append
+    }
+
+    /// Whether `[at, at + length)` was reserved before appends went elsewhere: who reserves later
+    /// has seen that it must ask, and others may have been given what it took.
+    pub fn is_counted(&self, at: u64, length: u64) -> bool {
+        let counted = self.counted.load(Ordering::SeqCst);
+        at.checked_add(length).is_some_and(|end| end <= counted)
+    }
+
+    /// The file's home handed out the bytes below `end` (server only). Until they are written,
+    /// nothing else on this node shows that somebody has them.
+    pub fn placed_below(&self, end: u64) {
+        self.append.fetch_max(end, Ordering::SeqCst);
     }
 
     /// Whether appends go where the file's home says. Asked after a reservation, too: the
@@ -256,6 +277,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_reserved_after_appends_went_elsewhere_does_not_count() {
+        let block = FileBlock::default();
+        let cells = [Cell::default()];
+        block.lend(1, 0, 1);
+        assert_eq!(block.reserve_append(&cells, 10), 0);
+        assert_eq!(block.share_appends(), 10);
+        assert_eq!(block.reserve_append(&cells, 5), 10);
+        assert!(block.is_counted(0, 10));
+        assert!(!block.is_counted(10, 5));
+        assert!(!block.is_counted(1, u64::MAX));
+        block.placed_below(40);
+        assert_eq!(block.share_appends(), 40, "a place that is not written yet");
+        assert!(!block.is_counted(10, 5), "asked again");
+        block.truncate(3);
+        assert!(!block.is_counted(0, 10));
+    }
+
+    #[test]
     fn a_list_that_runs_in_circles_or_away_ends() {
         let block = FileBlock::default();
         let cells: Vec<Cell> = (0..4).map(|_| Cell::default()).collect();
@@ -270,6 +309,6 @@ mod tests {
     #[test]
     fn format_of_a_block() {
         use crate::node::format::check_format;
-        check_format!(FileBlock: ino epoch trunc_stamp base_size size_version head appends_elsewhere tokens revocations next_stamp append);
+        check_format!(FileBlock: ino epoch trunc_stamp base_size size_version head appends_elsewhere tokens revocations next_stamp append counted);
     }
 }

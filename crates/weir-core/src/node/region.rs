@@ -22,7 +22,7 @@ use super::tail::TailWords;
 use crate::names::Attr;
 
 /// Marks a region of ours, and this version of its layout.
-pub const MAGIC: u64 = 0x5745_4952_0000_0006;
+pub const MAGIC: u64 = 0x5745_4952_0000_0007;
 /// Slots of a client's ring of records.
 pub const RECORD_SLOTS: usize = 2048;
 /// Slots of a client's ring of notes.

@@ -251,7 +251,7 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Lets who appends to a file ask where; the file's end, with what is reserved.
+    /// Lets who appends to a file ask where; the file's end, with the places that appends have.
     pub(crate) fn share_appends(&mut self, local: Ino) -> u64 {
         let reserved = match self.block_of(local) {
             Some(block) => self.open.blocks[block as usize].share_appends(),
@@ -259,6 +259,19 @@ impl<P: Platform> Node<'_, P> {
         };
         let size = self.attr_now(local).map_or(0, |attr| attr.size);
         size.max(reserved)
+    }
+
+    /// Whether a program of this node reserved the place of an append before it was to ask.
+    pub(crate) fn is_counted(&self, local: Ino, at: u64, length: u64) -> bool {
+        let block = self.block_of(local);
+        block.is_some_and(|block| self.open.blocks[block as usize].is_counted(at, length))
+    }
+
+    /// Appends of this node have places below `end` of a file, written or not.
+    pub(crate) fn placed_below(&self, local: Ino, end: u64) {
+        if let Some(block) = self.block_of(local) {
+            self.open.blocks[block as usize].placed_below(end);
+        }
     }
 
     /// Says to this node's writers of a file what they ask before a record begins: see

@@ -379,3 +379,30 @@ fn a_home_is_told_of_many_files_at_once() {
     assert_eq!(let_go(&mut mesh, 70_000_000_000), foreign.div_ceil(64));
     assert_eq!(let_go(&mut mesh, 140_000_000_000), 0, "there is none left");
 }
+
+/// A home that is started again asks each node for the places that its appends have, also for those
+/// that its programs have been told and have not written yet.
+#[test]
+fn the_place_of_an_append_is_shown_before_it_is_written() {
+    let mut mesh = Mesh::new(3, 1);
+    let ino = mesh.file("file");
+    let others: Vec<usize> = (0..3)
+        .filter(|rank| Rank(*rank as u16) != ino.rank())
+        .collect();
+    let (one, other) = (others[0], others[1]);
+    let client = mesh.client(one);
+    let local = open(&mut mesh, one, ino, true).ino;
+    open(&mut mesh, other, ino, true);
+    let attach = proto::Attach { ino: local };
+    let attached = mesh.ask_as(one, proto::Caller::Client(client), attach);
+    mesh.run(attached).unwrap();
+    let append = proto::Append {
+        ino: local,
+        length: LENGTH,
+        reserved: None,
+    };
+    let first = mesh.call(one, append).unwrap();
+    let share = peer::ShareAppends { ino };
+    let shown = mesh.ask_peer(ino.rank(), Rank(one as u16), share).unwrap();
+    assert_eq!(shown, first + LENGTH);
+}
