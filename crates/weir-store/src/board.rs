@@ -10,7 +10,9 @@
 //! warmer that took a slab sets its warm bits, and none is ever cleared.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
+use rustix::fs::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
@@ -118,6 +120,20 @@ impl WarmBoard {
     /// Blocks until something was queued since `signal` was read.
     pub(crate) fn wait(&self, signal: u32) {
         let _ = futex::wait(&self.signal, futex::Flags::PRIVATE, signal, None);
+    }
+
+    /// Blocks for so long, or until warmers are to end.
+    pub(crate) fn rest(&self, pause: Duration) {
+        let over = Instant::now() + pause;
+        loop {
+            let signal = self.signal();
+            let left = over.saturating_duration_since(Instant::now());
+            if self.is_stopping() || left.is_zero() {
+                return;
+            }
+            let left = Timespec::try_from(left).expect("a pause is short");
+            let _ = futex::wait(&self.signal, futex::Flags::PRIVATE, signal, Some(&left));
+        }
     }
 
     /// Takes the newest queued slab: (index, its units).
