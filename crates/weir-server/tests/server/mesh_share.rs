@@ -386,10 +386,11 @@ fn a_home_is_told_of_many_files_at_once() {
 fn the_place_of_an_append_is_shown_before_it_is_written() {
     let mut mesh = Mesh::new(3, 1);
     let ino = mesh.file("file");
-    let others: Vec<usize> = (0..3)
-        .filter(|rank| Rank(*rank as u16) != ino.rank())
+    let others: Vec<Rank> = (0..3)
+        .map(Rank)
+        .filter(|rank| *rank != ino.rank())
         .collect();
-    let (one, other) = (others[0], others[1]);
+    let (one, other) = (usize::from(others[0].0), usize::from(others[1].0));
     let client = mesh.client(one);
     let local = open(&mut mesh, one, ino, true).ino;
     open(&mut mesh, other, ino, true);
@@ -403,6 +404,6 @@ fn the_place_of_an_append_is_shown_before_it_is_written() {
     };
     let first = mesh.call(one, append).unwrap();
     let share = peer::ShareAppends { ino };
-    let shown = mesh.ask_peer(ino.rank(), Rank(one as u16), share).unwrap();
+    let shown = mesh.ask_peer(ino.rank(), others[0], share).unwrap();
     assert_eq!(shown, first + LENGTH);
 }
