@@ -11,6 +11,9 @@
 //! No two appends that were published (fsync or close returned 0) have the same blocks, unless
 //! the file was cut.
 //!
+//! From the first lock on that was taken of a file it is raw, whatever it was before; so is what
+//! was written before, unless its node may not have been reached to publish it.
+//!
 //! The size is checked by the same reads: what lies inside it must be reached by something that
 //! no cut has certainly undone, and what lies behind it by no write that the reader must see,
 //! unless something may have cut it off.
@@ -92,6 +95,8 @@ struct File {
     changes: Vec<Change>,
     /// Publishing of everything that a node wrote before it began.
     published: Vec<(Rank, Span)>,
+    /// Since when a program has, or had, a lock of it.
+    locked: Option<u64>,
 }
 
 /// What is promised of all files.
@@ -101,6 +106,8 @@ struct Promise {
     raw: bool,
     /// Servers that are killed for good, at some time.
     lost: BTreeSet<Rank>,
+    /// Calls to servers may fail.
+    fails_calls: bool,
 }
 
 /// One file under a promise.
@@ -111,6 +118,13 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
+    /// Whether what begins at `began` finds the file raw, as far as a change of it goes.
+    fn is_raw(&self, change: &Change, began: u64) -> bool {
+        let by_lock =
+            |locked| locked < began && (locked < change.span.began || !self.promise.fails_calls);
+        self.promise.raw || self.file.locked.is_some_and(by_lock)
+    }
+
     /// When a change is known to all nodes, if that is known.
     fn known(&self, change: &Change) -> Option<u64> {
         if change.what == Block::Empty {
@@ -124,7 +138,7 @@ impl Check<'_> {
 
     /// Whether `a` is certainly older than `b`.
     fn older(&self, a: &Change, b: &Change) -> bool {
-        if (a.rank == b.rank || self.promise.raw) && a.span.before(&b.span) {
+        if (a.rank == b.rank || self.is_raw(a, b.span.began)) && a.span.before(&b.span) {
             return true;
         }
         self.known(a).is_some_and(|known| known < b.span.began)
@@ -132,11 +146,12 @@ impl Check<'_> {
 
     /// Whether a reader must see a change, or what is newer.
     fn is_visible(&self, change: &Change, read: &Read) -> bool {
-        let stays = self.promise.raw && !self.promise.lost.contains(&change.rank);
+        let raw = self.is_raw(change, read.span.began);
+        let stays = raw && !self.promise.lost.contains(&change.rank);
         if change.rank == read.rank || stays {
             change.span.ended < read.span.began
         } else {
-            let since = match self.promise.raw {
+            let since = match raw {
                 true => read.span.began,
                 false => read.opened,
             };
@@ -248,10 +263,15 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Of files that are raw, or not; these servers are killed for good at some time.
-    pub fn new(raw: bool, lost: BTreeSet<Rank>) -> Bytes {
+    /// Of files that are raw, or not; these servers are killed for good at some time, and calls to
+    /// some may fail.
+    pub fn new(raw: bool, lost: BTreeSet<Rank>, fails_calls: bool) -> Bytes {
         Bytes {
-            promise: Promise { raw, lost },
+            promise: Promise {
+                raw,
+                lost,
+                fails_calls,
+            },
             ..Bytes::default()
         }
     }
@@ -292,6 +312,12 @@ impl Bytes {
         let change = &mut file.changes[begun.1];
         change.span.ended = ended;
         (change.first, change.end) = (first, end);
+    }
+
+    /// A program has a lock of a file.
+    pub fn locked(&mut self, ino: Ino, granted: u64) {
+        let file = self.files.entry(ino).or_default();
+        file.locked = file.locked.or(Some(granted));
     }
 
     /// A node published what it had written.
@@ -422,6 +448,7 @@ mod tests {
             bytes.promise = Promise {
                 raw: true,
                 lost: lost.iter().copied().collect(),
+                fails_calls: false,
             };
             bytes.read(FILE, read(1, 0, began), 0, vec![seen]);
             bytes.faults().len()
@@ -432,12 +459,29 @@ mod tests {
         assert_eq!(faults(&[Rank(0)], 6, one), 0);
         assert_eq!(faults(&[Rank(0)], 6, Block::Empty), 1);
         // The older of two writes of two nodes, which nobody published between them.
-        let mut bytes = Bytes::new(true, BTreeSet::new());
+        let mut bytes = Bytes::new(true, BTreeSet::new(), false);
         wrote(&mut bytes, span(0, 1), (0, 1), 1);
         let begun = bytes.begin(FILE, (Rank(2), 2), (0, 1), two);
         bytes.end(begun, 3, (0, 1));
         bytes.read(FILE, read(1, 0, 4), 0, vec![one]);
         assert_eq!(bytes.faults().len(), 1);
+    }
+
+    #[test]
+    fn a_file_is_raw_once_it_was_locked() {
+        let faults = |locked, began| {
+            let mut bytes = story();
+            bytes.locked(FILE, locked);
+            bytes.read(FILE, read(1, 0, began), 0, vec![Block::Tag(1)]);
+            bytes.faults().len()
+        };
+        assert_eq!((faults(7, 8), faults(7, 6)), (1, 0));
+        // What was written before may not have been published then.
+        let mut bytes = story();
+        bytes.promise.fails_calls = true;
+        bytes.locked(FILE, 7);
+        bytes.read(FILE, read(1, 0, 8), 0, vec![Block::Tag(1)]);
+        assert_eq!(bytes.faults(), [""; 0]);
     }
 
     #[test]

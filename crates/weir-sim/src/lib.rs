@@ -14,9 +14,10 @@
 //!  record    what was seen, in one order; a trace with its hash
 //!  linear, model   whether names did what one namespace does
 //!  bytes     whether readers saw what they must
+//!  locks     whether nobody had what another had locked
 //! ```
 //!
-//! Left out: threads of one node at a time inside a step (shared memory is explored by
+//! Left out: lamination and its visibility; locks of programs that hold several; threads of one node at a time inside a step (shared memory is explored by
 //! `weir-core`'s and `weir-client`'s own tests), the tiers of `weir-store`, a full tmpfs.
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ pub mod executor;
 pub mod fiber;
 pub mod journal;
 pub mod linear;
+pub mod locks;
 pub mod machine;
 pub mod model;
 pub mod plan;

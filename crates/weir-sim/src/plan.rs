@@ -3,6 +3,7 @@
 //! Each client draws what it does from a sequence of its own, so that a plan can be reduced,
 //! by clients, by operations, by faults, and what is left does what it did.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use weir_core::types::Rank;
@@ -66,6 +67,20 @@ impl Trouble {
             // Messages may come too late to be answered in time.
             Trouble::Slow(_, times) => *times >= SLOW,
             _ => true,
+        }
+    }
+
+    /// The servers whose calls may fail because of it.
+    fn troubles(&self) -> Vec<Rank> {
+        match *self {
+            _ if !self.fails_calls() => Vec::new(),
+            Trouble::Cut(one, other) => vec![one, other],
+            Trouble::Alone(rank)
+            | Trouble::Slow(rank, _)
+            | Trouble::KillServer(rank)
+            | Trouble::KillNode(rank)
+            | Trouble::Restart(rank, _) => vec![rank],
+            Trouble::KillClient(_) => Vec::new(),
         }
     }
 
@@ -134,6 +149,8 @@ pub struct Plan {
     pub habit: Habit,
     /// Whether files are raw: what a write wrote is seen everywhere when it returned.
     pub raw: bool,
+    /// Whether programs lock files.
+    pub locks: bool,
     /// After so many bytes a server's journal is begun anew.
     pub journal_bytes: usize,
     /// What happens to messages.
@@ -220,6 +237,7 @@ impl Plan {
         }
         let faults = faults.into_iter().chain(restarts).collect();
         let raw = dice.chance(500);
+        let locks = dice.chance(400);
         Plan {
             seed,
             servers,
@@ -229,6 +247,7 @@ impl Plan {
             pause,
             habit,
             raw,
+            locks,
             journal_bytes,
             weather,
             faults,
@@ -255,6 +274,13 @@ impl Plan {
     #[must_use]
     pub fn mild(mut self) -> Plan {
         self.faults.retain(|fault| !fault.what.fails_calls());
+        self
+    }
+
+    /// The plan with programs that lock nothing.
+    #[must_use]
+    pub fn without_locks(mut self) -> Plan {
+        self.locks = false;
         self
     }
 
@@ -321,6 +347,12 @@ impl Plan {
     /// Whether calls may fail for want of a server.
     pub fn fails_calls(&self) -> bool {
         self.faults.iter().any(|fault| fault.what.fails_calls())
+    }
+
+    /// Servers whose calls may fail at some time.
+    pub fn troubled(&self) -> BTreeSet<Rank> {
+        let faults = self.faults.iter();
+        faults.flat_map(|fault| fault.what.troubles()).collect()
     }
 
     /// Whether a server is lost for good.

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use weir_client::data::{file_state, FileState, Host, Log, Tables, Vnode};
@@ -29,11 +30,19 @@ use weir_server::node::ClientMemory;
 use weir_store::slabmap::{SlabMap, Window};
 
 use crate::fiber::Waiter;
+use crate::locks::{Lock, Of};
 use crate::machine::Memory;
 use crate::site::Site;
 
 /// How often the server is asked to get done with a change of the tables.
 const PATIENCE: u32 = 1000;
+
+/// How often a program that waits for bytes of other nodes looks for them.
+const ARRIVING: Duration = Duration::from_micros(100);
+
+/// How often a program that waits for a lock asks for it, and how many times: here no signal tells
+/// it that it may be free.
+const LOCKING: (Duration, u32) = (Duration::from_millis(20), 50);
 
 /// A look at a file is repeated less often than this until it is of one moment: here nothing else
 /// runs meanwhile.
@@ -42,7 +51,12 @@ const LOOKS: u32 = 10_000;
 /// A file that the process has open.
 struct Open {
     vnode: Vnode,
-    ofd: &'static Ofd,
+    /// Its description's place in the table.
+    ofd: u32,
+    /// Whether its description took a lock.
+    locked: Cell<bool>,
+    /// Whether the process did.
+    record_locks: Cell<bool>,
 }
 
 /// One process.
@@ -53,7 +67,7 @@ pub struct Process<'f> {
     waiter: &'f Waiter<'f>,
     log: Log,
     ofds: Cell<(u32, u32)>,
-    free_ofds: RefCell<Vec<&'static Ofd>>,
+    free_ofds: RefCell<Vec<u32>>,
     files: RefCell<BTreeMap<Ino, Rc<Open>>>,
     /// Whether the last close published what the node wrote.
     published: Cell<bool>,
@@ -253,7 +267,7 @@ impl<'f> Process<'f> {
             return Ok(file);
         }
         let ofd = self.take_ofd()?;
-        ofd.open(file.local.0, 0);
+        self.description(ofd)?.open(file.local.0, 0);
         let alive = self.settled(|| self.site.names.attr(file.local));
         if !matches!(alive, Ok(Some(_))) {
             self.give_ofd(ofd);
@@ -261,12 +275,21 @@ impl<'f> Process<'f> {
         }
         let vnode = Vnode::new();
         vnode.open(file.local);
-        let open = Rc::new(Open { vnode, ofd });
+        let open = Rc::new(Open {
+            vnode,
+            ofd,
+            locked: Cell::new(false),
+            record_locks: Cell::new(false),
+        });
         self.files.borrow_mut().insert(file.local, open);
         Ok(file)
     }
 
-    fn take_ofd(&self) -> Result<&'static Ofd, Errno> {
+    fn description(&self, ofd: u32) -> Result<&'static Ofd, Errno> {
+        self.site.open.ofds.get(ofd as usize).ok_or(Errno::NFILE)
+    }
+
+    fn take_ofd(&self) -> Result<u32, Errno> {
         if let Some(ofd) = self.free_ofds.borrow_mut().pop() {
             return Ok(ofd);
         }
@@ -276,11 +299,13 @@ impl<'f> Process<'f> {
         }
         let (next, end) = self.ofds.get();
         self.ofds.set((next + 1, end));
-        self.site.open.ofds.get(next as usize).ok_or(Errno::NFILE)
+        Ok(next)
     }
 
-    fn give_ofd(&self, ofd: &'static Ofd) {
-        ofd.close();
+    fn give_ofd(&self, ofd: u32) {
+        if let Ok(description) = self.description(ofd) {
+            description.close();
+        }
         self.free_ofds.borrow_mut().push(ofd);
     }
 
@@ -315,14 +340,76 @@ impl<'f> Process<'f> {
         self.call(proto::Truncate { ino, size })
     }
 
+    /// flock(2) and fcntl(2): takes a lock, or with `unlock` gives it back. Waits for one that others
+    /// have, but not for ever: `EAGAIN`.
+    pub fn lock(&self, file: File, lock: &Lock, unlock: bool) -> Result<(), Errno> {
+        let open = self.opened(file)?;
+        let (exclusive, ofd) = (lock.exclusive, open.ofd);
+        match lock.of {
+            Of::Process => open.record_locks.set(true),
+            Of::Whole | Of::Description => open.locked.set(true),
+        }
+        let asked = || match lock.of {
+            Of::Whole => self.call(proto::Flock {
+                ino: file.local,
+                ofd,
+                operation: [[1, 2][usize::from(exclusive)], 8][usize::from(unlock)],
+                wait: true,
+            }),
+            Of::Process | Of::Description => self.call(proto::RecordLock {
+                ino: file.local,
+                ofd: (lock.of == Of::Description).then_some(ofd),
+                kind: [u32::from(exclusive), 2][usize::from(unlock)],
+                start: lock.start,
+                end: lock.end,
+                wait: true,
+            }),
+        };
+        for _ in 0..LOCKING.1 {
+            match asked() {
+                Err(Errno::AGAIN) => self.wait(self.site.pause(LOCKING.0)),
+                done => return done,
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// The locks that end when a file is closed: those of the process first, which are seen to be
+    /// gone before it is published, as in `weir-client`.
+    fn drop_locks(&self, file: File, ofd: Option<u32>) {
+        let (ino, all) = (file.local, (0, u64::MAX));
+        let _ = self.call(proto::RecordLock {
+            ino,
+            ofd,
+            kind: 2,
+            start: all.0,
+            end: all.1,
+            wait: false,
+        });
+        if let Some(ofd) = ofd {
+            let _ = self.call(proto::Flock {
+                ino,
+                ofd,
+                operation: 8,
+                wait: false,
+            });
+        }
+    }
+
     /// close(2); whether what the node wrote is published by it.
     pub fn close(&self, file: File) -> Result<bool, Errno> {
         let open = self.opened(file)?;
+        if open.record_locks.get() {
+            self.drop_locks(file, None);
+        }
         // A process that wrote nothing publishes nothing, neither what others of its node wrote.
         self.published.set(false);
         let detached = open.vnode.publish_written(self);
         open.vnode.detach(self);
         self.files.borrow_mut().remove(&file.local);
+        if open.locked.get() {
+            self.drop_locks(file, Some(open.ofd));
+        }
         self.give_ofd(open.ofd);
         let named = self.settled(|| self.site.names.attr(file.local));
         if !matches!(named, Ok(Some(attr)) if attr.nlink > 0) {
@@ -471,7 +558,7 @@ impl Host for Process<'_> {
                 if !self.site.lives() {
                     return Err(Errno::SHUTDOWN);
                 }
-                self.wait(self.site.pause());
+                self.wait(self.site.pause(ARRIVING));
                 continue;
             }
             return Ok(upto);

@@ -15,6 +15,7 @@ use weir_fabric::sim::dice::Dice;
 use crate::bytes::{Block, Read, Span, BLOCK};
 use crate::executor::Executor;
 use crate::linear::Call;
+use crate::locks::{Granted, Lock, Of};
 use crate::model::{NameOp, Outcome, Seat};
 use crate::plan::Habit;
 use crate::process::{File, Process};
@@ -359,6 +360,27 @@ impl Actor<'_> {
         }
     }
 
+    /// Takes a lock of a file; `None`: others had it for too long, or it failed.
+    pub fn lock(&self, file: File, lock: Lock) -> Option<Granted> {
+        self.record.locks.borrow_mut().asked(file.home);
+        let began = self.begin();
+        let result = self.process.lock(file, &lock, false);
+        let usual = result == Err(Errno::AGAIN);
+        let ended = self.end(began, &("lock", file.home, lock), &result, usual);
+        result.ok()?;
+        self.record.bytes.borrow_mut().locked(file.home, ended);
+        let mut locks = self.record.locks.borrow_mut();
+        Some(locks.granted((self.number, self.rank), (file.home, lock), ended))
+    }
+
+    /// Gives it back.
+    pub fn unlock(&self, file: File, lock: Lock, granted: Granted) {
+        let began = self.begin();
+        self.record.locks.borrow_mut().given_back(granted, began.0);
+        let result = self.process.lock(file, &lock, true);
+        self.end(began, &("unlock", file.home, lock), &result, false);
+    }
+
     /// Closes a file.
     pub fn close(&self, file: File) {
         let began = self.begin();
@@ -401,6 +423,7 @@ pub struct Program<'a, 'f> {
     /// Directories that it has seen.
     pub dirs: Vec<Ino>,
     habit: Habit,
+    locks: bool,
     open: Vec<(File, u64)>,
     files: Vec<Ino>,
 }
@@ -409,7 +432,7 @@ impl<'a, 'f> Program<'a, 'f> {
     /// One that knows these directories.
     pub fn new(
         actor: &'a Actor<'f>,
-        (dice, habit): (Dice, Habit),
+        (dice, habit, locks): (Dice, Habit, bool),
         dirs: Vec<Ino>,
     ) -> Program<'a, 'f> {
         Program {
@@ -417,6 +440,7 @@ impl<'a, 'f> Program<'a, 'f> {
             dice,
             dirs,
             habit,
+            locks,
             open: Vec::new(),
             files: Vec::new(),
         }
@@ -437,6 +461,9 @@ impl<'a, 'f> Program<'a, 'f> {
     /// Does one operation.
     pub fn step(&mut self) {
         let (actor, dice) = (self.actor, self.dice.clone());
+        if self.locks && !self.open.is_empty() && dice.chance(250) {
+            return self.use_locked();
+        }
         match self.habit {
             Habit::Logs if !dice.chance(150) => return self.log(),
             Habit::Moves if !dice.chance(50) => return self.make_or_move(),
@@ -601,6 +628,40 @@ impl<'a, 'f> Program<'a, 'f> {
                 actor.close(file);
             }
         }
+    }
+
+    /// Reads a part of a file under a lock, and writes it; then gives the lock back, or closes the
+    /// file over it.
+    fn use_locked(&mut self) {
+        let (actor, dice) = (self.actor, self.dice.clone());
+        let at = dice.pick(self.open.len());
+        let (file, opened) = self.open[at];
+        let (first, count) = self.blocks();
+        let of = [Of::Whole, Of::Process, Of::Description][dice.pick(3)];
+        let (start, end) = match of {
+            Of::Whole => (0, u64::MAX),
+            Of::Process | Of::Description => (first * BLOCK, (first + count) * BLOCK),
+        };
+        let lock = Lock {
+            of,
+            exclusive: dice.chance(700),
+            start,
+            end,
+        };
+        let Some(granted) = actor.lock(file, lock) else {
+            return;
+        };
+        actor.read((file, opened), first, count);
+        if lock.exclusive {
+            actor.write(file, first, count, false);
+        }
+        if dice.chance(850) {
+            return actor.unlock(file, lock, granted);
+        }
+        let event = actor.record.event();
+        actor.record.locks.borrow_mut().given_back(granted, event);
+        self.open.remove(at);
+        actor.close(file);
     }
 
     /// Closes all that is open.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::bytes::Bytes;
 use crate::linear::Call;
+use crate::locks::Locks;
 use crate::plan::{Plan, Trouble};
 
 /// The notes of one run.
@@ -20,6 +21,8 @@ pub struct Record {
     pub calls: RefCell<Vec<Call>>,
     /// What happened to bytes.
     pub bytes: RefCell<Bytes>,
+    /// Locks of files.
+    pub locks: RefCell<Locks>,
     faults: RefCell<Vec<String>>,
     operations: Cell<u64>,
     failed: Cell<u64>,
@@ -42,7 +45,8 @@ impl Record {
         });
         Record {
             keep,
-            bytes: RefCell::new(Bytes::new(plan.raw, lost.collect())),
+            bytes: RefCell::new(Bytes::new(plan.raw, lost.collect(), plan.fails_calls())),
+            locks: RefCell::new(Locks::new(plan.troubled())),
             hash: Cell::new(0xCBF2_9CE4_8422_2325),
             ..Record::default()
         }

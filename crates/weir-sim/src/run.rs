@@ -17,9 +17,10 @@ use crate::bytes::Block;
 use crate::executor::{Executor, Group};
 use crate::fiber::Fiber;
 use crate::linear::{self, Verdict};
+use crate::locks::{Lock, Of};
 use crate::model::{Model, Seat};
 use crate::plan::{Client, Fault, Kill, Plan, Trouble};
-use crate::process::Process;
+use crate::process::{File, Process};
 use crate::program::{Actor, Bears, Program};
 use crate::record::Record;
 use crate::site::{self, Site, Which};
@@ -240,9 +241,9 @@ impl World {
     /// Starts the process of a program, or another one with what is left of it to do. It ends when
     /// all is done, and some time after its server was killed.
     fn go_on_as(self: &Rc<World>, mut client: Client, dice: Dice, dirs: Vec<Ino>) {
-        let (pause, habit) = (self.plan.pause, self.plan.habit);
+        let (pause, habit, locks) = (self.plan.pause, self.plan.habit, self.plan.locks);
         self.process(client.rank, client.number, move |actor, world| {
-            let mut program = Program::new(actor, (dice.clone(), habit), dirs);
+            let mut program = Program::new(actor, (dice.clone(), habit, locks), dirs);
             let mut stays = None;
             while client.operations > 0 && stays != Some(0) {
                 client.operations -= 1;
@@ -520,6 +521,9 @@ impl World {
         for fault in self.record.bytes.borrow().faults() {
             self.record.fault(format!("bytes: {fault}"));
         }
+        for fault in self.record.locks.borrow().faults() {
+            self.record.fault(format!("locks: {fault}"));
+        }
         let (operations, failed) = self.record.counts();
         let sites = self.sites.borrow();
         Outcome {
@@ -630,8 +634,30 @@ impl Tree {
         };
         let size = actor.process.attr(ino).map_or(0, |attr| attr.size);
         let blocks = actor.read((file, opened), 0, 64);
+        if actor.record.locks.borrow().was_asked(ino) {
+            self.locks(actor, file);
+        }
         actor.close(file);
         self.files.insert(ino, (size, blocks));
+    }
+
+    /// Nobody has locks any more.
+    fn locks(&mut self, actor: &Actor<'_>, file: File) {
+        for of in [Of::Whole, Of::Process, Of::Description] {
+            let lock = Lock {
+                of,
+                exclusive: true,
+                start: 0,
+                end: u64::MAX,
+            };
+            match actor.lock(file, lock) {
+                Some(granted) => actor.unlock(file, lock, granted),
+                None => self.troubles.push(format!(
+                    "{:?} is locked, and nobody uses it: {lock:?}",
+                    file.home
+                )),
+            }
+        }
     }
 }
 

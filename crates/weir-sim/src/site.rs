@@ -29,8 +29,6 @@ use crate::storage::{Log, Storage};
 
 /// How often a server publishes what was not, and looks for what nobody uses any more.
 const TICK: Duration = Duration::from_secs(1);
-/// How often a program that waits for bytes of other nodes looks for them.
-const PAUSE: Duration = Duration::from_micros(100);
 /// Inodes, entries or runs of a step of the journal's snapshot.
 const SNAPSHOT_STEP: usize = 4;
 /// Clients of a node, those of before included.
@@ -437,9 +435,9 @@ impl Site {
         self.machine.pool()
     }
 
-    /// Passes some time, in which bytes may come.
-    pub async fn pause(&self) {
-        self.executor.sleep(PAUSE).await;
+    /// Passes some time, in which what a program waits for may come.
+    pub async fn pause(&self, time: Duration) {
+        self.executor.sleep(time).await;
     }
 
     /// Takes a client process in; with its number as a process.

@@ -341,6 +341,7 @@ impl<P: Platform> Cluster<P> {
         self.note(&Item::PublishedGone(ino));
         self.forget_appends(ino);
         self.forget_tokens(ino);
+        self.forget_becoming_raw(ino);
         if self.is_kept(ino) {
             let this = self.clone();
             self.spawn(async move {

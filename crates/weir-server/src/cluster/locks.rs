@@ -30,6 +30,8 @@ pub struct LocksElsewhere {
     /// Wishes of other nodes that were taken back, by their numbers there; until when they are
     /// remembered, ns since 1970.
     taken_back: BTreeMap<(Rank, u64), i64>,
+    /// How often the locks of another node were dropped here, since it was lost.
+    dropped: BTreeMap<Rank, u64>,
 }
 
 impl LocksElsewhere {
@@ -217,8 +219,13 @@ impl<P: Platform> Cluster<P> {
             let mut locks = self.inner.locks.borrow_mut();
             locks.taken_back.insert(request, until_ns);
         }
+        let dropped = || self.inner.locks.borrow().dropped.get(&from).copied();
         let is_taken_back = || self.inner.locks.borrow().taken_back.contains_key(&request);
-        self.lock_here(op.ino, unlocks, |node| match !unlocks && is_taken_back() {
+        // Whoever asked may be lost when others have been told: a server that is started again does
+        // not know of the lock, and never gives it back.
+        let before = dropped();
+        let is_void = || is_taken_back() || dropped() != before;
+        self.lock_here(op.ino, unlocks, |node| match !unlocks && is_void() {
             true => Err(FsError::Unreachable),
             false => node.set_remote_lock(op.ino, &wish),
         })
@@ -287,8 +294,9 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| {
             node.drop_remote_locks(|owner| matches!(owner, Owner::Remote(of, _) if of == rank.0));
         });
-        // Nor does it know of any that was granted there.
         let mut locks = self.inner.locks.borrow_mut();
+        *locks.dropped.entry(rank).or_default() += 1;
+        // Nor does it know of any that was granted there.
         for (_, owners) in locks
             .owners
             .iter_mut()

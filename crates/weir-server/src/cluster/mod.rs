@@ -217,6 +217,7 @@ struct Inner<P: Platform + 'static> {
     /// Locks of this node's owners that are being given back to other homes.
     locks_given_back: Keyed<(Ino, peer::LockOwner)>,
     paths: RefCell<share::Paths>,
+    becoming_raw: share::BecomingRaw,
     findings: RefCell<Vec<Finding>>,
     /// Files of this server that several nodes write.
     appends: RefCell<BTreeMap<Ino, append::Appends>>,
@@ -299,6 +300,7 @@ impl<P: Platform> Cluster<P> {
                 locks: RefCell::default(),
                 locks_given_back: Keyed::default(),
                 paths: RefCell::default(),
+                becoming_raw: share::BecomingRaw::default(),
                 findings: RefCell::default(),
                 appends: RefCell::default(),
                 shared_appends: RefCell::default(),

@@ -10,7 +10,8 @@
 //! holds for good: if the file was shared and is of few runs, it is passed down a tree
 //! to all servers; otherwise each keeps what it asked for.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 
 use futures_util::future::join_all;
 use weir_core::extent::{Run, MAX_OFFSET};
@@ -19,6 +20,7 @@ use weir_core::proto::peer::{self, News};
 use weir_core::proto::{Cause, FsError};
 use weir_core::types::{Ino, Rank};
 
+use super::keyed::Keyed;
 use super::locate::Map;
 use super::tell::all_of;
 use super::tokens::is_raw;
@@ -34,6 +36,15 @@ const PATHS_NS: i64 = 1_000_000_000;
 pub struct Paths {
     of_dirs: HashMap<Ino, Vec<u8>>,
     since_ns: i64,
+}
+
+/// Files of this server that a lock makes raw.
+#[derive(Debug, Default)]
+pub struct BecomingRaw {
+    /// Whose turn it is to tell the nodes that have the file open. Others that lock it wait.
+    turns: Keyed<Ino>,
+    /// Files that some of those may take for relaxed still; how they were shared before.
+    untold: RefCell<BTreeMap<Ino, Policy>>,
 }
 
 /// A file of at most so many runs is passed to all when it is laminated: 64 KiB or less.
@@ -127,7 +138,14 @@ impl<P: Platform> Cluster<P> {
             node.set_policy(local, op.policy)?;
             node.set_lamination(local, op.lamination)
         })?;
-        self.sharing_changed(op.ino, was).await?;
+        let attr = self.node(|node| node.attr_of(local))?;
+        if is_raw(&attr) && !op.unnamed {
+            // Also if the file's attributes have told that before: what this node wrote until then
+            // is not published by that.
+            self.revoke_here(op.ino).await?;
+        } else {
+            self.sharing_changed(op.ino, was).await?;
+        }
         if op.unnamed {
             self.leave_unnamed(op.ino).await;
         }
@@ -182,18 +200,41 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Makes a file of this server raw for good, because a program takes a lock of it: locks order
-    /// data, in every visibility.
+    /// data, in every visibility. No lock is granted before all nodes that have the file open know
+    /// it; if one cannot be told now, the next lock tells it.
     pub(super) async fn share_by_locks(&self, ino: Ino) -> Result<(), FsError> {
-        let attr = self.node(|node| node.regular(ino))?;
-        if is_raw(&attr) || attr.lamination == Lamination::Done {
+        let becoming = &self.inner.becoming_raw;
+        let is_ready = || {
+            let attr = self.node(|node| node.regular(ino))?;
+            let told = !becoming.untold.borrow().contains_key(&ino);
+            Ok(is_raw(&attr) && told || attr.lamination == Lamination::Done)
+        };
+        if is_ready()? {
             return Ok(());
         }
+        let _turn = self.hold_in_time(&becoming.turns, ino).await?;
+        if is_ready()? {
+            return Ok(());
+        }
+        let attr = self.node(|node| node.regular(ino))?;
+        let was = *becoming
+            .untold
+            .borrow_mut()
+            .entry(ino)
+            .or_insert(attr.policy);
         let policy = Policy {
             visibility: Visibility::ReadAfterWrite,
             ..attr.policy
         };
         self.node(|node| node.set_policy(ino, policy))?;
-        self.policy_changed(ino, attr.policy).await
+        self.policy_changed(ino, was).await?;
+        becoming.untold.borrow_mut().remove(&ino);
+        Ok(())
+    }
+
+    /// A file of this server is gone.
+    pub(super) fn forget_becoming_raw(&self, ino: Ino) {
+        self.inner.becoming_raw.untold.borrow_mut().remove(&ino);
     }
 
     /// Laminates what this node's programs have closed and what was waiting for that.
