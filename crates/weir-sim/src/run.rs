@@ -20,7 +20,7 @@ use crate::linear::{self, Verdict};
 use crate::locks::{Lock, Of};
 use crate::model::{Model, Seat};
 use crate::plan::{Client, Fault, Kill, Plan, Trouble};
-use crate::process::{File, Process};
+use crate::process::Process;
 use crate::program::{Actor, Bears, Program};
 use crate::record::Record;
 use crate::site::{self, Site, Which};
@@ -452,6 +452,14 @@ impl World {
                 ));
             }
         }
+        // Not before: a lock makes a file raw, and so others see what they need not have seen.
+        let files = trees.first().into_iter().flat_map(|tree| tree.files.keys());
+        let locked = |ino: &&Ino| self.record.locks.borrow().was_asked(**ino);
+        let locked: Vec<Ino> = files.filter(locked).copied().collect();
+        for rank in &ranks {
+            let locked = locked.clone();
+            self.alone(*rank, move |actor, _| none_is_locked(actor, &locked));
+        }
         let last = ranks[ranks.len() / 2];
         self.alone(last, |actor, _| remove_all(actor));
         self.pass(LET_GO);
@@ -634,15 +642,23 @@ impl Tree {
         };
         let size = actor.process.attr(ino).map_or(0, |attr| attr.size);
         let blocks = actor.read((file, opened), 0, 64);
-        if actor.record.locks.borrow().was_asked(ino) {
-            self.locks(actor, file);
-        }
         actor.close(file);
         self.files.insert(ino, (size, blocks));
     }
+}
 
-    /// Nobody has locks any more.
-    fn locks(&mut self, actor: &Actor<'_>, file: File) {
+fn text(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+/// Nobody has a lock of these files any more.
+fn none_is_locked(actor: &Actor<'_>, files: &[Ino]) {
+    for ino in files {
+        let Ok((file, _)) = actor.open(*ino) else {
+            let fault = format!("{ino:?} cannot be opened to be locked");
+            actor.record.fault(fault);
+            continue;
+        };
         for of in [Of::Whole, Of::Process, Of::Description] {
             let lock = Lock {
                 of,
@@ -652,17 +668,14 @@ impl Tree {
             };
             match actor.lock(file, lock) {
                 Some(granted) => actor.unlock(file, lock, granted),
-                None => self.troubles.push(format!(
-                    "{:?} is locked, and nobody uses it: {lock:?}",
-                    file.home
-                )),
+                None => {
+                    let fault = format!("{ino:?} is locked, and nobody uses it: {lock:?}");
+                    actor.record.fault(fault);
+                }
             }
         }
+        actor.close(file);
     }
-}
-
-fn text(path: &[u8]) -> String {
-    String::from_utf8_lossy(path).into_owned()
 }
 
 /// Removes what is below the root.

@@ -139,6 +139,9 @@ fn what_failed_once_fails_no_more() {
         moving(161),
         moving(287),
         moving(1290),
+        // What a home had answered before this node published was believed as the newest: appends
+        // went to the beginning of the file.
+        Plan::of(3_403_495).mild(),
         // A lock was granted while a lock of before still told others that the file is raw now.
         Plan::of(3_100_458).mild(),
         // A lock was granted to a server that had been lost since it had asked, and was never given

@@ -274,9 +274,12 @@ impl<P: Platform> Cluster<P> {
             true => Some(self.begin_hold(ino).await),
             false => None,
         };
-        let (recalled, asked_ns) = (self.inner.recalled.get(), self.now_ns());
+        let heard = || (self.inner.recalled.get(), self.recalls(ino));
+        let (before, asked_ns) = (heard(), self.now_ns());
         let asked = self.call_in(ino.rank(), peer::GetAttr { ino, keep });
         let (told, session) = asked.await?;
+        // A recall, or this node's own publish, may have overtaken the answer.
+        let is_newest = heard() == before;
         let mut attr = told.what;
         if told.may_keep && self.is_session(ino.rank(), session) {
             let Ok(seen) = self.stand_in_for(&attr) else {
@@ -284,7 +287,7 @@ impl<P: Platform> Cluster<P> {
                 self.leave_unknown(ino);
                 return Ok(attr);
             };
-            if self.believe_lease(ino.rank(), asked_ns) && self.inner.recalled.get() == recalled {
+            if self.believe_lease(ino.rank(), asked_ns) && is_newest {
                 self.refresh_here(seen.ino, &attr, true)?;
             }
             return self.node(|node| node.attr_now(seen.ino));
