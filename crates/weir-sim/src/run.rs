@@ -666,12 +666,11 @@ fn none_is_locked(actor: &Actor<'_>, files: &[Ino]) {
                 start: 0,
                 end: u64::MAX,
             };
-            match actor.lock(file, lock) {
-                Some(granted) => actor.unlock(file, lock, granted),
-                None => {
-                    let fault = format!("{ino:?} is locked, and nobody uses it: {lock:?}");
-                    actor.record.fault(fault);
-                }
+            if let Some(granted) = actor.lock(file, lock) {
+                actor.unlock(file, lock, granted);
+            } else {
+                let fault = format!("{ino:?} is locked, and nobody uses it: {lock:?}");
+                actor.record.fault(fault);
             }
         }
         actor.close(file);
