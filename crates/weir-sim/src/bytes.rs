@@ -11,8 +11,8 @@
 //! No two appends that were published (fsync or close returned 0) have the same blocks, unless
 //! the file was cut.
 //!
-//! From the first lock on that was taken of a file it is raw, whatever it was before; so is what
-//! was written before, unless its node may not have been reached to publish it.
+//! A file is raw from its first lock on. What was written before counts as raw then, too, but not in
+//! a run whose calls may fail: the node that wrote it may not have been able to publish it.
 //!
 //! The size is checked by the same reads: what lies inside it must be reached by something that
 //! no cut has certainly undone, and what lies behind it by no write that the reader must see,
@@ -95,7 +95,7 @@ struct File {
     changes: Vec<Change>,
     /// Publishing of everything that a node wrote before it began.
     published: Vec<(Rank, Span)>,
-    /// Since when a program has, or had, a lock of it.
+    /// When a program was granted the first lock of it.
     locked: Option<u64>,
 }
 
@@ -118,7 +118,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Whether what begins at `began` finds the file raw, as far as a change of it goes.
+    /// True if a call that begins at `began` has to take `change` for a change of a raw file.
     fn is_raw(&self, change: &Change, began: u64) -> bool {
         let by_lock =
             |locked| locked < began && (locked < change.span.began || !self.promise.fails_calls);
@@ -314,7 +314,7 @@ impl Bytes {
         (change.first, change.end) = (first, end);
     }
 
-    /// A program has a lock of a file.
+    /// A program was granted a lock of a file.
     pub fn locked(&mut self, ino: Ino, granted: u64) {
         let file = self.files.entry(ino).or_default();
         file.locked = file.locked.or(Some(granted));
@@ -476,7 +476,7 @@ mod tests {
             bytes.faults().len()
         };
         assert_eq!((faults(7, 8), faults(7, 6)), (1, 0));
-        // What was written before may not have been published then.
+        // The writer's node may have failed to publish before the lock.
         let mut bytes = story();
         bytes.promise.fails_calls = true;
         bytes.locked(FILE, 7);

@@ -14,11 +14,12 @@
 //!  record    what was seen, in one order; a trace with its hash
 //!  linear, model   whether names did what one namespace does
 //!  bytes     whether readers saw what they must
-//!  locks     whether nobody had what another had locked
+//!  locks     whether locks excluded one another
 //! ```
 //!
-//! Left out: lamination and its visibility; locks of programs that hold several; threads of one node at a time inside a step (shared memory is explored by
-//! `weir-core`'s and `weir-client`'s own tests), the tiers of `weir-store`, a full tmpfs.
+//! Left out: lamination and its visibility, programs that hold several locks, threads of one node at
+//! a time inside a step (shared memory is explored by `weir-core`'s and `weir-client`'s own tests),
+//! the tiers of `weir-store`, a full tmpfs.
 #![forbid(unsafe_code)]
 
 pub mod bytes;

@@ -1,5 +1,6 @@
-//! Whether locks of files exclude one another: nobody is granted one while another program holds
-//! one that conflicts with it, which it has not begun to give back.
+//! The check that locks of files exclude one another: no program is granted a lock while another
+//! program holds one that conflicts with it. A program holds a lock from the return of the call that
+//! takes it to the call that gives it back.
 //!
 //! Not held against anybody: locks of a program whose node a fault may cut off or whose server it
 //! may kill, and locks of files whose home it may. A home that is started again has none, and one
@@ -25,7 +26,7 @@ pub enum Of {
 pub struct Lock {
     /// Whose.
     pub of: Of,
-    /// Whether nobody else may have one.
+    /// True for a lock for writing, which excludes all others.
     pub exclusive: bool,
     /// First byte.
     pub start: u64,
@@ -34,6 +35,16 @@ pub struct Lock {
 }
 
 impl Lock {
+    /// All bytes of a file, for writing.
+    pub fn of_all(of: Of) -> Lock {
+        Lock {
+            of,
+            exclusive: true,
+            start: 0,
+            end: u64::MAX,
+        }
+    }
+
     fn conflicts(&self, other: &Lock) -> bool {
         (self.of == Of::Whole) == (other.of == Of::Whole)
             && (self.exclusive || other.exclusive)
@@ -82,7 +93,7 @@ impl Locks {
         self.asked.insert(ino);
     }
 
-    /// Whether there ever was one.
+    /// True if a program ever asked for a lock of the file.
     pub fn was_asked(&self, ino: Ino) -> bool {
         self.asked.contains(&ino)
     }
@@ -158,7 +169,7 @@ mod tests {
 
     #[test]
     fn two_programs_have_no_locks_that_conflict() {
-        let all = lock(Of::Whole, true, 0, u64::MAX);
+        let all = Lock::of_all(Of::Whole);
         assert_eq!(faults(all, all, 15), 1);
         assert_eq!(faults(all, all, 21), 0, "given back");
         let shared = Lock {
@@ -175,7 +186,7 @@ mod tests {
 
     #[test]
     fn who_was_killed_or_cut_off_may_have_lost_them() {
-        let all = lock(Of::Whole, true, 0, u64::MAX);
+        let all = Lock::of_all(Of::Whole);
         let mut locks = Locks::default();
         locks.granted((0, Rank(0)), (FILE, all), 10);
         locks.granted((1, Rank(1)), (FILE, all), 15);

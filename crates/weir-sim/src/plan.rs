@@ -70,10 +70,9 @@ impl Trouble {
         }
     }
 
-    /// The servers whose calls may fail because of it.
-    fn troubles(&self) -> Vec<Rank> {
+    /// The servers that it strikes.
+    fn servers(&self) -> Vec<Rank> {
         match *self {
-            _ if !self.fails_calls() => Vec::new(),
             Trouble::Cut(one, other) => vec![one, other],
             Trouble::Alone(rank)
             | Trouble::Slow(rank, _)
@@ -149,7 +148,7 @@ pub struct Plan {
     pub habit: Habit,
     /// Whether files are raw: what a write wrote is seen everywhere when it returned.
     pub raw: bool,
-    /// Whether programs lock files.
+    /// True if programs lock files.
     pub locks: bool,
     /// After so many bytes a server's journal is begun anew.
     pub journal_bytes: usize,
@@ -351,8 +350,8 @@ impl Plan {
 
     /// Servers whose calls may fail at some time.
     pub fn troubled(&self) -> BTreeSet<Rank> {
-        let faults = self.faults.iter();
-        faults.flat_map(|fault| fault.what.troubles()).collect()
+        let faults = self.faults.iter().filter(|fault| fault.what.fails_calls());
+        faults.flat_map(|fault| fault.what.servers()).collect()
     }
 
     /// Whether a server is lost for good.

@@ -44,6 +44,11 @@ const ARRIVING: Duration = Duration::from_micros(100);
 /// it that it may be free.
 const LOCKING: (Duration, u32) = (Duration::from_millis(20), 50);
 
+/// `F_RDLCK`, `F_WRLCK` and `F_UNLCK` of fcntl(2).
+const READ: u32 = 0;
+const WRITE: u32 = 1;
+const UNLOCK: u32 = 2;
+
 /// A look at a file is repeated less often than this until it is of one moment: here nothing else
 /// runs meanwhile.
 const LOOKS: u32 = 10_000;
@@ -53,9 +58,9 @@ struct Open {
     vnode: Vnode,
     /// Its description's place in the table.
     ofd: u32,
-    /// Whether its description took a lock.
+    /// True once a lock of the description was asked for.
     locked: Cell<bool>,
-    /// Whether the process did.
+    /// True once a record lock of the process was asked for.
     record_locks: Cell<bool>,
 }
 
@@ -340,33 +345,17 @@ impl<'f> Process<'f> {
         self.call(proto::Truncate { ino, size })
     }
 
-    /// flock(2) and fcntl(2): takes a lock, or with `unlock` gives it back. Waits for one that others
-    /// have, but not for ever: `EAGAIN`.
-    pub fn lock(&self, file: File, lock: &Lock, unlock: bool) -> Result<(), Errno> {
+    /// flock(2) and fcntl(2): takes a lock. Waits for one that others have, but not for ever:
+    /// `EAGAIN`.
+    pub fn lock(&self, file: File, lock: &Lock) -> Result<(), Errno> {
         let open = self.opened(file)?;
-        let (exclusive, ofd) = (lock.exclusive, open.ofd);
         match lock.of {
             Of::Process => open.record_locks.set(true),
             Of::Whole | Of::Description => open.locked.set(true),
         }
-        let asked = || match lock.of {
-            Of::Whole => self.call(proto::Flock {
-                ino: file.local,
-                ofd,
-                operation: [[1, 2][usize::from(exclusive)], 8][usize::from(unlock)],
-                wait: true,
-            }),
-            Of::Process | Of::Description => self.call(proto::RecordLock {
-                ino: file.local,
-                ofd: (lock.of == Of::Description).then_some(ofd),
-                kind: [u32::from(exclusive), 2][usize::from(unlock)],
-                start: lock.start,
-                end: lock.end,
-                wait: true,
-            }),
-        };
+        let kind = if lock.exclusive { WRITE } else { READ };
         for _ in 0..LOCKING.1 {
-            match asked() {
+            match self.set_lock(file, open.ofd, lock, kind) {
                 Err(Errno::AGAIN) => self.wait(self.site.pause(LOCKING.0)),
                 done => return done,
             }
@@ -374,33 +363,43 @@ impl<'f> Process<'f> {
         Err(Errno::AGAIN)
     }
 
-    /// The locks that end when a file is closed: those of the process first, which are seen to be
-    /// gone before it is published, as in `weir-client`.
-    fn drop_locks(&self, file: File, ofd: Option<u32>) {
-        let (ino, all) = (file.local, (0, u64::MAX));
-        let _ = self.call(proto::RecordLock {
-            ino,
-            ofd,
-            kind: 2,
-            start: all.0,
-            end: all.1,
-            wait: false,
-        });
-        if let Some(ofd) = ofd {
-            let _ = self.call(proto::Flock {
+    /// Gives a lock back.
+    pub fn unlock(&self, file: File, lock: &Lock) -> Result<(), Errno> {
+        let open = self.opened(file)?;
+        self.set_lock(file, open.ofd, lock, UNLOCK)
+    }
+
+    fn set_lock(&self, file: File, ofd: u32, lock: &Lock, kind: u32) -> Result<(), Errno> {
+        let (ino, wait) = (file.local, kind != UNLOCK);
+        if lock.of == Of::Whole {
+            // LOCK_SH, LOCK_EX, LOCK_UN
+            let operation = [1, 2, 8][kind as usize];
+            return self.call(proto::Flock {
                 ino,
                 ofd,
-                operation: 8,
-                wait: false,
+                operation,
+                wait,
             });
         }
+        self.call(proto::RecordLock {
+            ino,
+            ofd: (lock.of == Of::Description).then_some(ofd),
+            kind,
+            start: lock.start,
+            end: lock.end,
+            wait,
+        })
     }
 
     /// close(2); whether what the node wrote is published by it.
     pub fn close(&self, file: File) -> Result<bool, Errno> {
         let open = self.opened(file)?;
+        let give_back = |of| {
+            // The server frees what it does not hear of.
+            let _ = self.set_lock(file, open.ofd, &Lock::of_all(of), UNLOCK);
+        };
         if open.record_locks.get() {
-            self.drop_locks(file, None);
+            give_back(Of::Process);
         }
         // A process that wrote nothing publishes nothing, neither what others of its node wrote.
         self.published.set(false);
@@ -408,7 +407,8 @@ impl<'f> Process<'f> {
         open.vnode.detach(self);
         self.files.borrow_mut().remove(&file.local);
         if open.locked.get() {
-            self.drop_locks(file, Some(open.ofd));
+            give_back(Of::Description);
+            give_back(Of::Whole);
         }
         self.give_ofd(open.ofd);
         let named = self.settled(|| self.site.names.attr(file.local));

@@ -364,7 +364,7 @@ impl Actor<'_> {
     pub fn lock(&self, file: File, lock: Lock) -> Option<Granted> {
         self.record.locks.borrow_mut().asked(file.home);
         let began = self.begin();
-        let result = self.process.lock(file, &lock, false);
+        let result = self.process.lock(file, &lock);
         let usual = result == Err(Errno::AGAIN);
         let ended = self.end(began, &("lock", file.home, lock), &result, usual);
         result.ok()?;
@@ -377,7 +377,7 @@ impl Actor<'_> {
     pub fn unlock(&self, file: File, lock: Lock, granted: Granted) {
         let began = self.begin();
         self.record.locks.borrow_mut().given_back(granted, began.0);
-        let result = self.process.lock(file, &lock, true);
+        let result = self.process.unlock(file, &lock);
         self.end(began, &("unlock", file.home, lock), &result, false);
     }
 

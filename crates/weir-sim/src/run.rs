@@ -452,7 +452,7 @@ impl World {
                 ));
             }
         }
-        // Not before: a lock makes a file raw, and so others see what they need not have seen.
+        // After the trees were compared: a lock makes a file raw, and other nodes see more of it.
         let files = trees.first().into_iter().flat_map(|tree| tree.files.keys());
         let locked = |ino: &&Ino| self.record.locks.borrow().was_asked(**ino);
         let locked: Vec<Ino> = files.filter(locked).copied().collect();
@@ -660,12 +660,7 @@ fn none_is_locked(actor: &Actor<'_>, files: &[Ino]) {
             continue;
         };
         for of in [Of::Whole, Of::Process, Of::Description] {
-            let lock = Lock {
-                of,
-                exclusive: true,
-                start: 0,
-                end: u64::MAX,
-            };
+            let lock = Lock::of_all(of);
             if let Some(granted) = actor.lock(file, lock) {
                 actor.unlock(file, lock, granted);
             } else {

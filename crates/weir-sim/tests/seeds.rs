@@ -139,8 +139,8 @@ fn what_failed_once_fails_no_more() {
         moving(161),
         moving(287),
         moving(1290),
-        // What a home had answered before this node published was believed as the newest: appends
-        // went to the beginning of the file.
+        // A node took an answer of a home for the newest though the node had published since. It
+        // appended at the beginning of the file.
         Plan::of(3_403_495).mild(),
         // A lock was granted while a lock of before still told others that the file is raw now.
         Plan::of(3_100_458).mild(),

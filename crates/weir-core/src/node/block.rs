@@ -146,8 +146,8 @@ impl FileBlock {
         append
     }
 
-    /// Whether `[at, at + length)` was reserved before appends went elsewhere: who reserves later
-    /// has seen that it must ask, and others may have been given what it took.
+    /// True if a program reserved the bytes `[at, at + length)` before [`FileBlock::share_appends`].
+    /// The file's home has counted these. It may have given later reservations to another node.
     pub fn is_counted(&self, at: u64, length: u64) -> bool {
         let counted = self.counted.load(Ordering::SeqCst);
         at.checked_add(length).is_some_and(|end| end <= counted)

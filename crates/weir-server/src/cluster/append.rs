@@ -204,16 +204,25 @@ impl<P: Platform> Cluster<P> {
         let ino = self.global(op.ino);
         let local = self.local(ino).ok_or(FsError::Stale)?;
         let at_least = self.node(|node| node.attr_now(local))?.size;
-        let counted = |at: &u64| self.node(|node| node.is_counted(local, *at, op.length));
+        let is_counted = |at: &u64| {
+            self.node(|node| {
+                let block = node.shared_block(local);
+                block.is_some_and(|block| block.is_counted(*at, op.length))
+            })
+        };
         let asked = peer::Append {
             ino,
             length: op.length,
             at_least,
-            reserved: op.reserved.filter(counted),
+            reserved: op.reserved.filter(is_counted),
         };
         let at = self.call(ino.rank(), asked).await?;
         // A home that is started again asks for it (`have_ask`).
-        self.node(|node| node.placed_below(local, at.saturating_add(op.length)));
+        self.node(|node| {
+            if let Some(block) = node.shared_block(local) {
+                block.placed_below(at.saturating_add(op.length));
+            }
+        });
         Ok(at)
     }
 

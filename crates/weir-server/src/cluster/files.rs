@@ -154,8 +154,11 @@ impl<P: Platform> Cluster<P> {
             return self.node(|node| node.attr_now(ino));
         }
         if let Some(local) = self.local(ino) {
-            let believed = (!write).then(|| self.believed_here(ino, local));
-            if let Some(attr) = believed.transpose()?.flatten() {
+            let believed = match write {
+                true => None, // The home must hear of it.
+                false => self.believed_here(ino, local)?,
+            };
+            if let Some(attr) = believed {
                 return Ok(attr);
             }
             self.settle_size(ino, local).await?;

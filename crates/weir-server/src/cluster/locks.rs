@@ -30,7 +30,7 @@ pub struct LocksElsewhere {
     /// Wishes of other nodes that were taken back, by their numbers there; until when they are
     /// remembered, ns since 1970.
     taken_back: BTreeMap<(Rank, u64), i64>,
-    /// How often the locks of another node were dropped here, since it was lost.
+    /// How often this server has lost another one and dropped the locks of its owners.
     dropped: BTreeMap<Rank, u64>,
 }
 
@@ -221,8 +221,8 @@ impl<P: Platform> Cluster<P> {
         }
         let dropped = || self.inner.locks.borrow().dropped.get(&from).copied();
         let is_taken_back = || self.inner.locks.borrow().taken_back.contains_key(&request);
-        // Whoever asked may be lost when others have been told: a server that is started again does
-        // not know of the lock, and never gives it back.
+        // This server may lose the asker while it tells others that the file is raw. A server that
+        // comes after the asker knows nothing of the lock and would never give it back.
         let before = dropped();
         let is_void = || is_taken_back() || dropped() != before;
         self.lock_here(op.ino, unlocks, |node| match !unlocks && is_void() {

@@ -43,7 +43,7 @@ pub struct Paths {
 pub struct BecomingRaw {
     /// Whose turn it is to tell the nodes that have the file open. Others that lock it wait.
     turns: Keyed<Ino>,
-    /// Files that some of those may take for relaxed still; how they were shared before.
+    /// Files of which a node may not have heard yet that they are raw, with the policy of before.
     untold: RefCell<BTreeMap<Ino, Policy>>,
 }
 
@@ -140,8 +140,8 @@ impl<P: Platform> Cluster<P> {
         })?;
         let attr = self.node(|node| node.attr_of(local))?;
         if is_raw(&attr) && !op.unnamed {
-            // Also if the file's attributes have told that before: what this node wrote until then
-            // is not published by that.
+            // Attributes may have told this node so before. They do not make it publish what it
+            // wrote until then.
             self.revoke_here(op.ino).await?;
         } else {
             self.sharing_changed(op.ino, was).await?;

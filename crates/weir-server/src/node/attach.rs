@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use weir_core::extent::MAX_OFFSET;
 use weir_core::journal::Item;
 use weir_core::names::{Attr, FileType, SetAttr};
+use weir_core::node::block::FileBlock;
 use weir_core::proto::{Attached, FsError};
 use weir_core::types::{ClientId, Ino};
 
@@ -20,6 +21,11 @@ impl<P: Platform> Node<'_, P> {
     pub(crate) fn block_of(&self, ino: Ino) -> Option<u32> {
         let block = self.names.attr(ino).ok()?.block.checked_sub(1)?;
         (self.blocks.get(block)?.ino == ino).then_some(block)
+    }
+
+    /// The block of a file that programs of this node have open for writing.
+    pub(crate) fn shared_block(&self, ino: Ino) -> Option<&FileBlock> {
+        self.open.blocks.get(self.block_of(ino)? as usize)
     }
 
     /// Attaches a client to a file for writing.

@@ -92,9 +92,7 @@ impl<P: Platform> Node<'_, P> {
             return Err(FsError::TooBig);
         }
         if size < self.size_of(&attr) {
-            let stamp = self
-                .block_of(ino)
-                .map(|block| self.open.blocks[block as usize].truncate(size));
+            let stamp = self.shared_block(ino).map(|block| block.truncate(size));
             self.make_hole(ino, size, MAX_OFFSET, stamp);
             self.set_own_size(&attr, size, stamp.is_some());
         } else {
@@ -122,10 +120,9 @@ impl<P: Platform> Node<'_, P> {
             return Err(FsError::TooBig);
         }
         if zero {
-            let stamp = self.block_of(ino).map(|block| {
-                let shared = &self.open.blocks[block as usize];
-                shared.end_claims();
-                shared.stamp()
+            let stamp = self.shared_block(ino).map(|block| {
+                block.end_claims();
+                block.stamp()
             });
             self.make_hole(ino, offset, end, stamp);
         }
@@ -167,8 +164,8 @@ impl<P: Platform> Node<'_, P> {
     }
 
     pub(crate) fn raise_size(&mut self, attr: &Attr, size: u64) {
-        match self.block_of(attr.ino) {
-            Some(block) => self.open.blocks[block as usize].raise(size),
+        match self.shared_block(attr.ino) {
+            Some(block) => block.raise(size),
             None => self.set_own_size(attr, size.max(attr.size), false),
         }
     }

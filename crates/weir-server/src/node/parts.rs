@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use weir_core::extent::{ExtentIndex, Run, Source};
 use weir_core::journal::Item;
 use weir_core::names::{Attr, DirPart, FileType, NamesError, NAME_MAX};
+use weir_core::node::block::FileBlock;
 use weir_core::proto::peer::{self, LogRange, What};
 use weir_core::proto::{Child, FsError, SetAttr};
 use weir_core::types::{ClientId, Ino};
@@ -238,8 +239,8 @@ impl<P: Platform> Node<'_, P> {
         } else {
             self.stored.insert(local, attr.allocated);
         }
-        if let Some(block) = self.block_of(local) {
-            self.open.blocks[block as usize].raise(attr.size);
+        if let Some(block) = self.shared_block(local) {
+            block.raise(attr.size);
         }
         Ok(())
     }
@@ -253,33 +254,17 @@ impl<P: Platform> Node<'_, P> {
 
     /// Lets who appends to a file ask where; the file's end, with the places that appends have.
     pub(crate) fn share_appends(&mut self, local: Ino) -> u64 {
-        let reserved = match self.block_of(local) {
-            Some(block) => self.open.blocks[block as usize].share_appends(),
-            None => 0,
-        };
+        let block = self.shared_block(local);
+        let reserved = block.map_or(0, FileBlock::share_appends);
         let size = self.attr_now(local).map_or(0, |attr| attr.size);
         size.max(reserved)
-    }
-
-    /// Whether a program of this node reserved the place of an append before it was to ask.
-    pub(crate) fn is_counted(&self, local: Ino, at: u64, length: u64) -> bool {
-        let block = self.block_of(local);
-        block.is_some_and(|block| self.open.blocks[block as usize].is_counted(at, length))
-    }
-
-    /// Appends of this node have places below `end` of a file, written or not.
-    pub(crate) fn placed_below(&self, local: Ino, end: u64) {
-        if let Some(block) = self.block_of(local) {
-            self.open.blocks[block as usize].placed_below(end);
-        }
     }
 
     /// Says to this node's writers of a file what they ask before a record begins: see
     /// [`weir_core::node::block`].
     pub(crate) fn set_tokens(&self, local: Ino, tokens: u64) {
-        if let Some(block) = self.block_of(local) {
-            let word = &self.open.blocks[block as usize].tokens;
-            word.store(tokens, Ordering::SeqCst);
+        if let Some(block) = self.shared_block(local) {
+            block.tokens.store(tokens, Ordering::SeqCst);
         }
     }
 
@@ -297,8 +282,8 @@ impl<P: Platform> Node<'_, P> {
     /// This node's writers of a raw file ask from now on. A write that does not ask any more is
     /// in the cells when this returns, or finds that it must ask before it returns.
     pub(crate) fn revoke_writes(&self, local: Ino) {
-        if let Some(block) = self.block_of(local) {
-            self.open.blocks[block as usize].revoke();
+        if let Some(block) = self.shared_block(local) {
+            block.revoke();
             self.platform.barrier();
         }
     }
@@ -342,8 +327,8 @@ impl<P: Platform> Node<'_, P> {
     /// records, and so is not published by accident; the bytes go on living.
     pub(crate) fn take_pending(&mut self, local: Ino) -> Result<Pending, FsError> {
         let attr = self.regular(local)?;
-        if let Some(block) = self.block_of(local) {
-            self.open.blocks[block as usize].end_claims();
+        if let Some(block) = self.shared_block(local) {
+            block.end_claims();
         }
         self.harvest(local);
         let mut pending = Pending {
