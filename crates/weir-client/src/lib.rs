@@ -9,6 +9,7 @@
 //! | [`process`] | the calls, [`types`]: their values |
 //! | [`library`] | what middleware asks, with the interposer in the process or without |
 //! | [`session`] | the connection to the server; [`node`]: the memory shared with it |
+//! | [`view`] | names, attributes, opening, locks: when the shared tables say enough, and when not |
 //! | `neighbour` | the memory of another server of this machine |
 //! | [`data`] | writing and reading the bytes of files |
 //! | [`errno`] | the server's errors as errno values |
@@ -33,3 +34,4 @@ mod slots;
 pub mod socket;
 pub mod sys;
 pub mod types;
+pub mod view;

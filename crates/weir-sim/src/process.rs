@@ -1,5 +1,5 @@
-//! A client process: the data path of `weir-client` over the simulated node, and its decisions
-//! about names, files and descriptors as far as several servers come in.
+//! A client process: the view and the data path of `weir-client` over the simulated node. Of its
+//! own are descriptors, which in a real process are the kernel's, and waiting.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,22 +10,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use weir_client::data::{file_state, FileState, Host, Log, Tables, Vnode};
+use weir_client::data::{file_state, FileState, Host, Log, Vnode};
 use weir_client::errno::errno_of;
-use weir_core::names::{Attr, FileType, ViewError};
+use weir_client::path::Names;
+use weir_client::view::locks::{end_description_locks, end_process_locks, F_UNLCK, LOCK_UN};
+use weir_client::view::open::{Opening, Target};
+use weir_client::view::{NodeClient, View};
+use weir_core::names::{Attr, FileType, NamesView};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell as WriterCell;
 use weir_core::node::claim::Claim;
 use weir_core::node::known::KnownNames;
 use weir_core::node::landing::LandingSlot;
 use weir_core::node::ofd::{Ofd, BATCH};
-use weir_core::node::region::Counter;
+use weir_core::node::region::{Counter, Hub};
 use weir_core::node::ring::{Note, Record};
-use weir_core::placement::home_of_entry;
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::{self, Attached, Child, Landing, Lent, Located, Operation};
-use weir_core::types::{ClientId, Ino};
-use weir_server::cluster::ROOT;
+use weir_core::proto::{self, Attached, Landing, Lent, Located, Operation};
+use weir_core::types::{ClientId, Ino, Rank};
 use weir_server::node::ClientMemory;
 use weir_store::slabmap::{SlabMap, Window};
 
@@ -34,7 +36,7 @@ use crate::locks::{Lock, Of};
 use crate::machine::Memory;
 use crate::site::Site;
 
-/// How often the server is asked to get done with a change of the tables.
+/// How often a file is looked for that others make and remove.
 const PATIENCE: u32 = 1000;
 
 /// How often a program that waits for bytes of other nodes looks for them.
@@ -47,7 +49,11 @@ const LOCKING: (Duration, u32) = (Duration::from_millis(20), 50);
 /// `F_RDLCK`, `F_WRLCK` and `F_UNLCK` of fcntl(2).
 const READ: u32 = 0;
 const WRITE: u32 = 1;
-const UNLOCK: u32 = 2;
+const UNLOCK: u32 = F_UNLCK;
+
+/// Access modes of open(2).
+const O_RDONLY: u32 = 0;
+const O_RDWR: u32 = 2;
 
 /// A look at a file is repeated less often than this until it is of one moment: here nothing else
 /// runs meanwhile.
@@ -56,12 +62,52 @@ const LOOKS: u32 = 10_000;
 /// A file that the process has open.
 struct Open {
     vnode: Vnode,
-    /// Its description's place in the table.
-    ofd: u32,
+    /// The places of its descriptions in the table, each with true if it may write.
+    ofds: RefCell<Vec<(u32, bool)>>,
     /// True once a lock of the description was asked for.
     locked: Cell<bool>,
     /// True once a record lock of the process was asked for.
     record_locks: Cell<bool>,
+}
+
+impl Open {
+    fn new(ino: Ino) -> Open {
+        let vnode = Vnode::new();
+        vnode.open(ino);
+        Open {
+            vnode,
+            ofds: RefCell::default(),
+            locked: Cell::new(false),
+            record_locks: Cell::new(false),
+        }
+    }
+
+    /// The description by which locks are taken.
+    fn first_ofd(&self) -> u32 {
+        self.ofds.borrow()[0].0
+    }
+}
+
+/// For what a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// For writing, too.
+    pub writes: bool,
+    /// To be cut.
+    pub truncates: bool,
+}
+
+impl Access {
+    /// For reading alone.
+    pub const READ: Access = Access {
+        writes: false,
+        truncates: false,
+    };
+    /// For reading and writing.
+    pub const WRITE: Access = Access {
+        writes: true,
+        truncates: false,
+    };
 }
 
 /// One process.
@@ -134,78 +180,26 @@ impl<'f> Process<'f> {
         proto::reply::<O>(&reply).map_err(|error| errno_of(O::NAME, error))
     }
 
-    fn settled<T>(&self, ask: impl Fn() -> Result<T, ViewError>) -> Result<T, Errno> {
-        for _ in 0..PATIENCE {
-            match ask() {
-                Ok(answer) => return Ok(answer),
-                Err(ViewError::BufferTooSmall) => return Err(Errno::NAMETOOLONG),
-                Err(ViewError::Unsettled) => self.call(proto::Ping {})?,
-            }
-        }
-        Err(Errno::IO)
+    /// The file system as the process sees it.
+    fn view(&self) -> View<&Process<'f>> {
+        View::new(self)
     }
 
-    /// What a name names. With `ask`, by a request also where the entry is this node's.
-    pub fn find(&self, dir: Ino, name: &[u8], ask: bool) -> Result<Option<Child>, Errno> {
-        if !ask {
-            let found = self.settled(|| self.site.names.lookup(dir, name))?;
-            let which = &self.site.which;
-            let known = self.known();
-            // Nothing else runs between the look at the table and this one.
-            let is_all = match dir == ROOT {
-                true => home_of_entry(dir, name, which.servers) == which.rank,
-                false => known.is_some_and(|known| known.all_here(dir).is_some()),
-            };
-            let found = found.or_else(|| known?.entry(dir, name));
-            if found.is_some() || is_all {
-                return Ok(found.map(|(ino, kind)| Child { ino, kind }));
-            }
-        }
-        let name = name.to_vec();
-        match self.call(proto::Find { dir, name }) {
-            Err(Errno::NOENT) => Ok(None),
-            found => found,
-        }
+    /// What a name names.
+    pub fn find(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
+        self.view().lookup(dir, name)
     }
 
-    /// The table of known names, unless that is in doubt.
-    fn known(&self) -> Option<KnownNames<'static>> {
-        let open = &self.site.open;
-        let doubted = open.hub.is_in_doubt(|| self.site.now_ns().unsigned_abs());
-        (!doubted).then(|| KnownNames::new(open.hub, open.known))
+    /// stat(2): the attributes, and the size.
+    pub fn stat(&self, ino: Ino) -> Result<(Attr, u64), Errno> {
+        let cells = self.site.open.cells;
+        self.view().at_once(ino, |attr, block| {
+            (*attr, block.map_or(attr.size, |block| block.size(cells)))
+        })
     }
 
-    /// The attributes of a file of another server, if the table of this node has them.
-    fn stand_in_attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
-        let Some(local) = self.known().and_then(|known| known.stand_in(ino)) else {
-            return Ok(None);
-        };
-        let attr = self.settled(|| self.site.names.attr(local))?;
-        Ok(attr.filter(|attr| attr.is_believed_of(ino) && !self.doubts(attr)))
-    }
-
-    /// The attributes, with all that several servers know.
-    pub fn attr(&self, ino: Ino) -> Result<Attr, Errno> {
-        if ino.rank() == self.site.which.rank {
-            let mut attr = self.settled(|| self.site.names.attr(ino))?;
-            if attr.is_some_and(|attr| !attr.fresh) {
-                self.call(proto::Lease { ino })?;
-                attr = self.settled(|| self.site.names.attr(ino))?;
-            }
-            match attr {
-                None => return Err(Errno::NOENT),
-                Some(attr) if attr.file_type() != FileType::Dir => return Ok(attr),
-                Some(_) => {}
-            }
-        }
-        match self.stand_in_attr(ino)? {
-            Some(attr) => Ok(attr),
-            None => self.call(proto::GetAttr { ino }),
-        }
-    }
-
-    /// Makes a file and opens it; if there was one already, its number alone. `ECANCELED`: it
-    /// was made, and could not be opened.
+    /// open(2) with O_CREAT. A directory that has the name is found, and not opened. `ECANCELED`: a
+    /// file was made, and could not be opened.
     pub fn create(
         &self,
         dir: Ino,
@@ -221,73 +215,51 @@ impl<'f> Process<'f> {
             exclusive,
             attach: true,
         };
-        let made = loop {
-            let made = self.call(op.clone())?;
-            if made.new || !made.held {
-                break made;
+        for _ in 0..PATIENCE {
+            let target = match self.view().create(op.clone())? {
+                Some(target) => target,
+                None => match self.find(dir, name)? {
+                    Some((ino, FileType::File)) => Target::existing(ino, FileType::File),
+                    Some((ino, _)) => return Ok((ino, None)),
+                    None => continue, // it has gone meanwhile
+                },
+            };
+            match self.open_target(&target, Access::WRITE) {
+                Err(Errno::NOENT) if !target.new => {}
+                Err(_) if target.new => return Err(Errno::CANCELED),
+                opened => return opened.map(|file| (file.home, Some(file))),
             }
-            // By its number in this node's table, which others do not know.
-            let attr = self.settled(|| self.site.names.attr(made.ino))?;
-            if let Some(attr) = attr {
-                return Ok((attr.home, None));
-            }
-            // It has gone meanwhile.
-        };
-        if !made.new {
-            return Ok((made.ino, None));
         }
-        let opened = self.open_made(made.ino);
-        match (made.attached, &opened) {
-            (Some(at), Ok(file)) => {
-                let open = self.opened(*file)?;
-                open.vnode.attached(self, at.block, at.cell);
-            }
-            (Some(at), Err(_)) => self.note(Note::Detach(at.cell)),
-            (None, _) => return Err(Errno::IO),
-        }
-        let opened = opened.map(|file| (file.home, Some(file)));
-        opened.map_err(|_| Errno::CANCELED)
-    }
-
-    fn open_made(&self, local: Ino) -> Result<File, Errno> {
-        let attr = self.settled(|| self.site.names.attr(local))?;
-        self.open_known(&attr.ok_or(Errno::NOENT)?)
+        Err(Errno::IO)
     }
 
     /// Opens a file.
-    pub fn open(&self, ino: Ino) -> Result<File, Errno> {
-        let attr = self.call(proto::Hold { ino, write: true })?;
-        self.open_known(&attr)
+    pub fn open(&self, ino: Ino, access: Access) -> Result<File, Errno> {
+        self.open_target(&Target::existing(ino, FileType::File), access)
     }
 
-    fn open_known(&self, attr: &Attr) -> Result<File, Errno> {
-        if attr.file_type() != FileType::File {
-            return Err(Errno::ISDIR);
-        }
-        let file = File {
-            local: attr.ino,
-            home: attr.home,
-        };
-        if self.files.borrow().contains_key(&file.local) {
-            return Ok(file);
-        }
+    fn open_target(&self, target: &Target, access: Access) -> Result<File, Errno> {
+        let process = self;
+        self.view().open(target, &Descriptor { process, access })
+    }
+
+    fn open_known(&self, attr: &Attr, access: Access) -> Result<File, Errno> {
+        let (local, home) = (attr.ino, attr.home);
         let ofd = self.take_ofd()?;
-        self.description(ofd)?.open(file.local.0, 0);
-        let alive = self.settled(|| self.site.names.attr(file.local));
-        if !matches!(alive, Ok(Some(_))) {
-            self.give_ofd(ofd);
-            return Err(Errno::NOENT);
+        let flags = if access.writes { O_RDWR } else { O_RDONLY };
+        let shown = self
+            .description(ofd)
+            .and_then(|shown| self.view().show_open(shown, local, flags, access.writes));
+        if let Err(error) = shown {
+            self.free_ofds.borrow_mut().push(ofd);
+            return Err(error);
         }
-        let vnode = Vnode::new();
-        vnode.open(file.local);
-        let open = Rc::new(Open {
-            vnode,
-            ofd,
-            locked: Cell::new(false),
-            record_locks: Cell::new(false),
-        });
-        self.files.borrow_mut().insert(file.local, open);
-        Ok(file)
+        let mut files = self.files.borrow_mut();
+        let open = files
+            .entry(local)
+            .or_insert_with(|| Rc::new(Open::new(local)));
+        open.ofds.borrow_mut().push((ofd, access.writes));
+        Ok(File { local, home })
     }
 
     fn description(&self, ofd: u32) -> Result<&'static Ofd, Errno> {
@@ -349,13 +321,14 @@ impl<'f> Process<'f> {
     /// `EAGAIN`.
     pub fn lock(&self, file: File, lock: &Lock) -> Result<(), Errno> {
         let open = self.opened(file)?;
+        let ofd = open.first_ofd();
         match lock.of {
             Of::Process => open.record_locks.set(true),
             Of::Whole | Of::Description => open.locked.set(true),
         }
         let kind = if lock.exclusive { WRITE } else { READ };
         for _ in 0..LOCKING.1 {
-            match self.set_lock(file, open.ofd, lock, kind) {
+            match self.set_lock(file, ofd, lock, kind) {
                 Err(Errno::AGAIN) => self.wait(self.site.pause(LOCKING.0)),
                 done => return done,
             }
@@ -366,14 +339,14 @@ impl<'f> Process<'f> {
     /// Gives a lock back.
     pub fn unlock(&self, file: File, lock: &Lock) -> Result<(), Errno> {
         let open = self.opened(file)?;
-        self.set_lock(file, open.ofd, lock, UNLOCK)
+        self.set_lock(file, open.first_ofd(), lock, UNLOCK)
     }
 
     fn set_lock(&self, file: File, ofd: u32, lock: &Lock, kind: u32) -> Result<(), Errno> {
         let (ino, wait) = (file.local, kind != UNLOCK);
         if lock.of == Of::Whole {
             // LOCK_SH, LOCK_EX, LOCK_UN
-            let operation = [1, 2, 8][kind as usize];
+            let operation = [1, 2, LOCK_UN][kind as usize];
             return self.call(proto::Flock {
                 ino,
                 ofd,
@@ -391,31 +364,39 @@ impl<'f> Process<'f> {
         })
     }
 
-    /// close(2); whether what the node wrote is published by it.
+    /// close(2) of all descriptors of a file; whether what the node wrote is published by it.
     pub fn close(&self, file: File) -> Result<bool, Errno> {
         let open = self.opened(file)?;
-        let give_back = |of| {
-            // The server frees what it does not hear of.
-            let _ = self.set_lock(file, open.ofd, &Lock::of_all(of), UNLOCK);
-        };
         if open.record_locks.get() {
-            give_back(Of::Process);
+            // The server frees what it does not hear of.
+            let _ = end_process_locks(self, file.local);
         }
         // A process that wrote nothing publishes nothing, neither what others of its node wrote.
         self.published.set(false);
         let detached = open.vnode.publish_written(self);
         open.vnode.detach(self);
         self.files.borrow_mut().remove(&file.local);
-        if open.locked.get() {
-            give_back(Of::Description);
-            give_back(Of::Whole);
-        }
-        self.give_ofd(open.ofd);
-        let named = self.settled(|| self.site.names.attr(file.local));
-        if !matches!(named, Ok(Some(attr)) if attr.nlink > 0) {
-            self.note(Note::Orphan(file.local.0));
+        for (ofd, writes) in open.ofds.take() {
+            if open.locked.get() {
+                let _ = end_description_locks(self, file.local, ofd);
+            }
+            self.give_ofd(ofd);
+            self.view().tell_end(file.local, writes);
         }
         detached.map(|()| self.published.get())
+    }
+
+    /// close(2) of the descriptor that was opened last, of a file that may be open otherwise.
+    fn close_last(&self, file: File) -> Result<(), Errno> {
+        let open = self.opened(file)?;
+        if open.ofds.borrow().len() == 1 {
+            return self.close(file).map(drop);
+        }
+        if let Some((ofd, writes)) = open.ofds.borrow_mut().pop() {
+            self.give_ofd(ofd);
+            self.view().tell_end(file.local, writes);
+        }
+        Ok(())
     }
 
     /// The path of a directory, as getcwd(2) has it.
@@ -442,22 +423,81 @@ impl<'f> Process<'f> {
     }
 }
 
-impl Tables for Process<'_> {
-    fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError> {
-        self.site.names.attr(ino)
+impl NodeClient for Process<'_> {
+    fn names(&self) -> NamesView<'static> {
+        self.site.names
     }
 
-    fn doubts(&self, attr: &Attr) -> bool {
-        let now_ns = || self.site.now_ns().unsigned_abs();
-        self.site.open.hub.doubts(attr, now_ns)
+    fn known(&self) -> KnownNames<'static> {
+        KnownNames::new(self.site.open.hub, self.site.open.known)
     }
 
-    fn lease(&self, ino: Ino) -> Result<(), Errno> {
-        self.call(proto::Lease { ino })
+    fn hub(&self) -> &'static Hub {
+        self.site.open.hub
     }
 
-    fn settle(&self) -> Result<(), Errno> {
-        self.call(proto::Ping {})
+    fn blocks(&self) -> &'static [FileBlock] {
+        self.site.open.blocks
+    }
+
+    fn several(&self) -> Option<(Rank, u16)> {
+        Some((self.site.which.rank, self.site.which.servers))
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.site.now_ns().unsigned_abs()
+    }
+
+    fn call<O: Operation>(&self, op: O) -> Result<O::Reply, Errno> {
+        Process::call(self, op)
+    }
+
+    fn note(&self, note: Note) {
+        if self.memory.notes().push(note).is_err() && self.call(proto::Publish {}).is_ok() {
+            let _ = self.memory.notes().push(note);
+        }
+    }
+}
+
+/// How a process opens a file.
+struct Descriptor<'p, 'f> {
+    process: &'p Process<'f>,
+    access: Access,
+}
+
+impl Opening for Descriptor<'_, '_> {
+    type Opened = File;
+
+    fn writes(&self) -> bool {
+        self.access.writes
+    }
+
+    fn truncates(&self) -> bool {
+        self.access.truncates
+    }
+
+    fn check(&self, attr: &Attr) -> Result<(), Errno> {
+        match attr.file_type() {
+            FileType::File => Ok(()),
+            _ => Err(Errno::ISDIR),
+        }
+    }
+
+    fn open(&self, attr: &Attr) -> Result<File, Errno> {
+        self.process.open_known(attr, self.access)
+    }
+
+    fn attach(&self, file: &File, at: Attached) -> bool {
+        let Ok(open) = self.process.opened(*file) else {
+            return false;
+        };
+        open.vnode.attached(self.process, at.block, at.cell);
+        true
+    }
+
+    fn close(&self, file: File) {
+        // What the opening failed with is told.
+        let _ = self.process.close_last(file);
     }
 }
 
@@ -592,9 +632,7 @@ impl Host for Process<'_> {
     }
 
     fn note(&self, note: Note) {
-        if self.memory.notes().push(note).is_err() && self.call(proto::Publish {}).is_ok() {
-            let _ = self.memory.notes().push(note);
-        }
+        NodeClient::note(self, note);
     }
 
     fn slabs(&self) -> &SlabMap {

@@ -1,7 +1,6 @@
 //! What a client does: operations on a few names and files, drawn from its seed, each noted
 //! with what came of it.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::linear::Call;
 use crate::locks::{Granted, Lock, Of};
 use crate::model::{NameOp, Outcome, Seat};
 use crate::plan::Habit;
-use crate::process::{File, Process};
+use crate::process::{Access, File, Process};
 use crate::record::Record;
 
 /// Names in a directory that programs use.
@@ -170,10 +169,7 @@ impl Actor<'_> {
         let (dir, name) = (at.dir, at.name);
         self.named(
             &NameOp::Find(at),
-            || {
-                let found = self.process.find(dir, &[name], true)?;
-                Ok(found.map(|child| (child.ino, child.kind)))
-            },
+            || self.process.find(dir, &[name]),
             |found| *found,
         )
     }
@@ -224,29 +220,32 @@ impl Actor<'_> {
             kind: FileType::File,
             exclusive,
         };
-        let kind = Cell::new(Some(FileType::File));
         self.named(
             &make,
-            || {
-                let made = self.process.create(dir, &[name], exclusive)?;
-                if made.1.is_none() {
-                    // What was there may be a directory; if its home is lost, who knows.
-                    let attr = self.process.attr(made.0);
-                    kind.set(attr.ok().map(|attr| attr.file_type()));
-                }
-                Ok(made)
+            || self.process.create(dir, &[name], exclusive),
+            |(ino, file)| match file {
+                Some(_) => Some((*ino, FileType::File)),
+                None => Some((*ino, FileType::Dir)),
             },
-            |made| Some((made.0, kind.get()?)),
         )
     }
 
     /// Opens a file; with when that began.
-    pub fn open(&self, ino: Ino) -> Result<(File, u64), Errno> {
+    pub fn open(&self, ino: Ino, access: Access) -> Result<(File, u64), Errno> {
         let began = self.begin();
-        let result = self.process.open(ino);
+        let noted = &self.record.bytes;
+        let all = (0, u64::MAX);
+        let cut = access.truncates.then(|| {
+            let by = (self.rank, began.0);
+            noted.borrow_mut().begin(ino, by, all, Block::Empty)
+        });
+        let result = self.process.open(ino, access);
         // It may have been removed since it was found, and what was found may be a directory.
         let usual = matches!(&result, Err(error) if refuses(*error));
-        self.end(began, &("open", ino), &result, usual);
+        let ended = self.end(began, &("open", ino, access), &result, usual);
+        if let Some(cut) = cut.filter(|_| result.is_ok()) {
+            noted.borrow_mut().end(cut, ended, all);
+        }
         result.map(|file| (file, began.0))
     }
 
@@ -424,8 +423,17 @@ pub struct Program<'a, 'f> {
     pub dirs: Vec<Ino>,
     habit: Habit,
     locks: bool,
-    open: Vec<(File, u64)>,
+    open: Vec<Opened>,
     files: Vec<Ino>,
+}
+
+/// A file that a program has open.
+#[derive(Clone, Copy)]
+struct Opened {
+    file: File,
+    /// The event at which it began to open it.
+    since: u64,
+    writes: bool,
 }
 
 impl<'a, 'f> Program<'a, 'f> {
@@ -474,7 +482,10 @@ impl<'a, 'f> Program<'a, 'f> {
             return self.use_file();
         }
         match dice.roll(100) {
-            0..22 => self.create(),
+            0..22 => {
+                let exclusive = dice.chance(500);
+                self.create(self.seat(), exclusive);
+            }
             22..32 => {
                 if let Ok(dir) = actor.mkdir(self.seat()) {
                     self.know_dir(dir);
@@ -530,25 +541,20 @@ impl<'a, 'f> Program<'a, 'f> {
     /// Appends to one of two files that all append to, and syncs that now and then.
     fn log(&mut self) {
         let dice = self.dice.clone();
-        let Some((file, opened)) = self.open.get(dice.pick(self.open.len())).copied() else {
+        let opened = self.open.iter().filter(|opened| opened.writes).copied();
+        let opened: Vec<Opened> = opened.collect();
+        let Some(opened) = opened.get(dice.pick(opened.len())).copied() else {
             let dir = self.dirs[0];
             let name = b'a' + u8::try_from(dice.roll(2)).expect("few");
-            let opened = self.actor.record.event();
-            return match self.actor.create(Seat { dir, name }, false) {
-                Ok((ino, Some(file))) => {
-                    self.know_file(ino);
-                    self.keep(file, opened);
-                }
-                Ok((ino, None)) => self.open_file(ino),
-                Err(_) => {}
-            };
+            return self.create(Seat { dir, name }, false);
         };
+        let file = opened.file;
         match dice.roll(100) {
             0..70 => self.actor.write(file, 0, 1 + dice.roll(4), true),
             70..85 => self.actor.sync(file),
-            85..93 => drop(self.actor.read((file, opened), 0, 64)),
+            85..93 => drop(self.actor.read((file, opened.since), 0, 64)),
             _ => {
-                self.open.retain(|(known, _)| *known != file);
+                self.open.retain(|known| known.file != file);
                 self.actor.close(file);
             }
         }
@@ -566,35 +572,44 @@ impl<'a, 'f> Program<'a, 'f> {
         }
     }
 
-    fn keep(&mut self, file: File, opened: u64) {
-        self.open.retain(|(known, _)| *known != file);
-        self.open.push((file, opened));
+    fn keep(&mut self, (file, since): (File, u64), writes: bool) {
+        self.know_file(file.home);
+        // A file that is open already keeps what it knew.
+        if let Some(known) = self.open.iter_mut().find(|known| known.file == file) {
+            known.writes |= writes;
+            return;
+        }
+        self.open.push(Opened {
+            file,
+            since,
+            writes,
+        });
         if self.open.len() > OPEN {
-            let (file, _) = self.open.remove(0);
-            self.actor.close(file);
+            let oldest = self.open.remove(0);
+            self.actor.close(oldest.file);
         }
     }
 
-    fn create(&mut self) {
-        let opened = self.actor.record.event();
-        let made = self.actor.create(self.seat(), self.dice.chance(500));
-        match made {
-            Ok((ino, Some(file))) => {
-                self.know_file(ino);
-                self.keep(file, opened);
-            }
-            Ok((ino, None)) => self.open_file(ino),
+    fn create(&mut self, at: Seat, exclusive: bool) {
+        let since = self.actor.record.event();
+        match self.actor.create(at, exclusive) {
+            Ok((_, Some(file))) => self.keep((file, since), true),
+            Ok((dir, None)) => self.know_dir(dir),
             Err(_) => {}
         }
     }
 
     fn open_file(&mut self, ino: Ino) {
-        if let Ok((file, opened)) = self.actor.open(ino) {
-            self.know_file(ino);
-            // A file that is open already keeps what it knew.
-            if self.open.iter().all(|(known, _)| *known != file) {
-                self.keep(file, opened);
-            }
+        let access = match self.dice.roll(100) {
+            0..40 => Access::READ,
+            40..45 => Access {
+                truncates: true,
+                ..Access::WRITE
+            },
+            _ => Access::WRITE,
+        };
+        if let Ok(opened) = self.actor.open(ino, access) {
+            self.keep(opened, access.writes);
         }
     }
 
@@ -615,12 +630,17 @@ impl<'a, 'f> Program<'a, 'f> {
     fn use_file(&mut self) {
         let (actor, dice) = (self.actor, self.dice.clone());
         let at = dice.pick(self.open.len());
-        let (file, opened) = self.open[at];
+        let Opened {
+            file,
+            since,
+            writes,
+        } = self.open[at];
         let (first, count) = self.blocks();
         match dice.roll(100) {
+            0..86 if !writes => drop(actor.read((file, since), first, count)),
             0..30 => actor.write(file, first, count, false),
             30..38 => actor.write(file, 0, 1 + count % 4, true),
-            38..70 => drop(actor.read((file, opened), first, count)),
+            38..70 => drop(actor.read((file, since), first, count)),
             70..80 => actor.sync(file),
             80..86 => actor.truncate(file, if dice.chance(500) { 0 } else { first }),
             _ => {
@@ -635,7 +655,11 @@ impl<'a, 'f> Program<'a, 'f> {
     fn use_locked(&mut self) {
         let (actor, dice) = (self.actor, self.dice.clone());
         let at = dice.pick(self.open.len());
-        let (file, opened) = self.open[at];
+        let Opened {
+            file,
+            since,
+            writes,
+        } = self.open[at];
         let (first, count) = self.blocks();
         let of = [Of::Whole, Of::Process, Of::Description][dice.pick(3)];
         let (start, end) = match of {
@@ -644,14 +668,14 @@ impl<'a, 'f> Program<'a, 'f> {
         };
         let lock = Lock {
             of,
-            exclusive: dice.chance(700),
+            exclusive: writes && dice.chance(700),
             start,
             end,
         };
         let Some(granted) = actor.lock(file, lock) else {
             return;
         };
-        actor.read((file, opened), first, count);
+        actor.read((file, since), first, count);
         if lock.exclusive {
             actor.write(file, first, count, false);
         }
@@ -666,8 +690,8 @@ impl<'a, 'f> Program<'a, 'f> {
 
     /// Closes all that is open.
     pub fn finish(&mut self) {
-        for (file, _) in std::mem::take(&mut self.open) {
-            self.actor.close(file);
+        for opened in std::mem::take(&mut self.open) {
+            self.actor.close(opened.file);
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::linear::{self, Verdict};
 use crate::locks::{Lock, Of};
 use crate::model::{Model, Seat};
 use crate::plan::{Client, Fault, Kill, Plan, Trouble};
-use crate::process::Process;
+use crate::process::{Access, Process};
 use crate::program::{Actor, Bears, Program};
 use crate::record::Record;
 use crate::site::{self, Site, Which};
@@ -630,17 +630,17 @@ impl Tree {
     }
 
     fn file(&mut self, actor: &Actor<'_>, ino: Ino) {
-        match actor.process.attr(ino) {
-            Ok(attr) => drop(self.links.insert(ino, attr.nlink)),
+        match actor.process.stat(ino) {
+            Ok((attr, _)) => drop(self.links.insert(ino, attr.nlink)),
             Err(error) => self
                 .troubles
                 .push(format!("attributes of {ino:?}: {error}")),
         }
-        let Ok((file, opened)) = actor.open(ino) else {
+        let Ok((file, opened)) = actor.open(ino, Access::READ) else {
             self.troubles.push(format!("{ino:?} cannot be opened"));
             return;
         };
-        let size = actor.process.attr(ino).map_or(0, |attr| attr.size);
+        let size = actor.process.stat(ino).map_or(0, |(_, size)| size);
         let blocks = actor.read((file, opened), 0, 64);
         actor.close(file);
         self.files.insert(ino, (size, blocks));
@@ -654,7 +654,7 @@ fn text(path: &[u8]) -> String {
 /// Nobody has a lock of these files any more.
 fn none_is_locked(actor: &Actor<'_>, files: &[Ino]) {
     for ino in files {
-        let Ok((file, _)) = actor.open(*ino) else {
+        let Ok((file, _)) = actor.open(*ino, Access::WRITE) else {
             let fault = format!("{ino:?} cannot be opened to be locked");
             actor.record.fault(fault);
             continue;

@@ -13,12 +13,13 @@ use weir_core::node::region::Counter;
 use weir_core::node::ring::{Note, Record};
 use weir_core::node::tail::TailWords;
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::{Attached, Landing, Lent, Located};
+use weir_core::proto::{Attached, Landing, Lease, Lent, Located, Ping};
 use weir_core::types::Ino;
 use weir_store::slabmap::{SlabMap, Window};
 
 use super::log::Log;
 use crate::errno::of_open;
+use crate::view::{NodeClient, PATIENCE};
 
 /// What the namespace says of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,29 +110,16 @@ pub trait Host {
     fn count(&self, counter: Counter, n: u64);
 }
 
-/// The shared tables of a node, and its server's help where they do not say enough.
-pub trait Tables {
-    /// A file's attributes in the tables; `None`: the file is gone.
-    fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError>;
-    /// True if these attributes may have expired, because the server has not renewed them.
-    fn doubts(&self, attr: &Attr) -> bool;
-    /// Has the server bring what they say of a file up to date.
-    fn lease(&self, ino: Ino) -> Result<(), Errno>;
-    /// Has the server get done with a change of the tables.
-    fn settle(&self) -> Result<(), Errno>;
-}
-
-/// How often the server is asked to get done with a change of the tables.
-const PATIENCE: u32 = 1000;
-
 /// The state of a file that is open, as of a moment after the call began; [`Host::file`].
-pub fn file_state<T: Tables>(tables: &T, ino: Ino) -> Result<FileState, Errno> {
+pub fn file_state<C: NodeClient>(client: &C, ino: Ino) -> Result<FileState, Errno> {
+    let (names, hub) = (client.names(), client.hub());
+    let doubts = |attr: &Attr| hub.doubts(attr, || client.now_ns());
     let mut asked = false;
     for _ in 0..PATIENCE {
-        match tables.attr(ino) {
+        match names.attr(ino) {
             // Once is enough of what holds only for the moment: that is within this call.
-            Ok(Some(attr)) if !attr.fresh || (!asked && (attr.ask || tables.doubts(&attr))) => {
-                of_open(tables.lease(ino))?;
+            Ok(Some(attr)) if !attr.fresh || (!asked && (attr.ask || doubts(&attr))) => {
+                of_open(client.call(Lease { ino }))?;
                 asked = true;
             }
             Ok(Some(attr)) => {
@@ -143,7 +131,7 @@ pub fn file_state<T: Tables>(tables: &T, ino: Ino) -> Result<FileState, Errno> {
             }
             // Open, and gone.
             Ok(None) | Err(ViewError::BufferTooSmall) => return Err(Errno::IO),
-            Err(ViewError::Unsettled) => tables.settle()?,
+            Err(ViewError::Unsettled) => client.call(Ping {})?,
         }
     }
     Err(Errno::IO)

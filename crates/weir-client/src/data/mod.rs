@@ -21,7 +21,7 @@ mod ahead_tests;
 #[cfg(test)]
 mod tests;
 
-pub use host::{file_state, FileState, Host, Tables};
+pub use host::{file_state, FileState, Host};
 pub use log::Log;
 pub use read::Target;
 pub use vnode::Vnode;

@@ -4,7 +4,6 @@ use core::ops::Range;
 use core::sync::atomic::{fence, Ordering};
 
 use rustix::io::Errno;
-use weir_core::names::{Attr, ViewError};
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::claim::Claim;
@@ -14,35 +13,13 @@ use weir_core::node::ring::{Note, Record};
 use weir_core::node::tail::TailWords;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{
-    Append, Attach, Attached, Audit, Flush, Landing, Lease, Lent, Locate, Located, Ping, Segment,
-    Token,
+    Append, Attach, Attached, Audit, Flush, Landing, Lent, Locate, Located, Segment, Token,
 };
 use weir_core::types::Ino;
 use weir_store::slabmap::{SlabMap, Window};
 
-use super::{file_state, FileState, Host, Log, Tables};
+use super::{file_state, FileState, Host, Log};
 use crate::session::Session;
-use crate::sys::coarse_now_ns;
-
-impl Tables for Session {
-    #[inline]
-    fn attr(&self, ino: Ino) -> Result<Option<Attr>, ViewError> {
-        self.names().attr(ino)
-    }
-
-    #[inline]
-    fn doubts(&self, attr: &Attr) -> bool {
-        self.hub().doubts(attr, coarse_now_ns)
-    }
-
-    fn lease(&self, ino: Ino) -> Result<(), Errno> {
-        self.call(Lease { ino })
-    }
-
-    fn settle(&self) -> Result<(), Errno> {
-        self.call(Ping {})
-    }
-}
 
 impl Host for Session {
     #[inline]

@@ -8,10 +8,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use weir_core::names::{LaminateOn, Lamination};
 use weir_core::node::ring::Note;
-use weir_core::proto;
-use weir_core::types::Ino;
 
 use super::open::{O_APPEND, O_DSYNC, O_PATH};
 use super::share::Whose;
@@ -19,7 +16,8 @@ use super::table::{self, Handle};
 use super::{Outcome, Process};
 use crate::internal::{self, MAX_FDS};
 use crate::kernel::{self, Fd};
-use crate::path::walk::Names;
+use crate::view::locks::end_description_locks;
+use crate::view::View;
 use weir_core::node::ofd::Ofd;
 
 const F_DUPFD: i32 = 0;
@@ -296,15 +294,16 @@ impl Process {
             // Others may have it: the server finds out and frees it.
             if let Some(session) = session {
                 session.note(Note::Closed(index));
-                self.laminate_if_due(session, handle, ino);
+                View::new(session).laminate_if_due(ino, handle.has(table::WRITE));
             }
         } else {
             if let Some(session) = session.filter(|_| handle.locked.load(Ordering::Relaxed)) {
-                Self::unlock_description(session, handle);
+                // The server frees what it does not hear of.
+                let _ = end_description_locks(session, ino, index);
             }
             ofd.close();
             if let Some(session) = session {
-                self.tell_end(session, handle, ino);
+                View::new(session).tell_end(ino, handle.has(table::WRITE));
             }
         }
         let own = session.is_some_and(|s| ofd.owner.load(Ordering::Relaxed) == s.client_id().0);
@@ -316,62 +315,11 @@ impl Process {
         done
     }
 
-    /// Tells the server that a description came to its end, if that means anything: the
-    /// file has no name any more, or is to be laminated now.
-    fn tell_end(&'static self, session: &crate::session::Session, handle: &Handle, ino: Ino) {
-        if !self.laminate_if_due(session, handle, ino) {
-            session.note(Note::Orphan(ino.0));
-        }
-    }
-
-    /// Laminates a file whose description came to its end, if that was to do it; false if the
-    /// file has no name any more.
-    fn laminate_if_due(
-        &'static self,
-        session: &crate::session::Session,
-        handle: &Handle,
-        ino: Ino,
-    ) -> bool {
-        let attr = self.view().and_then(|view| view.attr(ino));
-        let Some(attr) = attr.ok().flatten().filter(|attr| attr.nlink > 0) else {
-            return false;
-        };
-        let due = match attr.lamination {
-            Lamination::Due => true,
-            Lamination::No => attr.policy.laminate_on == LaminateOn::Close,
-            Lamination::Sealing | Lamination::Done => false,
-        };
-        if due && handle.has(table::WRITE) {
-            let cause = proto::Cause::Close;
-            // If it cannot be done now, the server goes on trying.
-            let _ = session.call(proto::Laminate { ino, cause });
-        }
-        true
-    }
-
     /// Puts a handle back whose description is not ours to use again.
     pub(super) fn give_up(&self, handle: &'static Handle) {
         handle.ofd.set(None);
         handle.index.store(u32::MAX, Ordering::Relaxed);
         self.handles.put(handle);
-    }
-
-    fn unlock_description(session: &crate::session::Session, handle: &Handle) {
-        let (ino, ofd) = (handle.ino(), handle.index.load(Ordering::Relaxed));
-        let _ = session.call(proto::Flock {
-            ino,
-            ofd,
-            operation: 8,
-            wait: false,
-        });
-        let _ = session.call(proto::RecordLock {
-            ino,
-            ofd: Some(ofd),
-            kind: 2,
-            start: 0,
-            end: u64::MAX,
-            wait: false,
-        });
     }
 }
 

@@ -24,13 +24,14 @@ use weir_core::node::ofd::{lock_byte, placeholder_offset, Ofd};
 use weir_core::proto::GetAttr;
 use weir_core::types::Ino;
 
-use super::open::{Target, O_CLOEXEC};
+use super::open::{writes, O_CLOEXEC};
 use super::start::Instance;
 use super::table::{self, Handle, GONE};
 use super::Process;
 use crate::internal::{Internal, MAX_FDS};
 use crate::kernel::{self, Fd};
 use crate::neighbour::{memory_of, Description, Identity};
+use crate::view::open::Target;
 
 /// The placeholder of descriptors, in the directory of a server's memory.
 const PLACEHOLDER: &[u8] = b"ph";
@@ -131,7 +132,9 @@ impl Process {
         };
         let flags = found.ofd.flags.load(Ordering::Relaxed);
         let target = Target::existing(found.ino, kind);
-        let attr = self.attr_to_open(&target, flags.cast_signed())?;
+        let attr = self
+            .view()?
+            .attr_to_open(&target, writes(flags.cast_signed()))?;
         let (handle, fd) = self.open_entry(&attr, flags.cast_signed() | O_CLOEXEC)?;
         handle.fds.store(0, Ordering::Relaxed);
         match Internal::adopt(fd) {

@@ -12,6 +12,7 @@ use super::{Outcome, Process};
 use crate::kernel::Fd;
 use crate::session::{sleep_on, Session};
 use crate::types::LockRange;
+use crate::view::locks::end_process_locks;
 
 const LOCK_NB: i32 = 4;
 const LOCK_UN: i32 = 8;
@@ -194,14 +195,7 @@ impl Process {
         }
         let session: Option<&Session> = self.session.get();
         if let Some(session) = session {
-            let _ = session.call(RecordLock {
-                ino: file.vnode.ino(),
-                ofd: None,
-                kind: 2,
-                start: 0,
-                end: u64::MAX,
-                wait: false,
-            });
+            let _ = end_process_locks(session, file.vnode.ino());
         }
     }
 }

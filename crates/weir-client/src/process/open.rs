@@ -5,15 +5,14 @@
 //! more whether the inode lives: the server frees an unnamed inode only after it looked
 //! for descriptions that name it, so one of the two sees the other.
 
-use core::sync::atomic::{fence, Ordering};
+use core::sync::atomic::Ordering;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use weir_core::names::{Attr, FileType, Lamination};
+use weir_core::names::{Attr, FileType};
 use weir_core::node::ofd::BATCH;
 use weir_core::node::region::Counter;
-use weir_core::node::ring::Note;
-use weir_core::proto::{Create, Created, Hold, OfdBatch, Truncate};
+use weir_core::proto::{Attached, Create, OfdBatch};
 use weir_core::types::Ino;
 
 use super::place::{done, ours, Found, Spot};
@@ -24,6 +23,7 @@ use crate::kernel::{self, Fd};
 use crate::operation;
 use crate::path::walk::Names;
 use crate::path::{access, Name};
+use crate::view::open::{Opening, Target};
 
 /// Flags of open(2) with the numbers that this architecture gives them.
 #[allow(clippy::cast_possible_wrap)] // flags
@@ -45,18 +45,6 @@ const O_ACCMODE: i32 = 3;
 
 /// How often a create starts over because the name came and went.
 const TRIES: u32 = 100;
-
-/// What is to be opened.
-pub(super) struct Target {
-    ino: Ino,
-    kind: FileType,
-    /// The file was made by this very call: its mode does not bar its maker.
-    new: bool,
-    /// The file's server knows that it is open here.
-    held: bool,
-    /// Where its maker may write already.
-    attached: Option<weir_core::proto::Attached>,
-}
 
 /// Where opening goes on.
 enum Way {
@@ -122,9 +110,9 @@ impl Process {
                 Spot::Name { parent, name, .. } => {
                     done!(self.check_parent(parent));
                     let op = self.create_op(parent, &name, flags, mode);
-                    let made = done!(done!(self.session()).call(op));
-                    if made.new {
-                        return Some(Ok(Way::Ours(Target::made(&made))));
+                    let made = done!(done!(self.view()).create(op));
+                    if let Some(target) = made.filter(|target| target.new) {
+                        return Some(Ok(Way::Ours(target)));
                     }
                     // Another was faster: look what it made, it may be a link.
                 }
@@ -154,8 +142,7 @@ impl Process {
             return Some(Ok(None));
         }
         let op = self.create_op(parent, &name, flags, mode);
-        let made = done!(done!(self.session()).call(op));
-        Some(Ok((made.new || made.held).then(|| Target::made(&made))))
+        Some(done!(self.view()).create(op))
     }
 
     fn create_op(&self, parent: Ino, name: &Name, flags: i32, mode: u32) -> Create {
@@ -178,69 +165,10 @@ impl Process {
 
     fn open_target(&'static self, target: &Target, flags: i32) -> Result<Fd, Errno> {
         check_kind(target.kind, flags)?;
-        if let Some(fd) = self.open_stand_in(target, flags)? {
-            return Ok(fd);
-        }
-        let attr = self.attr_to_open(target, flags)?;
-        if !target.new {
-            self.check_mode(&attr, flags)?;
-        }
-        let session = self.session()?;
-        let opened = self.open_inode(&attr, flags);
-        let file = opened.ok().and_then(table::get).and_then(|h| h.file.get());
-        match (target.attached, file) {
-            (Some(at), Some(file)) => file.vnode.attached(session, at.block, at.cell),
-            (Some(at), None) => session.note(Note::Detach(at.cell)),
-            (None, _) => {}
-        }
-        let fd = opened?;
-        if flags & O_TRUNC != 0 && !target.new && target.kind == FileType::File {
-            let cut = session.call(Truncate {
-                ino: target.ino,
-                size: 0,
-            });
-            if let Err(error) = cut {
-                let _ = self.close(fd);
-                return Err(error);
-            }
-        }
-        session.count(Counter::Opens, 1);
+        let process = self;
+        let fd = self.view()?.open(target, &Descriptor { process, flags })?;
+        self.session()?.count(Counter::Opens, 1);
         Ok(fd)
-    }
-
-    /// Opens a file of another server for reading without a request, if this node believes what its
-    /// stand-in says. Before the server lets go of a stand-in it says that this is not so any more,
-    /// and then looks for descriptions that name it: so one of the two sees the other.
-    fn open_stand_in(&'static self, target: &Target, flags: i32) -> Result<Option<Fd>, Errno> {
-        let view = self.view()?;
-        let asks = view.is_held_by_request(target.ino, false) && !target.held;
-        if target.kind != FileType::File || !asks || writes(flags) {
-            return Ok(None);
-        }
-        let Some(attr) = view.stand_in_attr(target.ino)? else {
-            return Ok(None);
-        };
-        self.check_mode(&attr, flags)?;
-        let fd = self.open_inode(&attr, flags)?;
-        fence(Ordering::SeqCst);
-        if view.attr(attr.ino)?.is_some_and(|now| now.fresh) {
-            self.session()?.count(Counter::Opens, 1);
-            return Ok(Some(fd));
-        }
-        self.close(fd).unwrap_or(Ok(()))?;
-        Ok(None)
-    }
-
-    /// The attributes of what is to be opened, by its number in this node's table: of
-    /// several servers, another one may have to be told that the file is open here, and this node's
-    /// who writes it.
-    pub(super) fn attr_to_open(&'static self, target: &Target, flags: i32) -> Result<Attr, Errno> {
-        let (ino, write) = (target.ino, writes(flags));
-        let view = self.view()?;
-        if target.kind == FileType::File && !target.held && view.is_held_by_request(ino, write) {
-            return self.session()?.call(Hold { ino, write });
-        }
-        view.attr(ino)?.ok_or(Errno::NOENT)
     }
 
     fn check_mode(&self, attr: &Attr, flags: i32) -> Result<(), Errno> {
@@ -285,20 +213,19 @@ impl Process {
         let handle = self.take_handle()?;
         let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
         let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
-        ofd.open(attr.ino.0, kept.cast_unsigned());
-        // The server looks at the descriptions after it said that a file is laminated.
-        let opened = match self.view()?.attr(attr.ino)? {
-            None => Err(Errno::NOENT),
-            Some(now) if writes(flags) && is_sealed(&now) => Err(Errno::ROFS),
-            Some(_) => self.open_placeholder(flags & O_CLOEXEC != 0),
-        };
+        let shown = self
+            .view()
+            .and_then(|view| view.show_open(ofd, attr.ino, kept.cast_unsigned(), writes(flags)));
+        let opened = shown.and_then(|()| {
+            let placeholder = self.open_placeholder(flags & O_CLOEXEC != 0);
+            placeholder.inspect_err(|_| ofd.close())
+        });
         match opened {
             Ok(fd) => {
                 self.fill(handle, attr.ino, attr.file_type(), kept.cast_unsigned());
                 Ok((handle, fd))
             }
             Err(error) => {
-                ofd.close();
                 self.handles.put(handle);
                 Err(error)
             }
@@ -367,36 +294,50 @@ impl Process {
     }
 }
 
-impl Target {
-    pub(super) fn existing(ino: Ino, kind: FileType) -> Target {
-        Target {
-            ino,
-            kind,
-            new: false,
-            held: false,
-            attached: None,
-        }
+/// A descriptor that is to be opened.
+struct Descriptor {
+    process: &'static Process,
+    flags: i32,
+}
+
+impl Opening for Descriptor {
+    type Opened = Fd;
+
+    fn writes(&self) -> bool {
+        writes(self.flags)
     }
 
-    fn made(made: &Created) -> Target {
-        Target {
-            ino: made.ino,
-            kind: FileType::File,
-            new: made.new,
-            held: made.held,
-            attached: made.attached,
-        }
+    fn truncates(&self) -> bool {
+        self.flags & O_TRUNC != 0 && self.flags & O_PATH == 0
+    }
+
+    fn check(&self, attr: &Attr) -> Result<(), Errno> {
+        self.process.check_mode(attr, self.flags)
+    }
+
+    fn open(&self, attr: &Attr) -> Result<Fd, Errno> {
+        self.process.open_inode(attr, self.flags)
+    }
+
+    fn attach(&self, fd: &Fd, at: Attached) -> bool {
+        let file = table::get(*fd).and_then(|handle| handle.file.get());
+        let session = self.process.session();
+        let Some((file, session)) = file.zip(session.ok()) else {
+            return false;
+        };
+        file.vnode.attached(session, at.block, at.cell);
+        true
+    }
+
+    fn close(&self, fd: Fd) {
+        // What the opening failed with is told.
+        let _ = self.process.close(fd);
     }
 }
 
 /// Whether a description with these flags may change the file.
-fn writes(flags: i32) -> bool {
+pub(super) fn writes(flags: i32) -> bool {
     flags & O_PATH == 0 && (flags & O_ACCMODE != 0 || flags & O_TRUNC != 0)
-}
-
-/// Whether a file must not be opened for writing.
-fn is_sealed(attr: &Attr) -> bool {
-    matches!(attr.lamination, Lamination::Sealing | Lamination::Done)
 }
 
 fn exists_or(exclusive: bool, error: Errno) -> Errno {

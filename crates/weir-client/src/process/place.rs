@@ -4,11 +4,12 @@ use core::sync::atomic::Ordering;
 use std::borrow::Cow;
 
 use rustix::io::Errno;
-use weir_core::names::{Attr, FileType, NamesView, ViewError, ROOT_INDEX, SYMLINK_MAX};
+use weir_core::names::{Attr, FileType, NamesView};
+use weir_core::node::block::FileBlock;
 use weir_core::node::known::KnownNames;
 use weir_core::node::region::Hub;
-use weir_core::placement::home_of_entry;
-use weir_core::proto::{Find, GetAttr, Lease, Passage, PathOf, Ping, Readlink};
+use weir_core::node::ring::Note;
+use weir_core::proto::{Operation, PathOf};
 use weir_core::types::{Ino, Rank};
 
 use super::start::Instance;
@@ -16,9 +17,11 @@ use super::table::{self, Handle, GONE};
 use super::{Outcome, Process};
 use crate::errno::of_open;
 use crate::kernel::{Fd, AT_FDCWD};
+use crate::node::Node;
 use crate::path::walk::Names;
-use crate::path::{Credentials, Guard, Name, Place, Walk};
+use crate::path::{Credentials, Name, Place, Walk};
 use crate::sys::coarse_now_ns;
+use crate::view::{NodeClient, View};
 
 /// Something that exists.
 #[derive(Debug)]
@@ -73,192 +76,58 @@ macro_rules! done {
 }
 pub(super) use done;
 
-/// The shared tables, with the server's help where they are being changed, or where what
-/// is looked for is another server's.
+/// A process that connects to its server with its first request: one that only looks at the shared
+/// tables asks nobody.
 #[derive(Clone, Copy)]
-pub struct View {
-    names: NamesView<'static>,
-    known: KnownNames<'static>,
-    hub: &'static Hub,
+pub struct LazyClient {
     process: &'static Process,
-    several: Option<(Rank, u16)>,
+    node: &'static Node,
 }
 
-impl core::fmt::Debug for View {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("View")
+impl NodeClient for LazyClient {
+    #[inline]
+    fn names(&self) -> NamesView<'static> {
+        self.node.names()
+    }
+
+    #[inline]
+    fn known(&self) -> KnownNames<'static> {
+        self.node.known()
+    }
+
+    #[inline]
+    fn hub(&self) -> &'static Hub {
+        self.node.hub()
+    }
+
+    #[inline]
+    fn blocks(&self) -> &'static [FileBlock] {
+        self.node.blocks()
+    }
+
+    #[inline]
+    fn several(&self) -> Option<(Rank, u16)> {
+        self.node.several()
+    }
+
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        coarse_now_ns()
+    }
+
+    fn call<O: Operation>(&self, op: O) -> Result<O::Reply, Errno> {
+        self.process.session()?.call(op)
+    }
+
+    fn note(&self, note: Note) {
+        if let Ok(session) = self.process.session() {
+            session.note(note);
+        }
     }
 }
 
 /// The longest path, with its NUL, bytes.
 const PATH_MAX: usize = 4096;
-
-/// How often the server is asked to get done with a change.
-const PATIENCE: u32 = 1000;
-
-impl View {
-    /// Asks until the tables are settled; asking the server lends it the CPU.
-    pub fn settled<T>(
-        &self,
-        mut ask: impl FnMut(&NamesView<'static>) -> Result<T, ViewError>,
-    ) -> Result<T, Errno> {
-        for _ in 0..PATIENCE {
-            match ask(&self.names) {
-                Ok(answer) => return Ok(answer),
-                Err(ViewError::BufferTooSmall) => return Err(Errno::NAMETOOLONG),
-                Err(ViewError::Unsettled) => self.process.session()?.call(Ping {})?,
-            }
-        }
-        Err(Errno::IO)
-    }
-}
-
-impl View {
-    /// Whether an inode's number is of another server.
-    fn is_elsewhere(&self, ino: Ino) -> bool {
-        self.several.is_some_and(|(rank, _)| ino.rank() != rank)
-    }
-
-    /// True if the client must send a request to hold a file that it opens. The server of this node
-    /// finds the readers of its own files in shared memory.
-    pub fn is_held_by_request(&self, ino: Ino, write: bool) -> bool {
-        self.several.is_some() && (write || self.is_elsewhere(ino))
-    }
-
-    /// The table of known names, unless the server has not said for long that it holds.
-    fn known(&self) -> Option<&KnownNames<'static>> {
-        (!self.hub.is_in_doubt(coarse_now_ns)).then_some(&self.known)
-    }
-
-    /// As [`Names::lookup`], of a name that this node does not have.
-    fn lookup_elsewhere(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
-        let known = self.known().and_then(|known| known.entry(dir, name));
-        if known.is_some() {
-            return Ok(known);
-        }
-        let asked = name.to_vec();
-        match self.process.session()?.call(Find { dir, name: asked }) {
-            Ok(found) => Ok(found.map(|child| (child.ino, child.kind))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The attributes of a file of another server, if it has a stand-in in the shared tables that
-    /// is up to date.
-    pub(super) fn stand_in_attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
-        let local = self.known().and_then(|known| known.stand_in(ino));
-        let Some(local) = local else {
-            return Ok(None);
-        };
-        let attr = self.settled(|names| names.attr(local))?;
-        let is_believed =
-            |attr: &Attr| attr.is_believed_of(ino) && !self.hub.doubts(attr, coarse_now_ns);
-        Ok(attr.filter(is_believed))
-    }
-
-    /// The attributes, of an inode of another server or a directory; `None`: it is gone.
-    fn ask_attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
-        if let Some(attr) = self.stand_in_attr(ino)? {
-            return Ok(Some(attr));
-        }
-        match self.process.session()?.call(GetAttr { ino }) {
-            Ok(attr) => Ok(Some(attr)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// As [`Names::attr`], with all that several servers know of a directory, and with
-    /// what writers of any node have published.
-    pub fn whole_attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
-        if self.several.is_some() {
-            let here = !self.is_elsewhere(ino);
-            let attr = if here {
-                self.settled(|names| names.attr(ino))?
-            } else {
-                None
-            };
-            let doubted = |attr: &Attr| self.hub.doubts(attr, coarse_now_ns);
-            if attr.is_some_and(|attr| !attr.fresh || attr.ask || doubted(&attr)) {
-                // A file that is open here: what is said of it holds until it changes.
-                return match self.process.session()?.call(Lease { ino }) {
-                    Ok(()) => self.settled(|names| names.attr(ino)),
-                    Err(Errno::NOENT) => Ok(None),
-                    Err(error) => Err(error),
-                };
-            }
-            let known = |attr: &Attr| attr.file_type() != FileType::Dir;
-            if !attr.as_ref().is_some_and(known) {
-                return self.ask_attr(ino);
-            }
-            return Ok(attr);
-        }
-        self.attr(ino)
-    }
-}
-
-impl Names for View {
-    fn root(&self) -> Ino {
-        match self.several {
-            Some(_) => Ino::new(Rank(0), 0, ROOT_INDEX),
-            None => self.names.root(),
-        }
-    }
-
-    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
-        let here = self.settled(|names| names.lookup(dir, name))?;
-        let Some((rank, servers)) = self.several.filter(|_| here.is_none()) else {
-            return Ok(here); // an entry of this node: it is nowhere else, for entries do not move
-        };
-        if dir == self.root() && home_of_entry(dir, name, servers) == rank {
-            return Ok(None);
-        }
-        let all_here = self.known().and_then(|known| known.all_here(dir));
-        if let Some(all) = all_here {
-            // Another node may have had entries when the table was looked at.
-            let here = self.settled(|names| names.lookup(dir, name))?;
-            if here.is_some() || self.known.still_holds(&all) {
-                return Ok(here);
-            }
-        }
-        self.lookup_elsewhere(dir, name)
-    }
-
-    fn attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
-        if self.is_elsewhere(ino) {
-            return self.ask_attr(ino);
-        }
-        self.settled(|names| names.attr(ino))
-    }
-
-    fn passage(&self, dir: Ino) -> Result<Option<Guard>, Errno> {
-        if !self.is_elsewhere(dir) {
-            let attr = self.settled(|names| names.attr(dir))?;
-            return Ok(attr.as_ref().map(Guard::from));
-        }
-        let known = self.known().and_then(|known| known.guard(dir));
-        if known.is_some() {
-            return Ok(known);
-        }
-        match self.process.session()?.call(Passage { ino: dir }) {
-            Ok(attr) => Ok(Some(Guard::from(&attr))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn target(&self, ino: Ino, out: &mut [u8; SYMLINK_MAX]) -> Result<usize, Errno> {
-        if self.is_elsewhere(ino) {
-            let target = self.process.session()?.call(Readlink { ino })?;
-            let out = out.get_mut(..target.len()).ok_or(Errno::NAMETOOLONG)?;
-            out.copy_from_slice(&target);
-            return Ok(target.len());
-        }
-        self.settled(|names| names.symlink_target(ino, out))?
-            .ok_or(Errno::NOENT)
-    }
-}
 
 static NOBODY: Credentials = Credentials {
     uid: 0,
@@ -268,15 +137,9 @@ static NOBODY: Credentials = Credentials {
 
 impl Process {
     /// The namespace.
-    pub(super) fn view(&'static self) -> Result<View, Errno> {
-        let node = self.node()?;
-        Ok(View {
-            names: node.names(),
-            known: node.known(),
-            hub: node.hub(),
-            process: self,
-            several: node.several(),
-        })
+    pub(super) fn view(&'static self) -> Result<View<LazyClient>, Errno> {
+        let (process, node) = (self, self.node()?);
+        Ok(View::new(LazyClient { process, node }))
     }
 
     /// Who this process acts as.
@@ -513,7 +376,7 @@ impl Process {
     pub(super) fn path_of(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let instance = self.instance.get().ok_or(Errno::NOENT)?;
         let view = self.view()?;
-        let path = if view.several.is_some() {
+        let path = if view.is_of_several() {
             self.session()?.call(PathOf { ino })?
         } else {
             let mut buffer = vec![0; 64 << 10];

@@ -65,14 +65,13 @@ impl Process {
     pub(super) fn stat_of(&'static self, ino: Ino) -> Result<Stat, Errno> {
         check_not_gone(ino)?;
         let node = self.node()?;
-        loop {
-            let attr = self.view()?.whole_attr(ino)?.ok_or(Errno::NOENT)?;
-            let mut stat = stat_from(&attr, node.hub());
-            if attr.block == 0 || add_writers(&mut stat, &attr, node) {
-                return Ok(stat);
+        self.view()?.at_once(ino, |attr, block| {
+            let mut stat = stat_from(attr, node.hub());
+            if let Some(block) = block {
+                add_writers(&mut stat, attr, block, node);
             }
-            core::hint::spin_loop();
-        }
+            stat
+        })
     }
 
     /// faccessat2(2); `mode` is R_OK and its like.
@@ -162,19 +161,10 @@ fn device(hub: &Hub) -> u64 {
     ((minor & 0xfff00) << 12) | (0x57e << 8) | (minor & 0xff)
 }
 
-/// Adds what the writers of the file did since the server last heard of them. False: the
-/// last of them has gone since the attributes were read (it may have been killed), which
-/// are too old then.
-fn add_writers(stat: &mut Stat, attr: &Attr, node: &Node) -> bool {
-    let block = attr.block.checked_sub(1);
-    let Some(block) = block.and_then(|index| node.blocks().get(index as usize)) else {
-        return true;
-    };
+/// Adds what the writers of the file did since the server last heard of them.
+fn add_writers(stat: &mut Stat, attr: &Attr, block: &FileBlock, node: &Node) {
     let size = block.size(node.cells());
     let (mtime, unpublished) = writers(block, node);
-    if block.ino.load(Ordering::Acquire) != attr.ino.0 {
-        return false;
-    }
     stat.size = size;
     // The server may have heard of some of it: at least so much is stored.
     stat.blocks = attr.allocated.max(unpublished.min(size)).div_ceil(512);
@@ -183,7 +173,6 @@ fn add_writers(stat: &mut Stat, attr: &Attr, node: &Node) -> bool {
         stat.mtime = time(mtime);
         stat.ctime = stat.ctime.max(stat.mtime);
     }
-    true
 }
 
 /// When the cells were last written through, and how many bytes their records hold.

@@ -12,12 +12,13 @@ use weir_core::names::{Attr, FileType, Visibility};
 use weir_core::proto::{Hold, Locate};
 use weir_core::types::{Ino, Rank};
 
-use super::place::{Found, View};
+use super::place::{Found, LazyClient};
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::{access, Place};
 use crate::types::Stat;
+use crate::view::View;
 
 /// What is known of a file.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +74,7 @@ impl Process {
         self.cwd_unknown.store(true, Ordering::Relaxed);
     }
 
-    fn whole(&'static self, ino: Ino) -> Result<(View, Attr), Errno> {
+    fn whole(&'static self, ino: Ino) -> Result<(View<LazyClient>, Attr), Errno> {
         let view = self.view()?;
         let attr = view.whole_attr(ino)?.ok_or(Errno::NOENT)?;
         Ok((view, attr))

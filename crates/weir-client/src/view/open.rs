@@ -1,0 +1,203 @@
+//! How a file is opened, and how an open file description ends.
+//!
+//! A description names its inode in shared memory *before* the process looks whether the inode is
+//! still there: a server that lets go of an inode, or laminates it, first says so in the tables,
+//! and then looks for descriptions that name it. So one of the two sees the other.
+
+use core::sync::atomic::{fence, Ordering};
+
+use rustix::io::Errno;
+use weir_core::names::{Attr, FileType, LaminateOn, Lamination};
+use weir_core::node::ofd::Ofd;
+use weir_core::node::ring::Note;
+use weir_core::proto::{Attached, Cause, Create, Created, Hold, Laminate, Truncate};
+use weir_core::types::Ino;
+
+use super::{NodeClient, View};
+use crate::path::walk::Names;
+
+/// What is to be opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its number: of a file that is held, in this node's table.
+    pub ino: Ino,
+    /// Its kind.
+    pub kind: FileType,
+    /// The file was made by this very call: its mode does not bar its maker.
+    pub new: bool,
+    /// The file's server knows that it is open here.
+    pub held: bool,
+    /// Where its maker may write already.
+    pub attached: Option<Attached>,
+}
+
+impl Target {
+    /// Something that was found.
+    pub fn existing(ino: Ino, kind: FileType) -> Target {
+        Target {
+            ino,
+            kind,
+            new: false,
+            held: false,
+            attached: None,
+        }
+    }
+
+    /// A file that a server made, or held if there was one.
+    fn created(made: &Created) -> Target {
+        Target {
+            ino: made.ino,
+            kind: FileType::File,
+            new: made.new,
+            held: made.held,
+            attached: made.attached,
+        }
+    }
+}
+
+/// How a process opens a file: its descriptors, its credentials.
+pub trait Opening {
+    /// An open file.
+    type Opened;
+    /// True if the file is opened for writing, or to be cut.
+    fn writes(&self) -> bool;
+    /// True if the file is to be cut (`O_TRUNC`).
+    fn truncates(&self) -> bool;
+    /// EACCES: the process may not open a file with these attributes.
+    fn check(&self, attr: &Attr) -> Result<(), Errno>;
+    /// Makes a description of the file, by [`View::show_open`].
+    fn open(&self, attr: &Attr) -> Result<Self::Opened, Errno>;
+    /// The process may write the file that it made; false if it cannot be written by this.
+    fn attach(&self, opened: &Self::Opened, at: Attached) -> bool;
+    /// Closes what was opened.
+    fn close(&self, opened: Self::Opened);
+}
+
+impl<C: NodeClient> View<C> {
+    /// True if the client must send a request to hold a file that it opens. The server of this node
+    /// finds the readers of its own files in shared memory.
+    fn is_held_by_request(&self, ino: Ino, write: bool) -> bool {
+        self.several.is_some() && (write || self.is_elsewhere(ino))
+    }
+
+    /// Makes a file, or holds the file that has the name, by one request. `None`: the name is that
+    /// of something else, or must be looked at step by step.
+    pub fn create(&self, op: Create) -> Result<Option<Target>, Errno> {
+        let made = self.client.call(op)?;
+        Ok((made.new || made.held).then(|| Target::created(&made)))
+    }
+
+    /// Opens a file or a directory.
+    pub fn open<O: Opening>(&self, target: &Target, how: &O) -> Result<O::Opened, Errno> {
+        if let Some(opened) = self.open_stand_in(target, how)? {
+            return Ok(opened);
+        }
+        let attr = self.attr_to_open(target, how.writes())?;
+        if !target.new {
+            how.check(&attr)?;
+        }
+        let opened = how.open(&attr);
+        if let Some(at) = target.attached {
+            let attached = opened.as_ref().is_ok_and(|opened| how.attach(opened, at));
+            if !attached {
+                self.client.note(Note::Detach(at.cell));
+            }
+        }
+        let opened = opened?;
+        if how.truncates() && !target.new && target.kind == FileType::File {
+            let (ino, size) = (target.ino, 0);
+            if let Err(error) = self.client.call(Truncate { ino, size }) {
+                how.close(opened);
+                return Err(error);
+            }
+        }
+        Ok(opened)
+    }
+
+    /// Opens a file of another server for reading without a request, if this node believes what its
+    /// stand-in says.
+    fn open_stand_in<O: Opening>(
+        &self,
+        target: &Target,
+        how: &O,
+    ) -> Result<Option<O::Opened>, Errno> {
+        let asks = self.is_held_by_request(target.ino, false) && !target.held;
+        if target.kind != FileType::File || !asks || how.writes() {
+            return Ok(None);
+        }
+        let Some(attr) = self.stand_in_attr(target.ino)? else {
+            return Ok(None);
+        };
+        how.check(&attr)?;
+        let opened = how.open(&attr)?;
+        fence(Ordering::SeqCst);
+        match self.attr(attr.ino) {
+            Ok(Some(now)) if now.fresh => Ok(Some(opened)),
+            other => {
+                how.close(opened);
+                other.map(|_| None)
+            }
+        }
+    }
+
+    /// The attributes of what is to be opened, by its number in this node's table: of
+    /// several servers, another one may have to be told that the file is open here, and this node's
+    /// who writes it.
+    pub fn attr_to_open(&self, target: &Target, write: bool) -> Result<Attr, Errno> {
+        let ino = target.ino;
+        let is_file = target.kind == FileType::File;
+        if is_file && !target.held && self.is_held_by_request(ino, write) {
+            return self.client.call(Hold { ino, write });
+        }
+        self.attr(ino)?.ok_or(Errno::NOENT)
+    }
+
+    /// Says in a description that an inode is open, with `flags` of open(2). ENOENT: it is gone;
+    /// EROFS: it was laminated meanwhile, and `writes`. The description is free again then.
+    pub fn show_open(&self, ofd: &Ofd, ino: Ino, flags: u32, writes: bool) -> Result<(), Errno> {
+        ofd.open(ino.0, flags);
+        let shown = match self.attr(ino) {
+            Ok(Some(now)) if writes && is_sealed(&now) => Err(Errno::ROFS),
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(Errno::NOENT),
+            Err(error) => Err(error),
+        };
+        if shown.is_err() {
+            ofd.close();
+        }
+        shown
+    }
+
+    /// Tells the server that a description came to its end, if that means anything: the
+    /// file has no name any more, or is to be laminated now.
+    pub fn tell_end(&self, ino: Ino, writes: bool) {
+        if !self.laminate_if_due(ino, writes) {
+            self.client.note(Note::Orphan(ino.0));
+        }
+    }
+
+    /// Laminates a file whose description came to its end, if that was to do it; false if the
+    /// file has no name any more.
+    pub fn laminate_if_due(&self, ino: Ino, writes: bool) -> bool {
+        let attr = self.attr(ino).ok().flatten();
+        let Some(attr) = attr.filter(|attr| attr.nlink > 0) else {
+            return false;
+        };
+        let due = match attr.lamination {
+            Lamination::Due => true,
+            Lamination::No => attr.policy.laminate_on == LaminateOn::Close,
+            Lamination::Sealing | Lamination::Done => false,
+        };
+        if due && writes {
+            let cause = Cause::Close;
+            // If it cannot be done now, the server goes on trying.
+            let _ = self.client.call(Laminate { ino, cause });
+        }
+        true
+    }
+}
+
+/// Whether a file must not be opened for writing.
+fn is_sealed(attr: &Attr) -> bool {
+    matches!(attr.lamination, Lamination::Sealing | Lamination::Done)
+}
