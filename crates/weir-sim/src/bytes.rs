@@ -1,4 +1,4 @@
-//! What readers may see of a file: the checks of visibility `ras` and `raw`, block by block.
+//! What readers may see of a file: the checks of visibility `ras`, `raw` and `ral`, block by block.
 //!
 //! Every write fills whole blocks with a tag of its own, so a block that is read tells which
 //! write it is of. A reader must see, or see something newer than, each write that
@@ -7,6 +7,10 @@
 //! - was published (fsync or close had returned) before the reader opened the file; of a raw
 //!   file: had returned before the read began, on whatever node, unless the node was lost for good
 //!   and nobody had published it.
+//!
+//! A `ral` file is not published by fsync or close, and until somebody asks that it be laminated, no
+//! other node sees what a write wrote. Once a file was laminated, nobody changes it, all nodes see
+//! what was written to it, and all reads of a block show the same.
 //!
 //! No two appends that were published (fsync or close returned 0) have the same blocks, unless
 //! the file was cut.
@@ -24,6 +28,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use weir_core::names::Visibility;
 use weir_core::types::{Ino, Rank};
 
 /// Bytes of a block.
@@ -95,19 +100,25 @@ struct File {
     changes: Vec<Change>,
     /// Publishing of everything that a node wrote before it began.
     published: Vec<(Rank, Span)>,
+    /// True once a program asked for a lock of it.
+    locking: bool,
     /// When a program was granted the first lock of it.
     locked: Option<u64>,
+    /// When a program first asked that it be laminated.
+    laminating: Option<u64>,
+    /// When a program was first told that it was.
+    laminated: Option<u64>,
 }
 
 /// What is promised of all files.
 #[derive(Clone, Debug, Default)]
-struct Promise {
-    /// Files are raw.
-    raw: bool,
+pub struct Promise {
+    /// When other nodes see what is written.
+    pub visibility: Visibility,
     /// Servers that are killed for good, at some time.
-    lost: BTreeSet<Rank>,
+    pub lost: BTreeSet<Rank>,
     /// Calls to servers may fail.
-    fails_calls: bool,
+    pub fails_calls: bool,
 }
 
 /// One file under a promise.
@@ -122,7 +133,14 @@ impl Check<'_> {
     fn is_raw(&self, change: &Change, began: u64) -> bool {
         let by_lock =
             |locked| locked < began && (locked < change.span.began || !self.promise.fails_calls);
-        self.promise.raw || self.file.locked.is_some_and(by_lock)
+        let raw = self.promise.visibility == Visibility::ReadAfterWrite;
+        raw || self.file.locked.is_some_and(by_lock)
+    }
+
+    /// True if publishing that began at `began` shows nothing to other nodes.
+    fn is_held_back(&self, began: u64) -> bool {
+        let ral = self.promise.visibility == Visibility::ReadAfterLaminate;
+        ral && self.file.locked.is_none_or(|locked| began < locked)
     }
 
     /// When a change is known to all nodes, if that is known.
@@ -131,9 +149,13 @@ impl Check<'_> {
             return Some(change.span.ended);
         }
         let later = self.file.published.iter().filter(|(rank, span)| {
-            *rank == change.rank && change.span.before(span) && span.ended != u64::MAX
+            *rank == change.rank
+                && change.span.before(span)
+                && span.ended != u64::MAX
+                && !self.is_held_back(span.began)
         });
-        later.map(|(_, span)| span.ended).min()
+        let laminated = self.file.laminated.filter(|at| change.span.ended < *at);
+        later.map(|(_, span)| span.ended).chain(laminated).min()
     }
 
     /// Whether `a` is certainly older than `b`.
@@ -147,7 +169,12 @@ impl Check<'_> {
     /// Whether a reader must see a change, or what is newer.
     fn is_visible(&self, change: &Change, read: &Read) -> bool {
         let raw = self.is_raw(change, read.span.began);
-        let stays = raw && !self.promise.lost.contains(&change.rank);
+        let is_kept = !self.promise.lost.contains(&change.rank);
+        let laminated = self.file.laminated.filter(|at| *at < read.span.began);
+        if laminated.is_some_and(|at| change.span.ended < at) && is_kept {
+            return true;
+        }
+        let stays = raw && is_kept;
         if change.rank == read.rank || stays {
             change.span.ended < read.span.began
         } else {
@@ -188,6 +215,29 @@ impl Check<'_> {
             };
             writes && self.is_visible(change, read) && !self.file.changes.iter().any(cut_off)
         })
+    }
+
+    /// Something that was done to the file once a program had been told that it was laminated.
+    fn changed_after_lamination(&self) -> Option<&Change> {
+        let laminated = self.file.laminated?;
+        let is_later = |change: &&Change| {
+            let ended = change.span.ended;
+            ended != u64::MAX && ended > laminated
+        };
+        self.file.changes.iter().find(is_later)
+    }
+
+    /// True if a reader saw what a write of another node wrote to a `ral` file, and nobody had
+    /// asked that it be laminated, or for a lock of it.
+    fn is_early(&self, read: &Read, block: u64, seen: Block) -> bool {
+        let held_back = self.promise.visibility == Visibility::ReadAfterLaminate
+            && !self.file.locking
+            && (self.file.laminating).is_none_or(|began| read.span.ended < began);
+        let sources = || {
+            let changes = self.file.changes.iter();
+            changes.filter(|change| change.what == seen && change.first <= block)
+        };
+        held_back && sources().all(|change| change.rank != read.rank)
     }
 
     /// Two appends that share blocks, unless the file may have been cut between them.
@@ -263,15 +313,10 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Of files that are raw, or not; these servers are killed for good at some time, and calls to
-    /// some may fail.
-    pub fn new(raw: bool, lost: BTreeSet<Rank>, fails_calls: bool) -> Bytes {
+    /// Of files of which this is promised.
+    pub fn new(promise: Promise) -> Bytes {
         Bytes {
-            promise: Promise {
-                raw,
-                lost,
-                fails_calls,
-            },
+            promise,
             ..Bytes::default()
         }
     }
@@ -314,6 +359,42 @@ impl Bytes {
         (change.first, change.end) = (first, end);
     }
 
+    /// A program asks that a file be laminated.
+    pub fn laminating(&mut self, ino: Ino, began: u64) {
+        let file = self.files.entry(ino).or_default();
+        file.laminating = file.laminating.or(Some(began));
+    }
+
+    /// A program was told that a file is laminated.
+    pub fn laminated(&mut self, ino: Ino, told: u64) {
+        let file = self.files.entry(ino).or_default();
+        file.laminated = file.laminated.or(Some(told));
+    }
+
+    /// True if a file may be laminated by now.
+    pub fn may_be_laminated(&self, ino: Ino) -> bool {
+        let file = self.files.get(&ino);
+        file.is_some_and(|file| file.laminating.is_some())
+    }
+
+    /// True if a program was told that a file is laminated.
+    pub fn is_laminated(&self, ino: Ino) -> bool {
+        let file = self.files.get(&ino);
+        file.is_some_and(|file| file.laminated.is_some())
+    }
+
+    /// True if all nodes show the same of a file that nobody has open, laminated or not.
+    pub fn is_shown_everywhere(&self, ino: Ino) -> bool {
+        let file = self.files.get(&ino);
+        self.promise.visibility != Visibility::ReadAfterLaminate
+            || file.is_some_and(|file| file.locked.is_some())
+    }
+
+    /// A program asks for a lock of a file.
+    pub fn locking(&mut self, ino: Ino) {
+        self.files.entry(ino).or_default().locking = true;
+    }
+
     /// A program was granted a lock of a file.
     pub fn locked(&mut self, ino: Ino, granted: u64) {
         let file = self.files.entry(ino).or_default();
@@ -341,7 +422,11 @@ impl Bytes {
             if let Some((a, b)) = file.appended_twice() {
                 faults.push(format!("{ino:?}: two appends share bytes: {a:?}, {b:?}"));
             }
+            if let Some(change) = file.changed_after_lamination() {
+                faults.push(format!("{ino:?} is laminated, and was changed: {change:?}"));
+            }
         }
+        let mut last = BTreeMap::new();
         for (ino, read, first, blocks) in &self.reads {
             let file = Check {
                 file: self.files.get(ino).unwrap_or(&none),
@@ -359,6 +444,9 @@ impl Bytes {
                     Block::Empty if block < read.reached && !file.may_be_inside(read, block) => {
                         Some("lies behind the end, where it was cut".to_owned())
                     }
+                    Block::Tag(_) if file.is_early(read, block, *seen) => {
+                        Some("was not laminated".to_owned())
+                    }
                     _ => file
                         .missed(read, block, *seen)
                         .map(|missed| format!("is older than {missed:?}")),
@@ -366,6 +454,12 @@ impl Bytes {
                 let fault = fault.or_else(|| {
                     let beyond = file.beyond(read, block).filter(|_| block >= read.reached);
                     beyond.map(|write| format!("lies before the end of {write:?}"))
+                });
+                let laminated = file.file.laminated.filter(|at| *at < read.span.began);
+                let shown = laminated.map(|_| *last.entry((*ino, block)).or_insert(*seen));
+                let fault = fault.or_else(|| {
+                    let other = shown.filter(|shown| shown != seen);
+                    other.map(|shown| format!("was {shown:?}, and the file is laminated"))
                 });
                 if let Some(fault) = fault {
                     faults.push(format!("{ino:?} block {block}: {seen:?} {fault}; {read:?}"));
@@ -440,16 +534,20 @@ mod tests {
         assert_eq!(faults(read(1, 4, 6), &[one, one, two, Block::Torn]), 2);
     }
 
+    fn raw(lost: &[Rank]) -> Promise {
+        Promise {
+            visibility: Visibility::ReadAfterWrite,
+            lost: lost.iter().copied().collect(),
+            fails_calls: false,
+        }
+    }
+
     #[test]
     fn a_raw_file_shows_what_returned() {
         let (one, two) = (Block::Tag(1), Block::Tag(2));
         let faults = |lost: &[Rank], began, seen| {
             let mut bytes = story();
-            bytes.promise = Promise {
-                raw: true,
-                lost: lost.iter().copied().collect(),
-                fails_calls: false,
-            };
+            bytes.promise = raw(lost);
             bytes.read(FILE, read(1, 0, began), 0, vec![seen]);
             bytes.faults().len()
         };
@@ -459,7 +557,7 @@ mod tests {
         assert_eq!(faults(&[Rank(0)], 6, one), 0);
         assert_eq!(faults(&[Rank(0)], 6, Block::Empty), 1);
         // The older of two writes of two nodes, which nobody published between them.
-        let mut bytes = Bytes::new(true, BTreeSet::new(), false);
+        let mut bytes = Bytes::new(raw(&[]));
         wrote(&mut bytes, span(0, 1), (0, 1), 1);
         let begun = bytes.begin(FILE, (Rank(2), 2), (0, 1), two);
         bytes.end(begun, 3, (0, 1));
@@ -482,6 +580,53 @@ mod tests {
         bytes.locked(FILE, 7);
         bytes.read(FILE, read(1, 0, 8), 0, vec![Block::Tag(1)]);
         assert_eq!(bytes.faults(), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_laminated_is_the_same_for_all() {
+        let (one, two, empty) = (Block::Tag(1), Block::Tag(2), Block::Empty);
+        let ral = Promise {
+            visibility: Visibility::ReadAfterLaminate,
+            ..Promise::default()
+        };
+        let story = || {
+            let mut bytes = Bytes::new(ral.clone());
+            wrote(&mut bytes, span(0, 1), (0, 4), 1);
+            bytes.published(FILE, Rank(0), span(2, 3));
+            wrote(&mut bytes, span(4, 5), (0, 2), 2);
+            bytes.laminating(FILE, 20);
+            bytes.laminated(FILE, 30);
+            bytes
+        };
+        let faults = |read: Read, seen: &[Block]| {
+            let mut bytes = story();
+            bytes.read(FILE, read, 0, seen.to_vec());
+            bytes.faults().len()
+        };
+        assert_eq!(faults(read(0, 0, 6), &[two, two, one]), 0, "own node");
+        assert_eq!(
+            faults(read(1, 6, 7), &[empty, empty, empty]),
+            0,
+            "published"
+        );
+        assert_eq!(faults(read(1, 6, 7), &[empty, two, one]), 2, "early");
+        assert_eq!(faults(read(1, 21, 22), &[empty, two, one]), 0, "meanwhile");
+        assert_eq!(faults(read(1, 6, 31), &[empty, two, one]), 1);
+        assert_eq!(faults(read(1, 6, 31), &[two, two, one]), 0);
+        // Two writes without an order: all nodes see the same one.
+        let mut bytes = Bytes::new(ral.clone());
+        wrote(&mut bytes, span(0, 1), (0, 1), 1);
+        let begun = bytes.begin(FILE, (Rank(1), 2), (0, 1), two);
+        bytes.end(begun, 3, (0, 1));
+        bytes.laminated(FILE, 30);
+        bytes.read(FILE, read(2, 31, 31), 0, vec![one]);
+        assert_eq!(bytes.faults().len(), 0);
+        bytes.read(FILE, read(3, 31, 31), 0, vec![two]);
+        assert_eq!(bytes.faults().len(), 1);
+        // Nobody writes any more.
+        let mut bytes = story();
+        wrote(&mut bytes, span(31, 32), (0, 1), 3);
+        assert_eq!(bytes.faults().len(), 1);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The simulator: several servers, their clients and the network between them in one thread,
 //! with one virtual clock, all by one seed.
 //!
-//! The servers' logic (`weir-server`: `cluster/`, `node/`), the clients' data path
-//! (`weir-client`: `data/`) and the fabric's calls (`weir-fabric`: `links`) are the real ones;
+//! The servers' logic (`weir-server`: `cluster/`, `node/`), the clients' view of names and files
+//! and their data path (`weir-client`: `view/`, `data/`), and the fabric's calls (`weir-fabric`: `links`) are the real ones;
 //! simulated are what carries messages, the order of tasks, the clock, and the programs. What
 //! they see is checked against a model. After TigerBeetle's simulator.
 //!
@@ -17,8 +17,8 @@
 //!  locks     whether locks excluded one another
 //! ```
 //!
-//! Left out: lamination and its visibility, programs that hold several locks, threads of one node at
-//! a time inside a step (shared memory is explored by `weir-core`'s and `weir-client`'s own tests),
+//! Left out: the walk along a path, lamination at the last close, programs that hold several locks,
+//! threads of one node at a time inside a step (shared memory is explored by `weir-core`'s and `weir-client`'s own tests),
 //! the tiers of `weir-store`, a full tmpfs.
 #![forbid(unsafe_code)]
 

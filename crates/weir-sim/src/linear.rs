@@ -100,6 +100,24 @@ pub fn check(first: &Model, calls: &[Call]) -> Verdict {
     Verdict::Undecided
 }
 
+/// Of calls that can be put in no order, those that are in each other's way: without calls that
+/// changed nothing and are not needed for that.
+pub fn conflict(first: &Model, calls: &[Call]) -> Vec<Call> {
+    let changes_nothing =
+        |call: &Call| call.outcome == Outcome::Refused || matches!(call.op, NameOp::Find(_));
+    let mut left = calls.to_vec();
+    for at in (0..calls.len())
+        .rev()
+        .filter(|at| changes_nothing(&calls[*at]))
+    {
+        let without = [&left[..at], &left[at + 1..]].concat();
+        if matches!(check(first, &without), Verdict::Broken { .. }) {
+            left = without;
+        }
+    }
+    left
+}
+
 /// Two hashes of a place, so that no two are taken for one.
 fn print(done: &[bool], model: &Model) -> (u64, u64) {
     let hash = |salt: u64| {

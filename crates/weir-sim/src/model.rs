@@ -90,6 +90,9 @@ pub struct Model {
     dirs: BTreeMap<Id, Dir>,
     /// A file's home may hear only later that a name went.
     loses_calls: bool,
+    /// Names that renames have left which nobody knows how they ended: each goes at some time, unless
+    /// it names something else by then.
+    leaving: Vec<(Seat, Named)>,
 }
 
 const NOREPLACE: u32 = 1;
@@ -106,11 +109,27 @@ impl Model {
             root,
             dirs: BTreeMap::from([(Id::Known(root), dir)]),
             loses_calls,
+            leaving: Vec::new(),
         }
     }
 
     /// The states in which operation `number` can have led to `outcome`: none if it cannot.
     pub fn after(&self, number: usize, op: &NameOp, outcome: Outcome) -> Vec<Model> {
+        let mut after = Vec::new();
+        for at in 0..self.leaving.len() {
+            let mut left = self.clone();
+            let (name, named) = left.leaving.remove(at);
+            if left.get(&name) == Some(named) {
+                left.take(&name);
+            }
+            after.extend(left.after(number, op, outcome));
+        }
+        after.extend(self.after_at_once(number, op, outcome));
+        after
+    }
+
+    /// As [`Model::after`], while no name goes.
+    fn after_at_once(&self, number: usize, op: &NameOp, outcome: Outcome) -> Vec<Model> {
         let mut after = Vec::new();
         let mut next = self.clone();
         match outcome {
@@ -129,7 +148,7 @@ impl Model {
                 if next.act(number, op, None) || next.link_again(op) {
                     after.push(next);
                 }
-                // A rename that ended between its two steps leaves both names.
+                // A rename that ended between its two steps leaves both names; the old one may go later.
                 if let NameOp::Rename {
                     from,
                     to,
@@ -145,6 +164,7 @@ impl Model {
                             (both.dirs.get_mut(&Id::Known(from.dir)), source)
                         {
                             dir.entries.insert(from.name, source);
+                            both.leaving.push((from.clone(), source));
                             let same = self.get(to) == Some(source);
                             if !same {
                                 after.push(both);

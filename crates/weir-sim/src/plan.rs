@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use weir_core::names::Visibility;
 use weir_core::types::Rank;
 use weir_fabric::sim::dice::Dice;
 use weir_fabric::sim::Weather;
@@ -150,6 +151,11 @@ pub struct Plan {
     pub raw: bool,
     /// True if programs lock files.
     pub locks: bool,
+    /// True if programs laminate files.
+    pub laminates: bool,
+    /// True if files are seen by other nodes only once they are laminated (`ral`), in place of
+    /// what `raw` says.
+    pub ral: bool,
     /// After so many bytes a server's journal is begun anew.
     pub journal_bytes: usize,
     /// What happens to messages.
@@ -237,6 +243,8 @@ impl Plan {
         let faults = faults.into_iter().chain(restarts).collect();
         let raw = dice.chance(500);
         let locks = dice.chance(400);
+        let laminates = dice.chance(300);
+        let ral = laminates && dice.chance(300);
         Plan {
             seed,
             servers,
@@ -247,6 +255,8 @@ impl Plan {
             habit,
             raw,
             locks,
+            laminates,
+            ral,
             journal_bytes,
             weather,
             faults,
@@ -281,6 +291,22 @@ impl Plan {
     pub fn without_locks(mut self) -> Plan {
         self.locks = false;
         self
+    }
+
+    /// The plan with programs that laminate nothing.
+    #[must_use]
+    pub fn without_laminations(mut self) -> Plan {
+        (self.laminates, self.ral) = (false, false);
+        self
+    }
+
+    /// When other nodes see what is written.
+    pub fn visibility(&self) -> Visibility {
+        match (self.ral, self.raw) {
+            (true, _) => Visibility::ReadAfterLaminate,
+            (false, true) => Visibility::ReadAfterWrite,
+            (false, false) => Visibility::ReadAfterSync,
+        }
     }
 
     /// The plan with one server at most that comes back, if no calls are lost but by that.

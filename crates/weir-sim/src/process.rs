@@ -198,14 +198,14 @@ impl<'f> Process<'f> {
         })
     }
 
-    /// open(2) with O_CREAT. A directory that has the name is found, and not opened. `ECANCELED`: a
-    /// file was made, and could not be opened.
+    /// open(2) with O_CREAT. A directory that has the name is found, and not opened; a file that
+    /// was laminated is opened for reading. `ECANCELED`: a file was made, and could not be opened.
     pub fn create(
         &self,
         dir: Ino,
         name: &[u8],
         exclusive: bool,
-    ) -> Result<(Ino, Option<File>), Errno> {
+    ) -> Result<(Ino, Option<(File, Access)>), Errno> {
         let op = proto::Create {
             parent: dir,
             name: name.to_vec(),
@@ -224,10 +224,16 @@ impl<'f> Process<'f> {
                     None => continue, // it has gone meanwhile
                 },
             };
-            match self.open_target(&target, Access::WRITE) {
+            let (mut access, mut opened) =
+                (Access::WRITE, self.open_target(&target, Access::WRITE));
+            if opened == Err(Errno::ROFS) && !target.new {
+                access = Access::READ;
+                opened = self.open_target(&target, access);
+            }
+            match opened {
                 Err(Errno::NOENT) if !target.new => {}
                 Err(_) if target.new => return Err(Errno::CANCELED),
-                opened => return opened.map(|file| (file.home, Some(file))),
+                opened => return opened.map(|file| (file.home, Some((file, access)))),
             }
         }
         Err(Errno::IO)

@@ -16,7 +16,7 @@ use crate::executor::Executor;
 use crate::linear::Call;
 use crate::locks::{Granted, Lock, Of};
 use crate::model::{NameOp, Outcome, Seat};
-use crate::plan::Habit;
+use crate::plan::{Habit, Plan};
 use crate::process::{Access, File, Process};
 use crate::record::Record;
 
@@ -213,7 +213,7 @@ impl Actor<'_> {
         )
     }
 
-    fn create(&self, at: Seat, exclusive: bool) -> Result<(Ino, Option<File>), Errno> {
+    fn create(&self, at: Seat, exclusive: bool) -> Result<(Ino, Option<(File, Access)>), Errno> {
         let (dir, name) = (at.dir, at.name);
         let make = NameOp::Make {
             at,
@@ -241,7 +241,9 @@ impl Actor<'_> {
         });
         let result = self.process.open(ino, access);
         // It may have been removed since it was found, and what was found may be a directory.
-        let usual = matches!(&result, Err(error) if refuses(*error));
+        let sealed = noted.borrow().may_be_laminated(ino);
+        let usual = matches!(&result, Err(error) if refuses(*error))
+            || (result == Err(Errno::ROFS) && access.writes && sealed);
         let ended = self.end(began, &("open", ino, access), &result, usual);
         if let Some(cut) = cut.filter(|_| result.is_ok()) {
             noted.borrow_mut().end(cut, ended, all);
@@ -362,6 +364,7 @@ impl Actor<'_> {
     /// Takes a lock of a file; `None`: others had it for too long, or it failed.
     pub fn lock(&self, file: File, lock: Lock) -> Option<Granted> {
         self.record.locks.borrow_mut().asked(file.home);
+        self.record.bytes.borrow_mut().locking(file.home);
         let began = self.begin();
         let result = self.process.lock(file, &lock);
         let usual = result == Err(Errno::AGAIN);
@@ -401,15 +404,36 @@ impl Actor<'_> {
         result
     }
 
+    /// Changes the mode. To take the last permission to write laminates a file.
     fn chmod(&self, ino: Ino, mode: u32) {
         let began = self.begin();
+        let writable = mode & 0o222 != 0;
+        if !writable {
+            self.record.bytes.borrow_mut().laminating(ino, began.0);
+        }
         let op = proto::SetAttr {
             mode: Some(mode),
             ..proto::SetAttr::nothing(ino)
         };
         let result = self.process.call(op);
-        let usual = matches!(&result, Err(error) if refuses(*error));
+        let sealed = self.record.bytes.borrow().may_be_laminated(ino);
+        let usual = matches!(&result, Err(error) if refuses(*error))
+            || (result == Err(Errno::ROFS) && writable && sealed);
         self.end(began, &("chmod", ino, mode), &result, usual);
+    }
+
+    /// Makes a file read-only for good, at once or once nobody has it open for writing.
+    fn laminate(&self, ino: Ino) {
+        let began = self.begin();
+        let noted = &self.record.bytes;
+        noted.borrow_mut().laminating(ino, began.0);
+        let cause = proto::Cause::Request;
+        let result = self.process.call(proto::Laminate { ino, cause });
+        let usual = matches!(&result, Err(error) if refuses(*error));
+        let ended = self.end(began, &("laminate", ino), &result, usual);
+        if result == Ok(true) {
+            noted.borrow_mut().laminated(ino, ended);
+        }
     }
 }
 
@@ -423,6 +447,7 @@ pub struct Program<'a, 'f> {
     pub dirs: Vec<Ino>,
     habit: Habit,
     locks: bool,
+    laminates: bool,
     open: Vec<Opened>,
     files: Vec<Ino>,
 }
@@ -438,17 +463,14 @@ struct Opened {
 
 impl<'a, 'f> Program<'a, 'f> {
     /// One that knows these directories.
-    pub fn new(
-        actor: &'a Actor<'f>,
-        (dice, habit, locks): (Dice, Habit, bool),
-        dirs: Vec<Ino>,
-    ) -> Program<'a, 'f> {
+    pub fn new(actor: &'a Actor<'f>, dice: Dice, plan: &Plan, dirs: Vec<Ino>) -> Program<'a, 'f> {
         Program {
             actor,
             dice,
             dirs,
-            habit,
-            locks,
+            habit: plan.habit,
+            locks: plan.locks,
+            laminates: plan.laminates,
             open: Vec::new(),
             files: Vec::new(),
         }
@@ -471,6 +493,9 @@ impl<'a, 'f> Program<'a, 'f> {
         let (actor, dice) = (self.actor, self.dice.clone());
         if self.locks && !self.open.is_empty() && dice.chance(250) {
             return self.use_locked();
+        }
+        if self.laminates && !self.files.is_empty() && dice.chance(40) {
+            return self.laminate();
         }
         match self.habit {
             Habit::Logs if !dice.chance(150) => return self.log(),
@@ -521,7 +546,7 @@ impl<'a, 'f> Program<'a, 'f> {
                 }
             }
             15..25 => {
-                if let Ok((_, Some(file))) = actor.create(self.seat(), true) {
+                if let Ok((_, Some((file, _)))) = actor.create(self.seat(), true) {
                     actor.close(file);
                 }
             }
@@ -593,7 +618,7 @@ impl<'a, 'f> Program<'a, 'f> {
     fn create(&mut self, at: Seat, exclusive: bool) {
         let since = self.actor.record.event();
         match self.actor.create(at, exclusive) {
-            Ok((_, Some(file))) => self.keep((file, since), true),
+            Ok((_, Some((file, access)))) => self.keep((file, since), access.writes),
             Ok((dir, None)) => self.know_dir(dir),
             Err(_) => {}
         }
@@ -647,6 +672,22 @@ impl<'a, 'f> Program<'a, 'f> {
                 self.open.remove(at);
                 actor.close(file);
             }
+        }
+    }
+
+    /// Laminates a file, by request or by its mode; first it may close it.
+    fn laminate(&mut self) {
+        let (actor, dice) = (self.actor, self.dice.clone());
+        let ino = self.files[dice.pick(self.files.len())];
+        let open = self.open.iter().position(|opened| opened.file.home == ino);
+        if let Some(at) = open.filter(|_| dice.chance(700)) {
+            let opened = self.open.remove(at);
+            actor.close(opened.file);
+        }
+        if dice.chance(700) {
+            actor.laminate(ino);
+        } else {
+            actor.chmod(ino, 0o444);
         }
     }
 

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt::{Arguments, Write};
 use std::time::Duration;
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, Promise};
 use crate::linear::Call;
 use crate::locks::Locks;
 use crate::plan::{Plan, Trouble};
@@ -45,7 +45,11 @@ impl Record {
         });
         Record {
             keep,
-            bytes: RefCell::new(Bytes::new(plan.raw, lost.collect(), plan.fails_calls())),
+            bytes: RefCell::new(Bytes::new(Promise {
+                visibility: plan.visibility(),
+                lost: lost.collect(),
+                fails_calls: plan.fails_calls(),
+            })),
             locks: RefCell::new(Locks::new(plan.troubled())),
             hash: Cell::new(0xCBF2_9CE4_8422_2325),
             ..Record::default()

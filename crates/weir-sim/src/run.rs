@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_core::names::FileType;
+use weir_core::names::{FileType, Lamination};
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_fabric::sim::dice::Dice;
 use weir_fabric::sim::{Count, Network, Weather};
@@ -123,7 +123,7 @@ pub fn run(plan: &Plan, trace: bool) -> Outcome {
             units: plan.units,
             warm: plan.warm,
             journal_bytes: plan.journal_bytes,
-            raw: plan.raw,
+            visibility: plan.visibility(),
             seed: plan.seed ^ (u64::from(rank.0) << 32),
         };
         let site = Site::start(which, world.around());
@@ -241,9 +241,9 @@ impl World {
     /// Starts the process of a program, or another one with what is left of it to do. It ends when
     /// all is done, and some time after its server was killed.
     fn go_on_as(self: &Rc<World>, mut client: Client, dice: Dice, dirs: Vec<Ino>) {
-        let (pause, habit, locks) = (self.plan.pause, self.plan.habit, self.plan.locks);
+        let pause = self.plan.pause;
         self.process(client.rank, client.number, move |actor, world| {
-            let mut program = Program::new(actor, (dice.clone(), habit, locks), dirs);
+            let mut program = Program::new(actor, dice.clone(), &world.plan, dirs);
             let mut stays = None;
             while client.operations > 0 && stays != Some(0) {
                 client.operations -= 1;
@@ -515,11 +515,8 @@ impl World {
         let first = Model::new(ROOT, self.plan.fails_calls());
         let verdict = linear::check(&first, &calls);
         if let Verdict::Broken { most, call } = verdict {
-            let shown: Vec<String> = calls
-                .iter()
-                .filter(|other| other.began <= calls[call].ended.unwrap_or(u64::MAX))
-                .map(|call| format!("{call:?}"))
-                .collect();
+            let shown = linear::conflict(&first, &calls);
+            let shown: Vec<String> = shown.iter().map(|call| format!("{call:?}")).collect();
             self.record.fault(format!(
                 "names: {most} operations can be put in order, then not {:?}; of\n  {}",
                 calls[call],
@@ -630,8 +627,20 @@ impl Tree {
     }
 
     fn file(&mut self, actor: &Actor<'_>, ino: Ino) {
+        let bytes = &actor.record.bytes;
+        let mut is_shown = bytes.borrow().is_shown_everywhere(ino);
         match actor.process.stat(ino) {
-            Ok((attr, _)) => drop(self.links.insert(ino, attr.nlink)),
+            Ok((attr, _)) => {
+                self.links.insert(ino, attr.nlink);
+                is_shown |= attr.lamination == Lamination::Done;
+                let is_laminated = bytes.borrow().is_laminated(ino);
+                // Nobody has it open for writing.
+                let is_late = matches!(attr.lamination, Lamination::Sealing | Lamination::Due);
+                if is_late || (is_laminated && attr.lamination != Lamination::Done) {
+                    let is = attr.lamination;
+                    self.troubles.push(format!("lamination of {ino:?}: {is:?}"));
+                }
+            }
             Err(error) => self
                 .troubles
                 .push(format!("attributes of {ino:?}: {error}")),
@@ -643,7 +652,9 @@ impl Tree {
         let size = actor.process.stat(ino).map_or(0, |(_, size)| size);
         let blocks = actor.read((file, opened), 0, 64);
         actor.close(file);
-        self.files.insert(ino, (size, blocks));
+        if is_shown {
+            self.files.insert(ino, (size, blocks));
+        }
     }
 }
 
@@ -654,7 +665,7 @@ fn text(path: &[u8]) -> String {
 /// Nobody has a lock of these files any more.
 fn none_is_locked(actor: &Actor<'_>, files: &[Ino]) {
     for ino in files {
-        let Ok((file, _)) = actor.open(*ino, Access::WRITE) else {
+        let Ok((file, _)) = actor.open(*ino, Access::READ) else {
             let fault = format!("{ino:?} cannot be opened to be locked");
             actor.record.fault(fault);
             continue;

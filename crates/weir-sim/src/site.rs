@@ -93,8 +93,8 @@ pub struct Which {
     pub warm: bool,
     /// After so many bytes its journal is begun anew.
     pub journal_bytes: usize,
-    /// Whether files are raw.
-    pub raw: bool,
+    /// When other nodes see what is written to a file.
+    pub visibility: Visibility,
     /// What it draws from when it does what it may.
     pub seed: u64,
 }
@@ -159,14 +159,12 @@ impl Site {
         let storage = Storage::new(Rc::clone(&machine.slabs), which.units, which.warm);
         let (space, kernel) = (storage.clone(), machine.kernel());
         let mut node = Node::new(identity(&which, 1), open, shard, space, kernel, CLIENTS);
-        if which.raw {
-            let policy = Policy {
-                visibility: Visibility::ReadAfterWrite,
-                ..Policy::default()
-            };
-            let shared = node.share(policy, Rules::default(), true);
-            shared.expect("the root is there");
-        }
+        let policy = Policy {
+            visibility: which.visibility,
+            ..Policy::default()
+        };
+        let shared = node.share(policy, Rules::default(), true);
+        shared.expect("the root is there");
         let beginning = Beginning {
             node,
             open,

@@ -44,12 +44,29 @@ const TELLING_NS: i64 = 500_000_000;
 
 impl<P: Platform> Cluster<P> {
     /// Runs something that is to end by a time.
-    pub(super) async fn by<T>(&self, deadline_ns: i64, act: impl Future<Output = T>) -> T {
+    pub(super) fn by<'a, T: 'a>(
+        &'a self,
+        deadline_ns: i64,
+        act: impl Future<Output = T> + 'a,
+    ) -> impl Future<Output = T> + 'a {
+        self.run_for(None, deadline_ns, act)
+    }
+
+    /// The same, of what another server asked within a session.
+    pub(super) async fn run_for<T>(
+        &self,
+        asker: Option<(Rank, u64)>,
+        deadline_ns: i64,
+        act: impl Future<Output = T>,
+    ) -> T {
         let mut act = pin!(act);
+        let (deadline, asking) = (&self.inner.deadline, &self.inner.asker);
         poll_fn(|context| {
-            let outer = self.inner.deadline.replace(Some(deadline_ns));
+            let outer = (deadline.replace(Some(deadline_ns)), asking.get());
+            asking.set(asker.or(outer.1));
             let polled = act.as_mut().poll(context);
-            self.inner.deadline.set(outer);
+            deadline.set(outer.0);
+            asking.set(outer.1);
             polled
         })
         .await

@@ -120,7 +120,8 @@ impl<P: Platform> Cluster<P> {
         let what = self.find(peer::Find { dir, name }).await?;
         let mut entries = self.inner.entries.borrow_mut();
         let room = entries.kept.len() < NOTED_MOST || entries.kept.contains_key(&key);
-        let may_keep = what.is_some() && room && from != self.rank();
+        let asks_still = self.check_session_of(from).is_ok();
+        let may_keep = what.is_some() && room && from != self.rank() && asks_still;
         if may_keep {
             entries.kept.entry(key).or_default().insert(from);
         }

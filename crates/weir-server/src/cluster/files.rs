@@ -16,6 +16,7 @@ use weir_core::proto::peer::{self, News};
 use weir_core::proto::{self, Cause, FsError, Kept};
 use weir_core::types::{Ino, Rank};
 
+use super::gone::Asking;
 use super::publish::bytes_of;
 use super::tokens::is_raw;
 use super::Cluster;
@@ -163,14 +164,14 @@ impl<P: Platform> Cluster<P> {
             }
             self.settle_size(ino, local).await?;
         }
-        let _asking = self.begin_hold(ino).await;
+        let asking = self.begin_hold(ino).await;
         loop {
-            let (recalls, asked_ns) = (self.recalls(ino), self.now_ns());
+            let (news, asked_ns) = (asking.news(), self.now_ns());
             let asked = self.call_in(ino.rank(), peer::Hold { ino, write });
             let (attr, session) = asked.await?;
             // If that began anew without it while the answer was on its way, it is not held; and
-            // a truncation that overtook the answer is not in it.
-            if self.is_session(ino.rank(), session) && self.recalls(ino) == recalls {
+            // a truncation that overtook the answer is not in it, nor that the file is laminated.
+            if self.is_session(ino.rank(), session) && asking.news() == news {
                 let seen = self.stand_in_for(&attr);
                 if write {
                     self.may_reserve(ino, asked_ns);
@@ -198,9 +199,12 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
         write: bool,
     ) -> Result<Attr, FsError> {
-        if write {
-            self.add_writer(ino, from).await;
+        let attr = self.hold(from, ino)?;
+        if !write {
+            return Ok(attr);
         }
+        // Who writes it holds it: the end of a session finds its writers among the holders.
+        self.add_writer(ino, from).await;
         self.hold(from, ino)
     }
 
@@ -255,6 +259,7 @@ impl<P: Platform> Cluster<P> {
     /// What a home answered before this node's publish reached it is not to be believed any
     /// more.
     pub(super) fn doubt_answers(&self, ino: Ino) {
+        self.inner.leaving.add_news(ino);
         if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
             known.recalls += 1;
         }
@@ -277,12 +282,12 @@ impl<P: Platform> Cluster<P> {
             true => Some(self.begin_hold(ino).await),
             false => None,
         };
-        let heard = || (self.inner.recalled.get(), self.recalls(ino));
-        let (before, asked_ns) = (heard(), self.now_ns());
+        let news = |asking: &Option<Asking<'_>>| asking.as_ref().map_or(0, Asking::news);
+        let (before, asked_ns) = (news(&asking), self.now_ns());
         let asked = self.call_in(ino.rank(), peer::GetAttr { ino, keep });
         let (told, session) = asked.await?;
         // A recall, or this node's own publish, may have overtaken the answer.
-        let is_newest = heard() == before;
+        let is_newest = news(&asking) == before;
         let mut attr = told.what;
         if told.may_keep && self.is_session(ino.rank(), session) {
             let Ok(seen) = self.stand_in_for(&attr) else {
@@ -460,6 +465,7 @@ impl<P: Platform> Cluster<P> {
         if attr.file_type() != FileType::File {
             return Err(FsError::Invalid);
         }
+        self.check_session_of(from)?;
         self.add_holder(ino, from);
         attr.ask = false;
         self.show_published(&mut attr);
@@ -691,6 +697,7 @@ impl<P: Platform> Cluster<P> {
     /// What this node knows of a file is void.
     pub(super) fn recall_here(&self, ino: Ino) {
         self.inner.recalled.set(self.inner.recalled.get() + 1);
+        self.inner.leaving.add_news(ino);
         self.forget_map(ino);
         if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
             known.recalls += 1;
@@ -788,6 +795,7 @@ impl<P: Platform> Cluster<P> {
     /// Sets the size of a file of this server, everywhere.
     pub(super) async fn truncate_at_home(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let _alone = self.hold_in_time(&self.inner.publishing, ino).await?;
+        self.node(|node| node.writable(ino))?;
         let old = self.published_size(ino);
         let cutting = Cutting {
             to: size,

@@ -35,13 +35,29 @@ const TOLD_MOST: usize = 64;
 pub(super) struct Leaving {
     /// Their homes are being told.
     told: Keyed<Ino>,
-    /// How many ask to hold a file.
-    asking: RefCell<HashMap<Ino, u32>>,
+    /// Files that are being asked for.
+    asking: RefCell<HashMap<Ino, Asked>>,
     /// How often this node began to let go of a file, and how often its home knew.
     times: Cell<(u64, u64)>,
 }
 
+/// A file that is being asked for.
+#[derive(Debug, Default)]
+struct Asked {
+    /// By how many.
+    count: u32,
+    /// How often something came of it meanwhile that an answer may not know of.
+    news: u64,
+}
+
 impl Leaving {
+    /// What is being answered about a file may not be the newest.
+    pub(super) fn add_news(&self, ino: Ino) {
+        if let Some(asked) = self.asking.borrow_mut().get_mut(&ino) {
+            asked.news += 1;
+        }
+    }
+
     /// Whether this node let go of no file since `before`, and is not about to. If it did, who
     /// was told that it holds one, without [`Cluster::begin_hold`], must ask for it.
     pub(super) fn none_since(&self, before: (u64, u64)) -> bool {
@@ -60,12 +76,21 @@ pub(super) struct Asking<'a> {
     ino: Ino,
 }
 
+impl Asking<'_> {
+    /// How often something came of the file that an answer on its way may not know of: a recall, a
+    /// truncation, a lamination, a publish of this node, whether it has a stand-in here or not.
+    pub(super) fn news(&self) -> u64 {
+        let asking = self.leaving.asking.borrow();
+        asking.get(&self.ino).map_or(0, |asked| asked.news)
+    }
+}
+
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let mut asking = self.leaving.asking.borrow_mut();
-        if let Some(count) = asking.get_mut(&self.ino) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(asked) = asking.get_mut(&self.ino) {
+            asked.count -= 1;
+            if asked.count == 0 {
                 asking.remove(&self.ino);
             }
         }
@@ -79,7 +104,9 @@ impl<P: Platform> Cluster<P> {
         if leaving.told.is_held(&ino) {
             drop(leaving.told.hold(ino, self.token()).await);
         }
-        *leaving.asking.borrow_mut().entry(ino).or_default() += 1;
+        let mut asking = leaving.asking.borrow_mut();
+        asking.entry(ino).or_default().count += 1;
+        drop(asking);
         Asking { leaving, ino }
     }
 

@@ -81,6 +81,7 @@ use weir_fabric::bulk::Landing;
 use crate::node::{Node, Platform, Table, SNAPSHOT_RUNS};
 use keyed::{Keyed, Token};
 pub use session::enclose;
+use session::Admitted;
 
 /// What comes back from another server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -185,8 +186,12 @@ struct Inner<P: Platform + 'static> {
     sessions: RefCell<session::Sessions>,
     /// By when the operation is to end whose task runs now, ns since 1970.
     deadline: Cell<Option<i64>>,
+    /// The server that asked for what the task does that runs now, and its session.
+    asker: Cell<Option<(Rank, u64)>>,
     /// How often what is known of any file was recalled here.
     recalled: Cell<u64>,
+    /// How often homes asked for programs of this node that write a file, to laminate it.
+    seals: Cell<u64>,
     moves_of_others: moves::Moves,
     /// Servers with which a session is being begun.
     beginning: Keyed<Rank>,
@@ -278,7 +283,9 @@ impl<P: Platform> Cluster<P> {
                 moves: Keyed::default(),
                 sessions: RefCell::default(),
                 deadline: Cell::default(),
+                asker: Cell::default(),
                 recalled: Cell::new(0),
+                seals: Cell::new(0),
                 moves_of_others: moves::Moves::default(),
                 beginning: Keyed::default(),
                 returning: Keyed::default(),
@@ -321,9 +328,13 @@ impl<P: Platform> Cluster<P> {
             bulk: Rc::clone(&bulk),
         };
         let body = match self.admitted(from, request) {
-            Ok((request, deadline_ns)) => {
+            Ok(Admitted {
+                request,
+                number,
+                deadline_ns,
+            }) => {
                 let done = peer::dispatch(&handler, from, request);
-                self.by(deadline_ns, done).await
+                self.run_for(Some((from, number)), deadline_ns, done).await
             }
             Err(error) => peer::refusal(error),
         };

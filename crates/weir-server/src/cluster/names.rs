@@ -85,6 +85,7 @@ impl<P: Platform> Cluster<P> {
             })?;
         }
         if matches!(op.what, What::File) {
+            self.check_session_of(from)?;
             self.add_holder(ino, from);
             if from != self.rank() {
                 self.add_writer(ino, from).await;

@@ -184,14 +184,23 @@ pub fn enclose(number: u64, left_ms: u32, request: &[u8]) -> Vec<u8> {
     out
 }
 
+/// What another server asks.
+pub(super) struct Admitted<'a> {
+    /// The request, encoded.
+    pub request: &'a [u8],
+    /// The session within which it is asked.
+    pub number: u64,
+    /// By when it is to be done, ns since 1970.
+    pub deadline_ns: i64,
+}
+
 impl<P: Platform> Cluster<P> {
-    /// The request in what came from another server and by when it is to be done, unless its
-    /// session is not served.
+    /// The request in what came from another server, unless its session is not served.
     pub(super) fn admitted<'a>(
         &self,
         from: Rank,
         bytes: &'a [u8],
-    ) -> Result<(&'a [u8], i64), FsError> {
+    ) -> Result<Admitted<'a>, FsError> {
         let (number, rest) = bytes.split_first_chunk().ok_or(FsError::Malformed)?;
         let (left_ms, request) = rest.split_first_chunk().ok_or(FsError::Malformed)?;
         let left_ms = u32::from_le_bytes(*left_ms);
@@ -215,8 +224,29 @@ impl<P: Platform> Cluster<P> {
             return Err(FsError::NewSession);
         }
         session.asked_ns = now_ns;
+        let number = session.served;
         drop(sessions);
-        Ok((request, self.deadline_in(left_ms)))
+        Ok(Admitted {
+            request,
+            number,
+            deadline_ns: self.deadline_in(left_ms),
+        })
+    }
+
+    /// `NewSession`: the task does what `from` asked within a session that has ended meanwhile.
+    /// Whatever is noted of `from` now that belongs to its session (a hold, a lease, a token), the
+    /// end of that session has not taken back, and nobody will.
+    pub(super) fn check_session_of(&self, from: Rank) -> Result<(), FsError> {
+        let Some((asker, number)) = self.inner.asker.get().filter(|(asker, _)| *asker == from)
+        else {
+            return Ok(());
+        };
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(asker);
+        match session.refused || session.served != number {
+            true => Err(FsError::NewSession),
+            false => Ok(()),
+        }
     }
 
     /// Whether a server was given up and has begun no session since.

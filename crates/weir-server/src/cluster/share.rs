@@ -54,6 +54,8 @@ impl<P: Platform> Cluster<P> {
     /// Laminates a file of this server, if nobody has it open for writing; whether it is so
     /// now.
     pub(super) async fn laminate_at_home(&self, ino: Ino, cause: Cause) -> Result<bool, FsError> {
+        // Others may have to say yet that their programs have it open.
+        self.inner.returning.free((), self.token()).await;
         let _alone = self.inner.publishing.hold(ino, self.token()).await;
         let attr = self.node(|node| node.regular(ino))?;
         if attr.lamination == Lamination::Done {
@@ -104,6 +106,9 @@ impl<P: Platform> Cluster<P> {
     /// Whether anybody of this node has a foreign file open for writing; if not, nobody
     /// can from now on.
     pub(super) fn seal_here(&self, ino: Ino) -> Result<u32, FsError> {
+        // An answer on its way may say that the file may be written.
+        self.recall_here(ino);
+        self.inner.seals.set(self.inner.seals.get() + 1);
         match self.local(ino) {
             Some(local) => self.node(|node| node.try_seal(local)),
             None => Ok(0),
@@ -128,11 +133,11 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(super) async fn mark_here(&self, op: &peer::Mark) -> Result<(), FsError> {
+        // What was learnt before the lamination is not for good.
+        self.recall_here(op.ino);
         let Some(local) = self.local(op.ino) else {
             return Ok(());
         };
-        // What was learnt before the lamination is not for good.
-        self.recall_here(op.ino);
         let was = self.node(|node| node.attr_of(local))?.policy;
         self.node(|node| {
             node.set_policy(local, op.policy)?;
@@ -247,7 +252,10 @@ impl<P: Platform> Cluster<P> {
                 let asked = peer::Laminate { ino, cause };
                 match this.call(ino.rank(), asked).await {
                     Ok(_) | Err(FsError::Stale | FsError::NotFound) => {}
-                    Err(error) => tracing::warn!(?ino, %error, "a lamination that is due"),
+                    Err(error) => {
+                        tracing::debug!(?ino, %error, "a lamination that is due is tried again");
+                        this.node(|node| node.watch_again(local));
+                    }
                 }
             });
         }

@@ -85,9 +85,9 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    /// Cuts a file, or extends it with zeros.
+    /// Cuts a file, or extends it with zeros. That it may be written is its home's to know.
     pub(crate) fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let attr = self.writable(ino)?;
+        let attr = self.regular(ino)?;
         if size > MAX_OFFSET {
             return Err(FsError::TooBig);
         }

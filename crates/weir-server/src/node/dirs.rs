@@ -210,7 +210,7 @@ impl<P: Platform> Node<'_, P> {
         self.names.setattr(op.ino, &set).map_err(refusal)?;
         let due =
             own_file && self.names.attr(op.ino).map_err(refusal)?.lamination == Lamination::Due;
-        if due && op.mode.is_some() && !self.several {
+        if due && op.mode.is_some() && !self.identity.is_of_several() {
             self.laminate_file(op.ino, Cause::Close)?;
         }
         Ok(())

@@ -269,7 +269,7 @@ impl<P: Platform> Node<'_, P> {
                     ino: file.ino,
                     block: writer.block,
                 });
-                if self.several && writer.noted.stamp != 0 {
+                if self.identity.is_of_several() && writer.noted.stamp != 0 {
                     // All that was noted is in the index above, or was taken out of it.
                     visit(&Item::Noted(cell, writer.noted.mark()));
                 }

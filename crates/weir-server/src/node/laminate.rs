@@ -19,12 +19,14 @@ use super::{Node, Platform};
 const WRITES: u32 = 3;
 
 impl<P: Platform> Node<'_, P> {
-    /// The attributes of a file that may be written.
+    /// The attributes of a file that may be written by whoever has it open for writing. While its
+    /// home asks all nodes whether anybody has, such a program keeps it from being laminated. EROFS:
+    /// it is laminated.
     pub(crate) fn writable(&self, ino: Ino) -> Result<Attr, FsError> {
         let attr = self.regular(ino)?;
         match attr.lamination {
-            Lamination::Done | Lamination::Sealing => Err(FsError::ReadOnly),
-            Lamination::No | Lamination::Due => Ok(attr),
+            Lamination::Done => Err(FsError::ReadOnly),
+            Lamination::No | Lamination::Due | Lamination::Sealing => Ok(attr),
         }
     }
 
@@ -148,6 +150,13 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
+    /// A file that nobody had open for writing could not be laminated.
+    pub(crate) fn watch_again(&mut self, ino: Ino) {
+        if self.names.attr(ino).is_ok() {
+            self.watched.insert(ino);
+        }
+    }
+
     pub(crate) fn is_watching(&self) -> bool {
         !self.watched.is_empty()
     }
@@ -166,7 +175,7 @@ impl<P: Platform> Node<'_, P> {
 
     /// Laminates what is due, of the only server: descriptions came to their end.
     pub(crate) fn laminate_unwritten(&mut self) {
-        if self.several {
+        if self.identity.is_of_several() {
             return; // the cluster does it
         }
         for ino in self.take_unwritten() {

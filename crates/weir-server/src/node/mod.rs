@@ -204,6 +204,14 @@ pub struct Identity {
     pub started_ns: i64,
 }
 
+impl Identity {
+    /// True if there are other servers, also before this one has joined them: then what concerns
+    /// them is the cluster's to do.
+    pub(crate) fn is_of_several(&self) -> bool {
+        self.servers > 1
+    }
+}
+
 /// The least time between two tries to get memory for the table of known names, ns: the file system
 /// may be full.
 const KNOWN_AGAIN_NS: i64 = 1_000_000_000;
@@ -227,8 +235,6 @@ pub struct Node<'m, P: Platform> {
     watched: BTreeSet<Ino>,
     /// How files are shared, by path.
     pub(crate) rules: Rules,
-    /// One of several servers.
-    several: bool,
     /// When memory for the table of known names was asked for last, ns since 1970.
     known_tried_ns: i64,
     /// Files that other nodes have open.
@@ -281,7 +287,6 @@ impl<'m, P: Platform> Node<'m, P> {
             orphans: BTreeSet::new(),
             watched: BTreeSet::new(),
             rules: Rules::default(),
-            several: false,
             known_tried_ns: i64::MIN / 2,
             pinned: HashSet::new(),
             stored: HashMap::new(),

@@ -94,7 +94,7 @@ impl<P: Platform> Node<'_, P> {
             self.note_cleared(ino);
             self.announce_changes();
         }
-        if self.several {
+        if self.identity.is_of_several() {
             self.stored.remove(&ino);
             self.gone.push(ino);
         }

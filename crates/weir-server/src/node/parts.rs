@@ -31,9 +31,8 @@ pub struct Pending {
 }
 
 impl<P: Platform> Node<'_, P> {
-    /// Becomes one of several servers, whose root directory is `root`.
+    /// Joins other servers, whose root directory is `root`.
     pub(crate) fn join(&mut self, root: Ino) {
-        self.several = true;
         self.names.stand_in_for_root(root);
     }
 

@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use crate::world::{Client, World, UNIT};
+use weir_core::names::Lamination;
 use weir_core::node::channel::{ALL_CHANNELS, CHANNELS, FIRST_CHANNEL, REPLY, REQUEST, WIDEN};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::ring::Note;
 use weir_core::proto::{self, Caller, FsError};
-use weir_core::types::Ino;
+use weir_core::types::{Ino, Rank};
 use weir_server::node::ClientMemory;
 
 fn open_ofd(world: &mut World, client: &Client, ino: Ino) -> u32 {
@@ -266,4 +267,28 @@ fn what_the_killed_wrote_is_counted() {
     let mut next = Client::new(&mut world);
     next.write(&mut world, ino, 0, b"one", None).1.unwrap();
     assert_eq!(written(&mut world).1, 15);
+}
+
+/// What is due, the only server laminates once its own programs have closed the file. One of several
+/// leaves that to the file's home, which asks all nodes, also before it has joined the others: a
+/// server that comes back finds it due then.
+#[test]
+fn only_the_only_server_laminates_by_itself() {
+    for (servers, is) in [(1, Lamination::Done), (2, Lamination::Due)] {
+        let mut world = World::ranked((Rank(0), servers), 8, 100, (32, 32));
+        let ino = world.create(b"f").unwrap();
+        let client = Client::new(&mut world);
+        let ofd = open_ofd(&mut world, &client, ino);
+        let op = proto::SetAttr {
+            mode: Some(0o444),
+            ..proto::SetAttr::nothing(ino)
+        };
+        world.call(client.caller(), op).unwrap();
+        let lamination = |world: &World| world.view.attr(ino).unwrap().unwrap().lamination;
+        assert_eq!(lamination(&world), Lamination::Due);
+        world.open.ofds[ofd as usize].close();
+        client.memory.notes().push(Note::Closed(ofd)).unwrap();
+        world.node.idle(world.now_ns);
+        assert_eq!(lamination(&world), is, "of {servers}");
+    }
 }

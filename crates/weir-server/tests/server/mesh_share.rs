@@ -1,11 +1,12 @@
 //! Visibility and lamination over several servers, and what they cost in messages.
 
 use crate::mesh::{create, Mesh};
+use futures_util::future::join5;
 use weir_core::extent::{Run, Source};
 use weir_core::names::{Attr, LaminateOn, Lamination, Policy, Visibility};
 use weir_core::node::claim::Claim;
 use weir_core::proto::peer::{self, LockOwner, LockWish};
-use weir_core::proto::{self, Cause, FsError};
+use weir_core::proto::{self, Caller, Cause, FsError};
 use weir_core::types::{Ino, Rank};
 
 const LENGTH: u64 = 4096;
@@ -323,6 +324,49 @@ fn a_writer_elsewhere_is_waited_for() {
     let attr = open(&mut mesh, usize::from(writer.0), ino, false);
     assert_eq!(attr.lamination, Lamination::Done);
     assert_eq!(mesh.call(0, laminate), Ok(true));
+}
+
+/// As long as a program has the file open for writing, it may append, take tokens, cut the file and
+/// attach, also while the file's home asks all nodes whether any has.
+#[test]
+fn a_writer_goes_on_while_a_lamination_is_undecided() {
+    for seed in 0..40 {
+        let mut mesh = Mesh::new(4, seed);
+        let ino = file(&mut mesh, Visibility::ReadAfterWrite);
+        let holders = others(ino);
+        for reader in &holders[1..] {
+            open(&mut mesh, usize::from(reader.0), ino, false);
+        }
+        let writer = usize::from(holders[0].0);
+        let local = open(&mut mesh, writer, ino, true).ino;
+        let opened = mesh.open_description(writer, local, true);
+        let client = Caller::Client(mesh.client(writer));
+        let cause = Cause::Request;
+        let laminated = mesh.ask(0, proto::Laminate { ino, cause });
+        let append = proto::Append {
+            ino: local,
+            length: 10,
+            reserved: None,
+        };
+        let range = Claim::range(0, 10);
+        let token = proto::Token {
+            ino: local,
+            needed: range,
+            wished: range,
+        };
+        let (ino, size) = (local, 5);
+        let done = mesh.run(join5(
+            laminated,
+            mesh.ask_as(writer, client, append),
+            mesh.ask_as(writer, client, token),
+            mesh.ask_as(writer, client, proto::Attach { ino }),
+            mesh.ask_as(writer, client, proto::Truncate { ino, size }),
+        ));
+        assert_eq!(done.0, Ok(false), "seed {seed}");
+        let errors = [done.1.err(), done.2.err(), done.3.err(), done.4.err()];
+        assert_eq!(errors, [None; 4], "seed {seed}");
+        opened.close();
+    }
 }
 
 /// The names of the policies travel with what is made in a directory.

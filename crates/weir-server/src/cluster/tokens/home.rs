@@ -55,6 +55,7 @@ impl<P: Platform> Cluster<P> {
         self.end_readers(ino, from).await;
         let in_the_way = self.token_holders(ino, from, Some(&op.needed));
         self.take_back(ino, &in_the_way).await?;
+        self.check_session_of(from)?;
         let writers = self.writers_of(ino);
         let mut tokens = self.inner.write_tokens.borrow_mut();
         let grants = tokens.granted.entry(ino).or_default();
