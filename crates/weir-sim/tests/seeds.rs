@@ -165,6 +165,10 @@ fn what_failed_once_fails_no_more() {
         Plan::of(6_111_147),
         // A rename whose end nobody knows left both names, and the old one went later: the model.
         Plan::of(6_020_142).moving().without_laminations(),
+        // A kill within a truncation left a file longer in shared memory than in the journal: programs
+        // of its home's node saw the one size, and all others the other one.
+        Plan::of(3_400_441),
+        Plan::of(3_401_888),
         // A name that a rename had given, and another taken, before the rename asked a home that was
         // started anew whether it had: it gave it once more.
         moving(740_126),

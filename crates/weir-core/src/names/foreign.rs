@@ -200,17 +200,20 @@ impl<'a> Shard<'a> {
             .collect()
     }
 
+    /// The attributes of all files of this server.
+    pub fn own_files(&self) -> impl Iterator<Item = Attr> + '_ {
+        let numbers = (ROOT_INDEX..=self.inodes.high()).map(|index| self.ino_at(index));
+        numbers
+            .filter_map(|ino| self.attr(ino).ok())
+            .filter(|attr| attr.home == attr.ino && attr.file_type() == FileType::File)
+    }
+
     /// Readers of this server's raw files ask first, from now on.
     pub fn ask_of_raw_files(&mut self) {
-        for index in ROOT_INDEX..=self.inodes.high() {
-            let ino = self.ino_at(index);
-            let raw = |attr: Attr| {
-                let own_file = attr.home == ino && attr.file_type() == FileType::File;
-                own_file && attr.policy.visibility == Visibility::ReadAfterWrite
-            };
-            if self.attr(ino).is_ok_and(raw) {
-                let _ = self.set_ask(ino, true);
-            }
+        let is_raw = |attr: &Attr| attr.policy.visibility == Visibility::ReadAfterWrite;
+        let raw = self.own_files().filter(is_raw).map(|attr| attr.ino);
+        for ino in raw.collect::<Vec<_>>() {
+            let _ = self.set_ask(ino, true);
         }
     }
 

@@ -58,15 +58,12 @@ impl<P: Platform> Cluster<P> {
         }
         for (ino, (size, stored)) in state.published {
             files.published.insert(ino, Extent { size, stored });
-            self.node(|node| {
-                // It was being cut: what is published of it says how long it is.
-                let _ = node.raise_to(ino, size, 0);
-                node.take_up_stored(ino, stored);
-            });
+            self.node(|node| node.set_stored(ino, stored));
         }
         files.counted = state.counted;
         drop(files);
         let dirty = self.dirty();
+        self.unify_sizes(&dirty);
         let own = dirty.iter().filter(|ino| ino.rank() == self.rank());
         for ino in own.clone() {
             self.know_writer(*ino, self.rank());
@@ -78,6 +75,27 @@ impl<P: Platform> Cluster<P> {
         self.hear_of(&self.others());
         let mut sessions = self.inner.sessions.borrow_mut();
         sessions.begin_anew(self.others().into_iter(), now_ns);
+    }
+
+    /// Makes the two sizes of each own file one: the size that the programs of this node see in the
+    /// shared tables, and the published size, which all other nodes are told. The greater one stays.
+    ///
+    /// An operation that was cut off leaves them different. What makes a file longer (a truncation,
+    /// an allocation, another node's publish) raises the size in shared memory before the journal
+    /// has it. What makes a file shorter leaves the old size in the journal until all bytes behind
+    /// the new end are erased. Of a file in `dirty` the node's own size may be greater: it is
+    /// published together with the bytes.
+    fn unify_sizes(&self, dirty: &[Ino]) {
+        let mut files = self.inner.files.borrow_mut();
+        for (ino, size) in self.node(|node| node.own_sizes()) {
+            let published = files.published.get(&ino).map_or(0, |file| file.size);
+            if size < published {
+                let raised = self.node(|node| node.raise_to(ino, published, 0));
+                debug_assert!(raised.is_ok(), "{ino:?} is a file");
+            } else if size > published && dirty.binary_search(&ino).is_err() {
+                files.published.entry(ino).or_default().size = size;
+            }
+        }
     }
 
     /// Shows all that is not the node's own, as items.

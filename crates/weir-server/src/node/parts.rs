@@ -36,11 +36,10 @@ impl<P: Platform> Node<'_, P> {
         self.names.stand_in_for_root(root);
     }
 
-    /// What was published of files of this server, of one that was killed.
-    pub(crate) fn take_up_stored(&mut self, ino: Ino, bytes: u64) {
-        if bytes > 0 {
-            self.stored.insert(ino, bytes);
-        }
+    /// The files of this server, with the sizes that the table has.
+    pub(crate) fn own_sizes(&self) -> Vec<(Ino, u64)> {
+        let files = self.names.own_files();
+        files.map(|attr| (attr.ino, attr.size)).collect()
     }
 
     /// The files of other servers that this table stands in for: numbers there and here.

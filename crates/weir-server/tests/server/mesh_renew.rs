@@ -1,13 +1,16 @@
 //! The journal of one server of several, begun anew in steps while its tables change: who is killed
-//! in any step has it all, and what comes of it counts once.
+//! in any step has it all, and what comes of it counts once. And servers that were killed: what is
+//! published of their files after that.
 
 use crate::mesh::{create, Dice, Mesh};
 use crate::twins::{Bytes, Shared};
+use crate::world::UNIT;
 use weir_core::extent::{Run, Source};
 use weir_core::journal::{encode, Item};
+use weir_core::node::cell::State;
 use weir_core::placement::home_of_entry;
 use weir_core::proto::peer::{self, PeerOperation};
-use weir_core::proto::FsError;
+use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{Ino, Rank};
 use weir_server::cluster::{enclose, ROOT};
 
@@ -18,13 +21,14 @@ const WHOSE: (Rank, u16) = (Rank(0), SERVERS);
 /// More entries of each table than a step shows.
 const MANY: u32 = 5000;
 
-/// What the server says of itself at once.
-fn snapshot(mesh: &Mesh) -> Bytes {
-    let mut bytes = Bytes::new(WHOSE);
+/// What a server says of itself at once.
+fn snapshot(mesh: &Mesh, rank: Rank) -> Bytes {
+    let mut bytes = Bytes::new((rank, SERVERS));
     let mut items = Vec::new();
     let mut visit = |item: &Item<'_>| encode(item, &mut items);
-    mesh.nodes[OURS].borrow().for_each_item(&mut visit);
-    mesh.server(OURS).for_each_item(&mut visit);
+    let number = usize::from(rank.0);
+    mesh.nodes[number].borrow().for_each_item(&mut visit);
+    mesh.server(number).for_each_item(&mut visit);
     encode(&Item::Whole, &mut items);
     bytes.append(&items);
     bytes
@@ -223,7 +227,7 @@ fn tables_of_several_servers_change_between_the_steps() {
     for seed in 1..=2 {
         let mut mesh = Mesh::with_files(SERVERS, seed, 8000);
         let mut known = fill(&mut mesh);
-        let twins = Shared::new(WHOSE, snapshot(&mesh));
+        let twins = Shared::new(WHOSE, snapshot(&mesh, WHOSE.0));
         mesh.nodes[OURS]
             .borrow_mut()
             .keep_journal(Box::new(twins.clone()));
@@ -237,13 +241,13 @@ fn tables_of_several_servers_change_between_the_steps() {
             if steps % 4 == 0 || twins.0.borrow().renewals > compared {
                 compared = twins.0.borrow().renewals;
                 let now = twins.0.borrow().now.clone();
-                compare(&now, &snapshot(&mesh));
+                compare(&now, &snapshot(&mesh, WHOSE.0));
             }
             renew(&mesh);
             steps += 1;
         }
         let now = twins.0.borrow().now.clone();
-        compare(&now, &snapshot(&mesh));
+        compare(&now, &snapshot(&mesh, WHOSE.0));
         assert!(steps > 2 * 12, "in steps: {steps}");
     }
 }
@@ -283,6 +287,33 @@ fn say(mesh: &mut Mesh, number: u64, (ino, from): (Ino, Rank), publishes: &[(u64
     attr.unwrap().what.allocated
 }
 
+/// Another life of the servers: the same tables of names, in which the file has no bytes yet.
+fn next_life(ino: Ino) -> Mesh {
+    let mut mesh = Mesh::new(SERVERS, 5);
+    assert_eq!(mesh.file("file"), ino);
+    mesh
+}
+
+fn others_than(home: Rank) -> Vec<Rank> {
+    (0..SERVERS)
+        .map(Rank)
+        .filter(|rank| *rank != home)
+        .collect()
+}
+
+/// A server takes up what one that was killed left, and the others begin their sessions with it.
+fn come_after(mesh: &mut Mesh, home: Rank, journal: &Bytes) {
+    mesh.server(usize::from(home.0))
+        .take_up(journal.state().cluster);
+    for other in others_than(home) {
+        let begin = peer::Begin {
+            held: Vec::new(),
+            renames_since: 0,
+        };
+        ask_in(mesh, SESSION | BEGINS, (other, home), begin).unwrap();
+    }
+}
+
 /// The answer to a publish is lost with the server that counted it: what is said again does not
 /// count again, what is new does.
 #[test]
@@ -290,34 +321,114 @@ fn what_is_stored_counts_once_over_a_restart() {
     let mut mesh = Mesh::new(SERVERS, 5);
     let ino = mesh.file("file");
     let home = ino.rank();
-    let others: Vec<Rank> = (0..SERVERS)
-        .map(Rank)
-        .filter(|rank| *rank != home)
-        .collect();
+    let others = others_than(home);
     let (one, two) = ((ino, others[0]), (ino, others[1]));
     assert_eq!(say(&mut mesh, 0, one, &[(5, 100), (6, 20)]), 120);
-    let mut journal = Bytes::new((home, SERVERS));
-    let mut items = Vec::new();
-    let mut visit = |item: &Item<'_>| encode(item, &mut items);
-    mesh.nodes[usize::from(home.0)]
-        .borrow()
-        .for_each_item(&mut visit);
-    mesh.server(usize::from(home.0)).for_each_item(&mut visit);
-    encode(&Item::Whole, &mut items);
-    journal.append(&items);
-    // Another life: the same tables of names, and what the journal says.
-    let mut mesh = Mesh::new(SERVERS, 5);
-    assert_eq!(mesh.file("file"), ino);
-    mesh.server(usize::from(home.0))
-        .take_up(journal.state().cluster);
-    for other in others {
-        let begin = peer::Begin {
-            held: Vec::new(),
-            renames_since: 0,
-        };
-        ask_in(&mut mesh, SESSION | BEGINS, (other, home), begin).unwrap();
-    }
+    let journal = snapshot(&mesh, home);
+    let mut mesh = next_life(ino);
+    come_after(&mut mesh, home, &journal);
     assert_eq!(say(&mut mesh, SESSION, one, &[(5, 100), (6, 20)]), 120);
     assert_eq!(say(&mut mesh, SESSION, one, &[(6, 20), (7, 3)]), 123);
     assert_eq!(say(&mut mesh, SESSION, two, &[(5, 1)]), 124, "of another");
+}
+
+fn truncate(mesh: &mut Mesh, ino: Ino, size: u64) {
+    let cut = peer::Truncate { ino, size };
+    mesh.ask_peer(ino.rank(), ino.rank(), cut).unwrap();
+}
+
+/// The size of a file, and how much of it is stored: at its home's node, and for another one.
+fn seen(mesh: &mut Mesh, ino: Ino) -> [(u64, u64); 2] {
+    let home = ino.rank();
+    let here = mesh.attr(usize::from(home.0), ino).unwrap();
+    let way = (others_than(home)[0], home);
+    let there = ask_in(mesh, SESSION, way, peer::GetAttr { ino, keep: false });
+    let there = there.unwrap().what;
+    [here, there].map(|attr| (attr.size, attr.allocated))
+}
+
+/// Sets the size of a file in its home's tables only.
+fn truncate_in_tables(mesh: &Mesh, ino: Ino, size: u64) {
+    let (mut request, mut reply) = (Vec::new(), Vec::new());
+    proto::request(proto::Truncate { ino, size }, &mut request);
+    let mut node = mesh.nodes[usize::from(ino.rank().0)].borrow_mut();
+    node.serve(Caller::Control, &request, 200, &mut reply);
+    proto::reply::<proto::Truncate>(&reply).unwrap();
+}
+
+/// A server is killed while it changes a file's size: shared memory has one size, and the journal
+/// another one.
+#[test]
+fn all_nodes_see_one_size_after_a_restart() {
+    for (in_journal, in_memory) in [(None, 100), (Some(10), 100), (Some(100), 10)] {
+        let mut mesh = Mesh::new(SERVERS, 5);
+        let ino = mesh.file("file");
+        let home = ino.rank();
+        let mut stored = 0;
+        if let Some(size) = in_journal {
+            truncate(&mut mesh, ino, size);
+            stored = say(&mut mesh, 0, (ino, home), &[(5, 70)]);
+        }
+        let journal = snapshot(&mesh, home);
+        let mut mesh = next_life(ino);
+        truncate_in_tables(&mesh, ino, in_memory);
+        come_after(&mut mesh, home, &journal);
+        assert_eq!(
+            seen(&mut mesh, ino),
+            [(100, stored); 2],
+            "{in_journal:?} and {in_memory}"
+        );
+    }
+}
+
+/// A program of the file's home writes the first bytes of the file and ends. Nothing is published.
+fn write_at_home(mesh: &mut Mesh, ino: Ino, length: u64) {
+    let home = usize::from(ino.rank().0);
+    mesh.stores[home].0.borrow_mut().lenient = true;
+    let client = mesh.client(home);
+    let attached = mesh.ask_as(home, Caller::Client(client), proto::Attach { ino });
+    let attached = mesh.run(attached).unwrap();
+    let segment = proto::Segment {
+        min_bytes: UNIT,
+        want_bytes: UNIT,
+    };
+    let lent = mesh.ask_as(home, Caller::Client(client), segment);
+    let lent = mesh.run(lent).unwrap();
+    let open = mesh.opens[home];
+    let block = &open.blocks[attached.block as usize];
+    let cell = &open.cells[attached.cell as usize];
+    let before = (State::default(), 0);
+    cell.replace(&State::begin(
+        0,
+        lent.slab,
+        lent.pos,
+        block.stamp(),
+        &before,
+        block,
+    ));
+    cell.commit(length);
+    mesh.nodes[home].borrow_mut().gone(client, 200);
+}
+
+/// The size of a file that its home says is published.
+fn published_size(mesh: &Mesh, ino: Ino) -> Option<u64> {
+    let state = snapshot(mesh, ino.rank()).state();
+    state.cluster.published.get(&ino).map(|(size, _)| *size)
+}
+
+/// Others see the size of what was not published only together with the bytes.
+#[test]
+fn what_was_not_published_before_a_restart_is_not_published_by_it() {
+    let mut mesh = Mesh::new(SERVERS, 5);
+    let ino = mesh.file("file");
+    truncate(&mut mesh, ino, 10);
+    let journal = snapshot(&mesh, ino.rank());
+    let mut mesh = next_life(ino);
+    write_at_home(&mut mesh, ino, 100);
+    come_after(&mut mesh, ino.rank(), &journal);
+    assert_eq!(published_size(&mesh, ino), Some(10));
+    mesh.server(usize::from(ino.rank().0)).catch_up();
+    mesh.go_on();
+    assert_eq!(published_size(&mesh, ino), Some(100));
+    assert_eq!(seen(&mut mesh, ino), [(100, 100); 2]);
 }
