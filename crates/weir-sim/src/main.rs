@@ -2,10 +2,11 @@
 //! of it a core, and again after some seeds: what clients map stays mapped for a process's life.
 //!
 //! ```text
-//! weir-sim FIRST COUNT [--mild|--moves]  a line a seed: what came of it; --mild: none of the
-//!                               faults by which calls to servers are lost; --moves: programs
-//!                               rename, servers come back, and there is no other fault
-//! weir-sim --replay SEED ...    one seed with its trace; --mild, --moves as above;
+//! weir-sim FIRST COUNT [--mild|--moves|--cuts]  a line a seed: what came of it; --mild: none of
+//!                               the faults by which calls to servers are lost; --moves: programs
+//!                               rename, servers come back, and there is no other fault; --cuts:
+//!                               the same, but programs write and cut a few files
+//! weir-sim --replay SEED ...    one seed with its trace; --mild, --moves, --cuts as above;
 //!                               --without-clients 0,2 --without-faults 1 --operations N leave
 //!                               some of it out
 //! weir-sim --shrink SEED ...    what can be left out so that it still fails
@@ -20,7 +21,7 @@ use weir_sim::shrink::shrink;
 
 const USAGE: &str =
     "usage: weir-sim FIRST COUNT | --replay SEED [--without-clients N,..] [--without-faults N,..] \
-     [--operations N] | --shrink SEED, and [--mild | --moves]";
+     [--operations N] | --shrink SEED, and [--mild | --moves | --cuts]";
 
 /// Which faults there are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,7 @@ enum Faults {
     Mild,
     Usual,
     Moves,
+    Cuts,
 }
 
 impl Faults {
@@ -36,6 +38,7 @@ impl Faults {
             Faults::Mild => Some("--mild"),
             Faults::Usual => None,
             Faults::Moves => Some("--moves"),
+            Faults::Cuts => Some("--cuts"),
         }
     }
 }
@@ -43,7 +46,9 @@ impl Faults {
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let asked = |faults: &Faults| words.iter().any(|word| Some(&**word) == faults.option());
-    let faults = [Faults::Mild, Faults::Moves].into_iter().find(asked);
+    let faults = [Faults::Mild, Faults::Moves, Faults::Cuts]
+        .into_iter()
+        .find(asked);
     let faults = faults.unwrap_or(Faults::Usual);
     words.retain(|word| Some(&**word) != faults.option());
     let done = match words.first().map(String::as_str) {
@@ -64,6 +69,7 @@ fn plan_of(seed: u64, faults: Faults) -> Plan {
         Faults::Mild => plan.mild(),
         Faults::Usual => plan,
         Faults::Moves => plan.moving(),
+        Faults::Cuts => plan.cutting(),
     }
 }
 

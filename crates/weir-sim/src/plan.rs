@@ -115,6 +115,8 @@ pub enum Habit {
     Logs,
     /// They make and rename directories and files and do little else.
     Moves,
+    /// They write and cut a few files and do little else.
+    Cuts,
 }
 
 /// A client program.
@@ -349,6 +351,16 @@ impl Plan {
         };
         self.faults = (0..2 + dice.pick(3)).map(restart).collect();
         self
+    }
+
+    /// As [`Plan::moving`], but the programs write and cut a few files.
+    #[must_use]
+    pub fn cutting(self) -> Plan {
+        let habit = Habit::Cuts;
+        Plan {
+            habit,
+            ..self.moving()
+        }
     }
 
     /// The plan with servers that are killed for good, if at all.

@@ -499,6 +499,7 @@ impl<'a, 'f> Program<'a, 'f> {
         }
         match self.habit {
             Habit::Logs if !dice.chance(150) => return self.log(),
+            Habit::Cuts if !dice.chance(50) => return self.write_or_cut(),
             Habit::Moves if !dice.chance(50) => return self.make_or_move(),
             _ => {}
         }
@@ -563,26 +564,60 @@ impl<'a, 'f> Program<'a, 'f> {
         }
     }
 
+    /// A file that is open for writing. If none is, this opens one of two files that all programs
+    /// use, or makes it.
+    fn shared_file(&mut self) -> Option<Opened> {
+        let open = self.open.iter().filter(|opened| opened.writes);
+        let open: Vec<Opened> = open.copied().collect();
+        let opened = open.get(self.dice.pick(open.len())).copied();
+        if opened.is_none() {
+            let dir = self.dirs[0];
+            let name = b'a' + u8::try_from(self.dice.roll(2)).expect("few");
+            self.create(Seat { dir, name }, false);
+        }
+        opened
+    }
+
+    fn close(&mut self, file: File) {
+        self.open.retain(|known| known.file != file);
+        self.actor.close(file);
+    }
+
     /// Appends to one of two files that all append to, and syncs that now and then.
     fn log(&mut self) {
         let dice = self.dice.clone();
-        let opened = self.open.iter().filter(|opened| opened.writes).copied();
-        let opened: Vec<Opened> = opened.collect();
-        let Some(opened) = opened.get(dice.pick(opened.len())).copied() else {
-            let dir = self.dirs[0];
-            let name = b'a' + u8::try_from(dice.roll(2)).expect("few");
-            return self.create(Seat { dir, name }, false);
+        let Some(Opened { file, since, .. }) = self.shared_file() else {
+            return;
         };
-        let file = opened.file;
         match dice.roll(100) {
             0..70 => self.actor.write(file, 0, 1 + dice.roll(4), true),
             70..85 => self.actor.sync(file),
-            85..93 => drop(self.actor.read((file, opened.since), 0, 64)),
-            _ => {
-                self.open.retain(|known| known.file != file);
-                self.actor.close(file);
-            }
+            85..93 => drop(self.actor.read((file, since), 0, 64)),
+            _ => self.close(file),
         }
+    }
+
+    /// Writes one of two files that all write, and cuts it now and then.
+    fn write_or_cut(&mut self) {
+        let dice = self.dice.clone();
+        let Some(Opened { file, since, .. }) = self.shared_file() else {
+            return;
+        };
+        let (first, count) = self.blocks();
+        match dice.roll(100) {
+            0..40 => self.actor.write(file, first, count, false),
+            40..45 => self.actor.write(file, 0, 1 + count % 4, true),
+            45..60 => drop(self.actor.read((file, since), first, count)),
+            60..70 => self.actor.sync(file),
+            70..90 => self.truncate(file, first),
+            _ => self.close(file),
+        }
+    }
+
+    /// Cuts a file to nothing, or to `blocks` blocks.
+    fn truncate(&self, file: File, blocks: u64) {
+        let blocks = if self.dice.chance(500) { 0 } else { blocks };
+        self.actor.truncate(file, blocks);
     }
 
     fn know_dir(&mut self, dir: Ino) {
@@ -667,7 +702,7 @@ impl<'a, 'f> Program<'a, 'f> {
             30..38 => actor.write(file, 0, 1 + count % 4, true),
             38..70 => drop(actor.read((file, since), first, count)),
             70..80 => actor.sync(file),
-            80..86 => actor.truncate(file, if dice.chance(500) { 0 } else { first }),
+            80..86 => self.truncate(file, first),
             _ => {
                 self.open.remove(at);
                 actor.close(file);

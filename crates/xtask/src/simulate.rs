@@ -49,6 +49,9 @@ pub struct Wish {
     /// Programs rename, servers are killed and come back, and there is no other fault.
     #[arg(long, conflicts_with = "mild")]
     moves: bool,
+    /// The same, but programs write and cut a few files.
+    #[arg(long, conflicts_with_all = ["mild", "moves"])]
+    cuts: bool,
 }
 
 impl Wish {
@@ -62,7 +65,8 @@ impl Wish {
     /// The simulator's option.
     fn faults(&self) -> Option<&'static str> {
         let moves = self.moves.then_some("--moves");
-        self.mild.then_some("--mild").or(moves)
+        let cuts = self.cuts.then_some("--cuts");
+        self.mild.then_some("--mild").or(moves).or(cuts)
     }
 
     fn time(&self) -> Option<Duration> {
@@ -358,6 +362,8 @@ mod tests {
         assert_eq!(timed.range(), (0, u64::MAX));
         assert_eq!(timed.faults(), Some("--mild"));
         assert_eq!(wish("--moves").unwrap().faults(), Some("--moves"));
+        assert_eq!(wish("--cuts").unwrap().faults(), Some("--cuts"));
+        assert!(wish("--cuts --moves").is_err());
         assert_eq!(wish("").unwrap().range(), (0, 1));
         assert!(wish("--minutes").is_err());
         assert!(wish("--what 3").is_err());
