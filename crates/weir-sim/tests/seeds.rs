@@ -37,6 +37,7 @@ fn what_failed_once_fails_no_more() {
     let one = |seed| of(seed).with_one_restart();
     let mild = |seed| of(seed).mild();
     let moving = |seed| of(seed).moving();
+    let cutting = |seed| Plan::of(seed).cutting();
     for plan in [
         // A truncation overlooked what its own node published while it waited for that.
         mild(1800),
@@ -169,6 +170,16 @@ fn what_failed_once_fails_no_more() {
         // of its home's node saw the one size, and all others the other one.
         Plan::of(3_400_441),
         Plan::of(3_401_888),
+        // Within a truncation its home still had a map of what was published below what it had given
+        // up, and showed that.
+        cutting(722),
+        cutting(1230),
+        // A home that was back cut a file, and a node that had not yet said that it held the file
+        // published there what it had written before.
+        cutting(25),
+        cutting(3794),
+        // A publish named the size from before its node heard, as a session began, of a truncation.
+        cutting(3479),
         // A name that a rename had given, and another taken, before the rename asked a home that was
         // started anew whether it had: it gave it once more.
         moving(740_126),

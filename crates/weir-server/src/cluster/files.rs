@@ -55,9 +55,9 @@ struct Cutting {
     /// What was published of the file before. The journal has this until all that is beyond the
     /// end is erased: whoever takes it up must not believe that there is nothing.
     old: u64,
-    /// This node has given up what it wrote and did not publish, and what was published before is
-    /// still at the slices' homes.
-    erasing: bool,
+    /// This node has given up what it wrote and did not publish: what the slices' homes still say of
+    /// the bytes behind the new end is older.
+    cut_here: bool,
 }
 
 /// Ends when all are told.
@@ -600,11 +600,11 @@ impl<P: Platform> Cluster<P> {
         cuts.filter_map(|(ino, cut)| Some((ino, cut?))).collect()
     }
 
-    /// A file was cut: those who held it and cannot be told hear of it when they are back.
+    /// A file was cut: those that held it, or may have held it, and cannot be told hear of it when
+    /// they are back.
     fn note_missed(&self, ino: Ino, size: u64, holders: &[Rank], lost: &[Rank]) {
         let mut files = self.inner.files.borrow_mut();
         for rank in lost {
-            self.refuse(*rank);
             let missed = files.missed.entry(*rank).or_default();
             missed.entry(ino).or_insert(None);
         }
@@ -794,13 +794,14 @@ impl<P: Platform> Cluster<P> {
 
     /// Sets the size of a file of this server, everywhere.
     pub(super) async fn truncate_at_home(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        // A server that is back hears first who holds its files.
+        self.inner.returning.free((), self.token()).await;
         let _alone = self.hold_in_time(&self.inner.publishing, ino).await?;
-        self.node(|node| node.writable(ino))?;
         let old = self.published_size(ino);
         let cutting = Cutting {
             to: size,
             old,
-            erasing: false,
+            cut_here: false,
         };
         self.inner.files.borrow_mut().cutting.insert(ino, cutting);
         let cut = self.cut_everywhere(ino, size).await;
@@ -810,31 +811,40 @@ impl<P: Platform> Cluster<P> {
     }
 
     async fn cut_everywhere(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let old = {
+        let (old, erased) = {
             // What is on its way to the slices gets there before it is erased, and may make
             // the file longer.
             let _sent = self.hold_in_time(&self.inner.publishing_here, ino).await?;
-            let old = self.published_size(ino);
-            self.set_published_size(ino, size)?;
-            self.set_erasing(ino, true);
+            self.node(|node| node.check_size(ino, size))?;
             // What could not be sent does not come later.
-            old.max(self.cut_in_flight(ino, size))
+            let old = self.published_size(ino).max(self.end_in_flight(ino));
+            // Before a node, this one too, gives up what it wrote and did not publish. Otherwise its
+            // programs see there what was published before: if an append makes the file longer
+            // meanwhile, or if this server is killed now and the truncation never ends.
+            let erased = self.erase_everywhere(ino, size, old).await;
+            self.recall_here(ino);
+            // Another node may have published meanwhile.
+            let old = old.max(self.published_size(ino));
+            if let Err(error) = self.cut_own(ino, size) {
+                self.give_back_late(ino, erased.unwrap_or_default());
+                return Err(error);
+            }
+            (old, erased)
         };
-        self.cut_appends(ino, size);
         let holders = self.holders_of(ino);
-        // Before a node gives up what it wrote and did not publish: or its programs, if an append
-        // makes the file longer meanwhile, see there what was published before.
-        let erased = match holders.is_empty() {
-            true => Ok(Vec::new()),
-            false => self.erase_everywhere(ino, size, old).await,
-        };
-        self.set_erasing(ino, false);
+        // Each of these either begins its session later, and is told then, or is a holder now.
+        self.note_missed(ino, size, &holders, &self.unheard());
         let number = self.number_of_cut();
         let cut = peer::Cut { ino, size, number };
         let told = self.tell(&holders, &News::Cut(cut)).await;
+        told.lost.iter().for_each(|rank| self.refuse(*rank));
         self.note_missed(ino, size, &holders, &told.lost);
         // What other nodes were publishing has arrived, and raised the size; or not all of it has.
-        let old = old.max(self.published_size(ino)).max(told.end);
+        let behind = match holders.is_empty() && erased.is_ok() {
+            true => 0,
+            false => old.max(told.end),
+        };
+        let old = behind.max(self.published_size(ino));
         self.set_published_size(ino, size)?;
         let freed = self.erase_everywhere(ino, size, old).await;
         self.recall_leases(ino, None).await;
@@ -851,17 +861,22 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    fn set_erasing(&self, ino: Ino, erasing: bool) {
+    /// Gives up what this node wrote to a file of this server behind its new end.
+    fn cut_own(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        self.set_published_size(ino, size)?;
         if let Some(cutting) = self.inner.files.borrow_mut().cutting.get_mut(&ino) {
-            cutting.erasing = erasing;
+            cutting.cut_here = true;
         }
+        self.cut_in_flight(ino, size);
+        self.cut_appends(ino, size);
+        Ok(())
     }
 
     /// Where a file ends for readers here, whatever is still said to be behind that: it is being
     /// erased.
     pub(super) fn erased_from(&self, ino: Ino) -> u64 {
         let files = self.inner.files.borrow();
-        let cutting = files.cutting.get(&ino).filter(|cutting| cutting.erasing);
+        let cutting = files.cutting.get(&ino).filter(|cutting| cutting.cut_here);
         cutting.map_or(MAX_OFFSET, |cutting| cutting.to)
     }
 
@@ -897,7 +912,8 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(super) fn cut_at_once(&self, ino: Ino, size: u64) -> Result<u64, FsError> {
-        let end = self.cut_in_flight(ino, size);
+        let end = self.end_in_flight(ino);
+        self.cut_in_flight(ino, size);
         if let Some(local) = self.local(ino) {
             self.node(|node| node.set_size(local, size))?;
         }

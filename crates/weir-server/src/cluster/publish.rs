@@ -153,19 +153,23 @@ impl<P: Platform> Cluster<P> {
         batches.flat_map(Batch::kept).collect()
     }
 
-    /// What is on its way to the slices' homes and could not be sent is cut; how long it is.
-    pub(super) fn cut_in_flight(&self, ino: Ino, size: u64) -> u64 {
+    /// How long a file is by what is on its way to the slices' homes.
+    pub(super) fn end_in_flight(&self, ino: Ino) -> u64 {
+        let shards = self.inner.shards.borrow();
+        let batches = shards.in_flight.get(&ino).into_iter().flatten();
+        let runs = batches.flat_map(|batch| &batch.runs);
+        runs.map(Run::end).max().unwrap_or(0)
+    }
+
+    /// What is on its way to the slices' homes and could not be sent is cut.
+    pub(super) fn cut_in_flight(&self, ino: Ino, size: u64) {
         let mut shards = self.inner.shards.borrow_mut();
         if let Some(cut) = shards.cut_meanwhile.get_mut(&ino) {
             *cut = size.min(*cut);
         }
-        let mut end = 0;
         for batch in shards.in_flight.get_mut(&ino).into_iter().flatten() {
             batch.cut = batch.cut.min(size);
-            let ends = batch.runs.iter().map(Run::end);
-            end = end.max(ends.max().unwrap_or(0));
         }
-        end
     }
 
     /// Publishes what this node wrote to a file. What could not be sent stays to be sent.
@@ -228,17 +232,15 @@ impl<P: Platform> Cluster<P> {
             publishes.push((publish, laid - bytes_of(&by_it)));
             freed.extend(by_it);
         }
-        // One who was cut off from the file's home may hear only now that it was cut.
-        let cut = self.inner.shards.borrow().cut_meanwhile.get(&ino).copied();
         let published = peer::Published {
             ino,
-            size: pending.size.min(cut.unwrap_or(MAX_OFFSET)),
+            size: pending.size,
             mtime_ns: pending.mtime_ns,
             stored: 0,
             publishes,
             ended,
         };
-        let known = match self.call(ino.rank(), published).await {
+        let known = match self.say_published(published).await {
             Err(FsError::Stale | FsError::NotFound) => false,
             done => {
                 done?;
@@ -265,6 +267,29 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.touch_generation(local));
         self.give_back(freed).await;
         Ok(())
+    }
+
+    /// Tells a file's home what this node published of it. A node that was cut off from the home may
+    /// hear only as a session begins that the file was cut: the home gets the size as it is then.
+    async fn say_published(&self, op: peer::Published) -> Result<(), FsError> {
+        let (ino, home) = (op.ino, op.ino.rank());
+        let as_cut = || {
+            let cut = self.inner.shards.borrow().cut_meanwhile.get(&ino).copied();
+            peer::Published {
+                size: op.size.min(cut.unwrap_or(MAX_OFFSET)),
+                ..op.clone()
+            }
+        };
+        if home == self.rank() {
+            return self.call(home, as_cut()).await;
+        }
+        loop {
+            let number = self.session_in_time(home).await?;
+            let request = peer::request(as_cut());
+            if let Some(answer) = self.ask_within((home, number), &request, false).await? {
+                return peer::reply::<peer::Published>(&answer.body);
+            }
+        }
     }
 
     /// Sees to it that all servers have a batch; what is free by it.

@@ -85,6 +85,15 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
+    /// EROFS, EFBIG: a file may not be cut, or extended, to this size.
+    pub(crate) fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        self.writable(ino)?;
+        match size > MAX_OFFSET {
+            true => Err(FsError::TooBig),
+            false => Ok(()),
+        }
+    }
+
     /// Cuts a file, or extends it with zeros. That it may be written is its home's to know.
     pub(crate) fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
         let attr = self.regular(ino)?;
