@@ -108,6 +108,8 @@ struct File {
     laminating: Option<u64>,
     /// When a program was first told that it was.
     laminated: Option<u64>,
+    /// It has a name when all is over. Of a file that has none, everything is published.
+    named: bool,
 }
 
 /// What is promised of all files.
@@ -231,6 +233,7 @@ impl Check<'_> {
     /// asked that it be laminated, or for a lock of it.
     fn is_early(&self, read: &Read, block: u64, seen: Block) -> bool {
         let held_back = self.promise.visibility == Visibility::ReadAfterLaminate
+            && self.file.named
             && !self.file.locking
             && (self.file.laminating).is_none_or(|began| read.span.ended < began);
         let sources = || {
@@ -375,6 +378,11 @@ impl Bytes {
     pub fn may_be_laminated(&self, ino: Ino) -> bool {
         let file = self.files.get(&ino);
         file.is_some_and(|file| file.laminating.is_some())
+    }
+
+    /// A file has a name when all is over.
+    pub fn named(&mut self, ino: Ino) {
+        self.files.entry(ino).or_default().named = true;
     }
 
     /// True if a program was told that a file is laminated.
@@ -596,6 +604,7 @@ mod tests {
             wrote(&mut bytes, span(4, 5), (0, 2), 2);
             bytes.laminating(FILE, 20);
             bytes.laminated(FILE, 30);
+            bytes.named(FILE);
             bytes
         };
         let faults = |read: Read, seen: &[Block]| {

@@ -628,6 +628,7 @@ impl Tree {
 
     fn file(&mut self, actor: &Actor<'_>, ino: Ino) {
         let bytes = &actor.record.bytes;
+        bytes.borrow_mut().named(ino);
         let mut is_shown = bytes.borrow().is_shown_everywhere(ino);
         match actor.process.stat(ino) {
             Ok((attr, _)) => {

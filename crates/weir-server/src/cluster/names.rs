@@ -84,8 +84,9 @@ impl<P: Platform> Cluster<P> {
                 node.set_policy(ino, policy).map(|()| policy)
             })?;
         }
-        if matches!(op.what, What::File) {
-            self.check_session_of(from)?;
+        // It is made: to one whose session has ended meanwhile it is not held, and not refused.
+        let asks_still = self.check_session_of(from).is_ok();
+        if matches!(op.what, What::File) && asks_still {
             self.add_holder(ino, from);
             if from != self.rank() {
                 self.add_writer(ino, from).await;
@@ -96,7 +97,10 @@ impl<P: Platform> Cluster<P> {
             child: Child { ino, kind },
             new: true,
             attr: Some(attr),
-            granted: op.write && kind == FileType::File && self.grant_new(from, &attr),
+            granted: asks_still
+                && op.write
+                && kind == FileType::File
+                && self.grant_new(from, &attr),
         })
     }
 

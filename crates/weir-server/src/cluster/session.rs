@@ -236,6 +236,7 @@ impl<P: Platform> Cluster<P> {
     /// `NewSession`: the task does what `from` asked within a session that has ended meanwhile.
     /// Whatever is noted of `from` now that belongs to its session (a hold, a lease, a token), the
     /// end of that session has not taken back, and nobody will.
+    /// As a reply it says that nothing was done.
     pub(super) fn check_session_of(&self, from: Rank) -> Result<(), FsError> {
         let Some((asker, number)) = self.inner.asker.get().filter(|(asker, _)| *asker == from)
         else {
