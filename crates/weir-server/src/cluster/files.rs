@@ -16,6 +16,7 @@ use weir_core::proto::peer::{self, News};
 use weir_core::proto::{self, Cause, FsError, Kept};
 use weir_core::types::{Ino, Rank};
 
+use super::append::AWAITED_NS;
 use super::gone::Asking;
 use super::publish::bytes_of;
 use super::tokens::is_raw;
@@ -39,12 +40,31 @@ pub struct Files {
     recalling: HashMap<Ino, Vec<Recalling>>,
     /// The nodes that may write each file of this server, itself too.
     writers: BTreeMap<Ino, BTreeSet<Rank>>,
+    /// Writers that were given up with what they had not published; until when they are waited for,
+    /// ns since 1970.
+    lost_writers: BTreeMap<Ino, BTreeMap<Rank, i64>>,
     /// What servers held that were given up, and to what size it was cut since, if it was.
     missed: BTreeMap<Rank, BTreeMap<Ino, Option<u64>>>,
     /// What was published of this server's files.
     pub(super) published: BTreeMap<Ino, Extent>,
     /// Up to which publish of each server that counts, as long as it may be said again.
     pub(super) counted: BTreeMap<(Ino, Rank), u64>,
+}
+
+impl Files {
+    fn forget_lost_writer(&mut self, ino: Ino, writer: Rank) {
+        if let Some(lost) = self.lost_writers.get_mut(&ino) {
+            lost.remove(&writer);
+            if lost.is_empty() {
+                self.lost_writers.remove(&ino);
+            }
+        }
+    }
+
+    /// A file of this server is gone.
+    pub(super) fn forget_lost_writers(&mut self, ino: Ino) {
+        self.lost_writers.remove(&ino);
+    }
 }
 
 /// A truncation under way.
@@ -491,6 +511,27 @@ impl<P: Platform> Cluster<P> {
         self.share_appends(ino, writer).await;
     }
 
+    /// True if a node may have written to a file of this server what it has not published, and cannot
+    /// be asked. It may come back with that, but is not waited for for ever.
+    pub(super) fn awaits_writer(&self, ino: Ino) -> bool {
+        let now_ns = self.now_ns();
+        let mut files = self.inner.files.borrow_mut();
+        if let Some(lost) = files.lost_writers.get_mut(&ino) {
+            lost.retain(|_, until_ns| now_ns < *until_ns);
+        }
+        let lost = files.lost_writers.get(&ino);
+        lost.is_some_and(|lost| !lost.is_empty())
+    }
+
+    /// A server has begun a session: what it has not published of a file it has said.
+    pub(super) fn await_writer_no_more(&self, writer: Rank) {
+        let mut files = self.inner.files.borrow_mut();
+        let all: Vec<Ino> = files.lost_writers.keys().copied().collect();
+        for ino in all {
+            files.forget_lost_writer(ino, writer);
+        }
+    }
+
     /// The nodes that may write a file of this server.
     pub(super) fn writers_of(&self, ino: Ino) -> Vec<Rank> {
         let files = self.inner.files.borrow();
@@ -511,12 +552,20 @@ impl<P: Platform> Cluster<P> {
             true => self.await_token(ino, writer),
             false => self.end_token(ino, writer),
         }
+        let until_ns = self.now_ns() + AWAITED_NS;
         let mut files = self.inner.files.borrow_mut();
+        if !lost {
+            files.forget_lost_writer(ino, writer);
+        }
         if let Some(writers) = files.writers.get_mut(&ino) {
-            writers.remove(&writer);
+            let wrote = writers.remove(&writer);
             let unwritten = writers.is_empty();
             if unwritten {
                 files.writers.remove(&ino);
+            }
+            if wrote && lost {
+                let lost = files.lost_writers.entry(ino).or_default();
+                lost.insert(writer, until_ns);
             }
             drop(files);
             if unwritten {

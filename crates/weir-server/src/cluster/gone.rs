@@ -367,6 +367,7 @@ impl<P: Platform> Cluster<P> {
         let size = file.map_or(0, |file| file.size).max(sent);
         self.note(&Item::PublishedGone(ino));
         self.forget_appends(ino);
+        self.inner.files.borrow_mut().forget_lost_writers(ino);
         self.forget_tokens(ino);
         self.forget_becoming_raw(ino);
         if self.is_kept(ino) {

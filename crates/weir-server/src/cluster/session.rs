@@ -405,8 +405,15 @@ impl<P: Platform> Cluster<P> {
         self.forget_steps(from, op.renames_since);
         self.inner.moves.drop_rank(from);
         let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();
-        let cuts = self.keep_held(from, &held);
+        let mut cuts = self.keep_held(from, &held);
+        // What was laminated without it stays as it is.
+        let late = op.held.iter().filter(|(_, write)| *write);
+        let late = late
+            .map(|(ino, _)| *ino)
+            .filter(|ino| self.is_laminated(*ino));
+        cuts.extend(late.map(|ino| (ino, 0)));
         self.await_no_more(from, &held);
+        self.await_writer_no_more(from);
         self.forget_kept(from);
         let written = op.held.iter().filter(|(_, write)| *write);
         let raw = |ino: &Ino| {

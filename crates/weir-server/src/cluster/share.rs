@@ -88,8 +88,18 @@ impl<P: Platform> Cluster<P> {
         sealed
     }
 
+    /// True if a file is one of this server, and is laminated.
+    pub(super) fn is_laminated(&self, ino: Ino) -> bool {
+        let attr = self.node(|node| node.attr_of(ino));
+        attr.is_ok_and(|attr| attr.home == ino && attr.lamination == Lamination::Done)
+    }
+
     /// Lets all nodes publish, if none has a writer.
     async fn seal_everywhere(&self, ino: Ino, others: &[Rank]) -> Result<bool, FsError> {
+        // A node that cannot be asked may have written what it has not published.
+        if self.awaits_writer(ino) || !self.unheard().is_empty() {
+            return Err(FsError::Unreachable);
+        }
         let mut writers = self.node(|node| node.try_seal(ino))?;
         if writers == 0 {
             let told = self.tell(others, &News::Seal(peer::Seal { ino })).await;
