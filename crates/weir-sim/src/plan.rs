@@ -119,6 +119,17 @@ pub enum Habit {
     Cuts,
 }
 
+/// If programs laminate files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Laminations {
+    /// They do not.
+    None,
+    /// They do.
+    Any,
+    /// They do, and other nodes see files only then, in place of what [`Plan::raw`] says.
+    Ral,
+}
+
 /// A client program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Client {
@@ -153,11 +164,8 @@ pub struct Plan {
     pub raw: bool,
     /// True if programs lock files.
     pub locks: bool,
-    /// True if programs laminate files.
-    pub laminates: bool,
-    /// True if files are seen by other nodes only once they are laminated (`ral`), in place of
-    /// what `raw` says.
-    pub ral: bool,
+    /// If programs laminate files.
+    pub laminations: Laminations,
     /// After so many bytes a server's journal is begun anew.
     pub journal_bytes: usize,
     /// What happens to messages.
@@ -245,8 +253,11 @@ impl Plan {
         let faults = faults.into_iter().chain(restarts).collect();
         let raw = dice.chance(500);
         let locks = dice.chance(400);
-        let laminates = dice.chance(300);
-        let ral = laminates && dice.chance(300);
+        let laminations = match dice.chance(300) {
+            true if dice.chance(300) => Laminations::Ral,
+            true => Laminations::Any,
+            false => Laminations::None,
+        };
         Plan {
             seed,
             servers,
@@ -257,8 +268,7 @@ impl Plan {
             habit,
             raw,
             locks,
-            laminates,
-            ral,
+            laminations,
             journal_bytes,
             weather,
             faults,
@@ -298,16 +308,16 @@ impl Plan {
     /// The plan with programs that laminate nothing.
     #[must_use]
     pub fn without_laminations(mut self) -> Plan {
-        (self.laminates, self.ral) = (false, false);
+        self.laminations = Laminations::None;
         self
     }
 
     /// When other nodes see what is written.
     pub fn visibility(&self) -> Visibility {
-        match (self.ral, self.raw) {
-            (true, _) => Visibility::ReadAfterLaminate,
-            (false, true) => Visibility::ReadAfterWrite,
-            (false, false) => Visibility::ReadAfterSync,
+        match (self.laminations, self.raw) {
+            (Laminations::Ral, _) => Visibility::ReadAfterLaminate,
+            (_, true) => Visibility::ReadAfterWrite,
+            (_, false) => Visibility::ReadAfterSync,
         }
     }
 

@@ -16,7 +16,7 @@ use crate::executor::Executor;
 use crate::linear::Call;
 use crate::locks::{Granted, Lock, Of};
 use crate::model::{NameOp, Outcome, Seat};
-use crate::plan::{Habit, Plan};
+use crate::plan::{Habit, Laminations, Plan};
 use crate::process::{Access, File, Process};
 use crate::record::Record;
 
@@ -470,7 +470,7 @@ impl<'a, 'f> Program<'a, 'f> {
             dirs,
             habit: plan.habit,
             locks: plan.locks,
-            laminates: plan.laminates,
+            laminates: plan.laminations != Laminations::None,
             open: Vec::new(),
             files: Vec::new(),
         }

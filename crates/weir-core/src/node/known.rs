@@ -8,8 +8,9 @@
 //! ([`Hub::recalls`]): what was written under another value of that word does not count.
 //!
 //! A slot is a sequence lock with one writer, the server: its version is odd while it is written.
-//! A reader that finds it so does without it. A key is in one of the [`WAYS`] slots of its set; if
-//! all are taken, one of them is given up, for what is not here is asked for.
+//! A reader that finds it so does without it. A key is in one of the [`WAYS`] slots of its set, the
+//! first free one behind that which its hash says: mostly one slot is looked at, two lines of cache.
+//! If all are taken, one of them is given up, for what is not here is asked for.
 //!
 //! ```text
 //! word 0   version
@@ -29,7 +30,7 @@ use core::sync::atomic::{fence, AtomicU64, Ordering};
 
 use super::region::Hub;
 use crate::names::{Attr, FileType};
-use crate::placement::hash_of_name;
+use crate::placement::{hash_of_name, words_of};
 use crate::types::Ino;
 
 /// How many slots there are: 8 MiB, which have memory once something is kept.
@@ -77,6 +78,23 @@ impl KnownSlot {
         }
         self.version
             .store(before.wrapping_add(2), Ordering::Release);
+    }
+
+    /// What the key of these words of a name stands for, with the version under which that was read.
+    fn look_up(&self, recalls: u64, dir: Ino, name: &[u64]) -> Option<(u64, [u64; 2])> {
+        let before = self.version.load(Ordering::Acquire);
+        let has_name = || {
+            let mut words = self.words[4..].iter().zip(name);
+            words.all(|(at, word)| at.load(Ordering::Relaxed) == *word)
+        };
+        // Most other slots of a set are of another directory, or void.
+        if self.word(1) != dir.0 || self.word(0) != recalls || !has_name() {
+            return None;
+        }
+        let what = [self.word(2), self.word(3)];
+        fence(Ordering::Acquire);
+        let undisturbed = before & 1 == 0 && self.version.load(Ordering::Relaxed) == before;
+        undisturbed.then_some((before, what))
     }
 
     fn word(&self, at: usize) -> u64 {
@@ -133,19 +151,38 @@ impl core::fmt::Debug for KnownNames<'_> {
     }
 }
 
+/// The words of a name; `None`: it is too long.
+fn words_of_name(name: &[u8]) -> Option<[u64; NAME_WORDS]> {
+    let mut words = [0; NAME_WORDS];
+    if name.len() > NAME_MOST {
+        return None;
+    }
+    for (at, word) in words.iter_mut().zip(words_of(name)) {
+        *at = word;
+    }
+    Some(words)
+}
+
 /// The words of a key, with what it stands for.
 fn words(recalls: u64, dir: Ino, name: &[u8], what: [u64; 2]) -> Option<Words> {
     let mut words = [0; 4 + NAME_WORDS];
     words[..4].copy_from_slice(&[recalls, dir.0, what[0], what[1]]);
-    if name.len() > NAME_MOST {
-        return None;
-    }
-    for (word, chunk) in words[4..].iter_mut().zip(name.chunks(8)) {
-        let mut bytes = [0; 8];
-        bytes[..chunk.len()].copy_from_slice(chunk);
-        *word = u64::from_le_bytes(bytes);
-    }
+    words[4..].copy_from_slice(&words_of_name(name)?);
     Some(words)
+}
+
+/// The slots in which a key may be.
+#[derive(Clone, Copy)]
+struct Set {
+    start: usize,
+    /// That of them which is tried first.
+    first: usize,
+}
+
+impl Set {
+    fn slots(self) -> impl Iterator<Item = usize> {
+        (0..WAYS).map(move |way| self.start + (self.first + way) % WAYS)
+    }
 }
 
 /// True if two slots have the same key, whatever `recalls` was when each was written.
@@ -186,11 +223,12 @@ impl<'m> KnownNames<'m> {
     /// That this node has all entries of a directory: an entry that was not among them since is
     /// nowhere, if that [still holds](KnownNames::still_holds).
     pub fn all_here(&self, dir: Ino) -> Option<AllHere> {
-        let (slot, version, words) = self.find_slot(dir, ALL)?;
+        let recalls = self.hub.recalls.load(Ordering::SeqCst);
+        let (slot, version, _) = self.find_slot(recalls, dir, ALL)?;
         Some(AllHere {
             slot,
             version,
-            recalls: words[0],
+            recalls,
         })
     }
 
@@ -203,33 +241,35 @@ impl<'m> KnownNames<'m> {
     }
 
     fn find(&self, dir: Ino, name: &[u8]) -> Option<[u64; 2]> {
-        let (_, _, words) = self.find_slot(dir, name)?;
-        Some([words[2], words[3]])
+        let recalls = self.hub.recalls.load(Ordering::SeqCst);
+        let (_, _, what) = self.find_slot(recalls, dir, name)?;
+        Some(what)
     }
 
-    fn find_slot(&self, dir: Ino, name: &[u8]) -> Option<(usize, u64, Words)> {
-        let recalls = self.hub.recalls.load(Ordering::SeqCst);
-        let wanted = words(recalls, dir, name, [0; 2])?;
-        self.set(dir, name)?.find_map(|at| {
-            let slot = &self.slots[at];
-            // Most slots of a set are others'.
-            if slot.word(1) != dir.0 || slot.word(4) != wanted[4] {
-                return None;
-            }
-            let (version, found) = slot.read()?;
-            let is_it = is_same_key(&found, &wanted) && found[0] == recalls;
-            is_it.then_some((at, version, found))
+    fn find_slot(&self, recalls: u64, dir: Ino, name: &[u8]) -> Option<(usize, u64, [u64; 2])> {
+        let words = words_of_name(name)?;
+        // A longer name differs in the last of these: there are no zeros in names.
+        let wanted = &words[..NAME_WORDS.min(name.len() / 8 + 1)];
+        self.set(dir, name)?.slots().find_map(|at| {
+            let (version, what) = self.slots[at].look_up(recalls, dir, wanted)?;
+            Some((at, version, what))
         })
     }
 
     /// The slots in which a key may be; `None`: the table has no memory yet.
-    fn set(&self, dir: Ino, name: &[u8]) -> Option<core::ops::Range<usize>> {
+    fn set(&self, dir: Ino, name: &[u8]) -> Option<Set> {
         let count = self.hub.known.load(Ordering::Acquire) as usize;
-        let sets = count.min(self.slots.len()) / WAYS;
+        let sets = (count.min(self.slots.len()) / WAYS) as u64;
+        if sets == 0 {
+            return None;
+        }
         // Not the bits by which homes are told apart.
-        #[allow(clippy::cast_possible_truncation)] // below the number of slots
-        let set = (hash_of_name(dir, name).rotate_left(32) % sets.max(1) as u64) as usize;
-        (sets > 0).then_some(set * WAYS..(set + 1) * WAYS)
+        let hash = hash_of_name(dir, name).rotate_left(32);
+        let (start, first) = (hash % sets, hash / sets % WAYS as u64);
+        Some(Set {
+            start: usize::try_from(start).ok()? * WAYS,
+            first: usize::try_from(first).ok()?,
+        })
     }
 
     /// Keeps the inode that a name of another server names. Only the server writes.
@@ -279,17 +319,16 @@ impl<'m> KnownNames<'m> {
             return;
         };
         let now = |at: &usize| self.slots[*at].read().map(|(_, words)| words);
-        let mut mine = set
-            .clone()
-            .filter(|at| now(at).is_some_and(|w| is_same_key(&w, &new)));
-        let at = mine.next().or_else(|| {
-            let mut void = set.clone();
+        let mut slots = set.slots();
+        let mine = slots.find(|at| now(at).is_some_and(|words| is_same_key(&words, &new)));
+        let at = mine.or_else(|| {
+            let mut void = set.slots();
             void.find(|at| now(at).is_none_or(|words| words[0] != recalls || words[1] == 0))
         });
         // Another one each time, so that two keys do not drive each other out for ever: every write
         // adds to the versions.
         let next = || {
-            let versions = self.slots[set.clone()]
+            let versions = self.slots[set.start..][..WAYS]
                 .iter()
                 .map(|slot| slot.version.load(Ordering::Relaxed) / 2);
             let writes = versions.fold(0, u64::wrapping_add);
@@ -302,7 +341,7 @@ impl<'m> KnownNames<'m> {
         let Some((key, set)) = words(0, dir, name, [0; 2]).zip(self.set(dir, name)) else {
             return;
         };
-        for slot in &self.slots[set] {
+        for slot in set.slots().map(|at| &self.slots[at]) {
             if slot
                 .read()
                 .is_none_or(|(_, words)| is_same_key(&words, &key))

@@ -33,12 +33,22 @@ pub fn home_of_entry(parent: Ino, name: &[u8], servers: u16) -> Rank {
 /// The hash of a name in a directory.
 pub fn hash_of_name(parent: Ino, name: &[u8]) -> u64 {
     let mut key = mix(parent.0 ^ ENTRY);
-    for chunk in name.chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        key = mix(key ^ u64::from_le_bytes(word));
+    for word in words_of(name) {
+        key = mix(key ^ word);
     }
     mix(key ^ name.len() as u64)
+}
+
+/// The bytes of a name, eight in a word, the lowest first, and zeros behind them.
+pub fn words_of(name: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    name.chunks(8).map(|chunk| match chunk.try_into() {
+        Ok(whole) => u64::from_le_bytes(whole),
+        // Not by way of memory: bytes that were just written, read as a word, make a CPU wait.
+        Err(_) => chunk
+            .iter()
+            .rev()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    })
 }
 
 /// The server that holds the extents of one slice of a file. The first slice lives with

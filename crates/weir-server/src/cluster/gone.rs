@@ -36,14 +36,14 @@ pub(super) struct Leaving {
     /// Their homes are being told.
     told: Keyed<Ino>,
     /// Files that are being asked for.
-    asking: RefCell<HashMap<Ino, Asked>>,
+    asking: RefCell<HashMap<Ino, AskedFile>>,
     /// How often this node began to let go of a file, and how often its home knew.
     times: Cell<(u64, u64)>,
 }
 
 /// A file that is being asked for.
 #[derive(Debug, Default)]
-struct Asked {
+struct AskedFile {
     /// By how many.
     count: u32,
     /// How often something came of it meanwhile that an answer may not know of.
