@@ -65,6 +65,17 @@ pub enum NameOp {
     Find(Seat),
 }
 
+impl NameOp {
+    /// True if it may matter to the operation what a name names.
+    fn looks_at(&self, name: &Seat) -> bool {
+        match self {
+            NameOp::Make { at, .. } | NameOp::Find(at) | NameOp::Unlink(at) => at == name,
+            // Whether a directory is empty, a file has a name.
+            NameOp::Rmdir(_) | NameOp::Rename { .. } | NameOp::Link { .. } => true,
+        }
+    }
+}
+
 /// How an operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -116,15 +127,25 @@ impl Model {
     /// The states in which operation `number` can have led to `outcome`: none if it cannot.
     pub fn after(&self, number: usize, op: &NameOp, outcome: Outcome) -> Vec<Model> {
         let mut after = Vec::new();
-        for at in 0..self.leaving.len() {
-            let mut left = self.clone();
-            let (name, named) = left.leaving.remove(at);
-            if left.get(&name) == Some(named) {
-                left.take(&name);
+        // Names may go before it, in whatever order. What it does not look at goes later as well.
+        let mut before = self.clone();
+        before
+            .leaving
+            .retain(|(name, named)| self.get(name) == Some(*named));
+        let goes = |at: &usize| op.looks_at(&before.leaving[*at].0);
+        let going: Vec<usize> = (0..before.leaving.len()).filter(goes).collect();
+        for some in (1..1_u32 << going.len().min(8)).rev() {
+            let mut left = before.clone();
+            // From the last one on, so that the places of the others stay.
+            for (bit, at) in going.iter().enumerate().rev() {
+                if some >> bit & 1 == 1 {
+                    let (name, _) = left.leaving.remove(*at);
+                    left.take(&name);
+                }
             }
-            after.extend(left.after(number, op, outcome));
+            after.extend(left.after_at_once(number, op, outcome));
         }
-        after.extend(self.after_at_once(number, op, outcome));
+        after.extend(before.after_at_once(number, op, outcome));
         after
     }
 

@@ -133,9 +133,12 @@ impl Actor<'_> {
         let gone = matches!(result, Err(Errno::CANCELED));
         let usual = gone || matches!(&result, Err(error) if refuses(*error));
         let ended = self.end(began, op, &result, usual);
+        // What the tables of a server that was killed show may be undone: it was not committed.
+        let uncommitted = matches!(op, NameOp::Find(_)) && self.process.is_orphaned();
         let mut calls = self.record.calls.borrow_mut();
         calls[at].ended = Some(ended);
         calls[at].outcome = match &result {
+            Ok(_) if uncommitted => Outcome::Unknown,
             Ok(value) => Outcome::Done(seen(value)),
             Err(error) if refuses(*error) => Outcome::Refused,
             Err(_) => Outcome::Unknown,

@@ -30,8 +30,6 @@ pub struct LocksElsewhere {
     /// Wishes of other nodes that were taken back, by their numbers there; until when they are
     /// remembered, ns since 1970.
     taken_back: BTreeMap<(Rank, u64), i64>,
-    /// How often this server has lost another one and dropped the locks of its owners.
-    dropped: BTreeMap<Rank, u64>,
 }
 
 impl LocksElsewhere {
@@ -219,12 +217,10 @@ impl<P: Platform> Cluster<P> {
             let mut locks = self.inner.locks.borrow_mut();
             locks.taken_back.insert(request, until_ns);
         }
-        let dropped = || self.inner.locks.borrow().dropped.get(&from).copied();
         let is_taken_back = || self.inner.locks.borrow().taken_back.contains_key(&request);
         // This server may lose the asker while it tells others that the file is raw. A server that
         // comes after the asker knows nothing of the lock and would never give it back.
-        let before = dropped();
-        let is_void = || is_taken_back() || dropped() != before;
+        let is_void = || is_taken_back() || self.check_session_of(from).is_err();
         self.lock_here(op.ino, unlocks, |node| match !unlocks && is_void() {
             true => Err(FsError::Unreachable),
             false => node.set_remote_lock(op.ino, &wish),
@@ -295,7 +291,6 @@ impl<P: Platform> Cluster<P> {
             node.drop_remote_locks(|owner| matches!(owner, Owner::Remote(of, _) if of == rank.0));
         });
         let mut locks = self.inner.locks.borrow_mut();
-        *locks.dropped.entry(rank).or_default() += 1;
         // Nor does it know of any that was granted there.
         for (_, owners) in locks
             .owners
