@@ -155,7 +155,8 @@ impl<P: Platform> Cluster<P> {
                         || (self.inner.leaving.none_since(times)
                             && self.inner.recalled.get() == recalled)) =>
             {
-                let ino = self.stand_in_for(&attr)?.ino;
+                let seen = self.stand_in_for(&attr);
+                let ino = seen.inspect_err(|_| self.leave_unknown(attr.home))?.ino;
                 if op.attach {
                     self.may_reserve(attr.home, asked_ns);
                 }

@@ -193,7 +193,10 @@ impl<P: Platform> Cluster<P> {
             // a truncation that overtook the answer is not in it, nor that the file is laminated.
             if self.is_session(ino.rank(), session) && asking.news() == news {
                 let seen = self.stand_in_for(&attr);
-                if write {
+                drop(asking);
+                if seen.is_err() {
+                    self.leave_unknown(ino);
+                } else if write {
                     self.may_reserve(ino, asked_ns);
                 }
                 return seen;

@@ -1,11 +1,12 @@
 //! Files of several servers: who may believe what, and locks.
 
-use crate::mesh::{pause, Mesh};
+use crate::mesh::{create, pause, Mesh};
 use futures_util::future::{join, LocalBoxFuture, TryFutureExt};
 use weir_core::extent::{Run, Source};
 use weir_core::proto::peer::{self, LockOwner, LockWish};
 use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{Ino, Rank};
+use weir_server::cluster::ROOT;
 
 /// How often a server was asked to forget.
 fn recalls(mesh: &Mesh, rank: Rank) -> u64 {
@@ -343,5 +344,30 @@ fn what_is_asked_of_a_file_that_is_let_go_of_is_answered() {
         };
         let (answer, ()) = mesh.run(join(asked, lets_go));
         assert_eq!(answer, Ok(()), "seed {seed}, {which}");
+    }
+}
+
+/// A node whose table is full lets go of what it asked to hold, and what it made elsewhere.
+#[test]
+fn a_file_that_there_is_no_room_for_is_not_held() {
+    let mut mesh = Mesh::with_files(2, 1, 60);
+    let made: Vec<Ino> = (0..20).map(|n| mesh.file(&format!("f{n}"))).collect();
+    let theirs: Vec<Ino> = made
+        .into_iter()
+        .filter(|ino| ino.rank() == Rank(0))
+        .collect();
+    let full = (0..200).find_map(|n| {
+        let op = create(ROOT, &format!("g{n}"));
+        mesh.call(1, op).err()
+    });
+    assert_eq!(full, Some(FsError::NoSpace));
+    mesh.settle();
+    let before = mesh.asked(Rank(0), "release");
+    for (n, ino) in (1..).zip(theirs) {
+        let write = n % 2 == 0;
+        let held = mesh.call(1, proto::Hold { ino, write });
+        assert_eq!(held, Err(FsError::NoSpace));
+        mesh.settle();
+        assert_eq!(mesh.asked(Rank(0), "release") - before, n);
     }
 }
