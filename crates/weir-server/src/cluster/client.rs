@@ -133,7 +133,8 @@ impl<P: Platform> Cluster<P> {
         let asked_ns = self.now_ns();
         let revocations = self.revocations();
         let times = self.inner.leaving.times();
-        let (recalled, seals) = (self.inner.recalled.get(), self.inner.seals.get());
+        let recalled = self.inner.recalled.get();
+        let told_of_unknown = self.inner.told_of_unknown.get();
         let made = self.ask_home((dir, &op.name), NameUse::New, make).await?;
         let (made, home, session) = made;
         if made.new && made.child.ino.rank() == self.rank() {
@@ -151,7 +152,7 @@ impl<P: Platform> Cluster<P> {
             Some(attr) if attr.home.rank() == self.rank() => attr.home,
             Some(attr)
                 if self.is_session(home, session)
-                    && ((made.new && self.inner.seals.get() == seals)
+                    && ((made.new && self.inner.told_of_unknown.get() == told_of_unknown)
                         || (self.inner.leaving.none_since(times)
                             && self.inner.recalled.get() == recalled)) =>
             {
@@ -163,7 +164,8 @@ impl<P: Platform> Cluster<P> {
                 ino
             }
             // The home may have been told after that that this node lets go of the file, or have
-            // forgotten who holds it; or a truncation or lamination overtook the answer.
+            // forgotten who holds it; or a truncation, a lamination or the end of its name overtook
+            // the answer.
             Some(attr) => match self.hold_here(attr.home, op.attach).await {
                 Ok(attr) => attr.ino,
                 Err(FsError::Stale) => return Ok(not_held),

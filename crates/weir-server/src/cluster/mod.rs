@@ -190,8 +190,9 @@ struct Inner<P: Platform + 'static> {
     asker: Cell<Option<(Rank, u64)>>,
     /// How often what is known of any file was recalled here.
     recalled: Cell<u64>,
-    /// How often homes asked for programs of this node that write a file, to laminate it.
-    seals: Cell<u64>,
+    /// How often homes said something of files for which there is no stand-in here: what is being
+    /// made may be one of them, and be laminated or have no name any more.
+    told_of_unknown: Cell<u64>,
     moves_of_others: moves::Moves,
     /// Servers with which a session is being begun.
     beginning: Keyed<Rank>,
@@ -285,7 +286,7 @@ impl<P: Platform> Cluster<P> {
                 deadline: Cell::default(),
                 asker: Cell::default(),
                 recalled: Cell::new(0),
-                seals: Cell::new(0),
+                told_of_unknown: Cell::new(0),
                 moves_of_others: moves::Moves::default(),
                 beginning: Keyed::default(),
                 returning: Keyed::default(),

@@ -118,11 +118,18 @@ impl<P: Platform> Cluster<P> {
     pub(super) fn seal_here(&self, ino: Ino) -> Result<u32, FsError> {
         // An answer on its way may say that the file may be written.
         self.recall_here(ino);
-        self.inner.seals.set(self.inner.seals.get() + 1);
         match self.local(ino) {
             Some(local) => self.node(|node| node.try_seal(local)),
-            None => Ok(0),
+            None => {
+                self.note_unknown();
+                Ok(0)
+            }
         }
+    }
+
+    fn note_unknown(&self) {
+        let told = &self.inner.told_of_unknown;
+        told.set(told.get() + 1);
     }
 
     /// Tells the nodes that have a file of this server open how it is; what went wrong at one that
@@ -146,6 +153,7 @@ impl<P: Platform> Cluster<P> {
         // What was learnt before the lamination is not for good.
         self.recall_here(op.ino);
         let Some(local) = self.local(op.ino) else {
+            self.note_unknown();
             return Ok(());
         };
         let was = self.node(|node| node.attr_of(local))?.policy;
