@@ -118,13 +118,11 @@ impl<P: Platform> Cluster<P> {
     pub(super) fn seal_here(&self, ino: Ino) -> Result<u32, FsError> {
         // An answer on its way may say that the file may be written.
         self.recall_here(ino);
-        match self.local(ino) {
-            Some(local) => self.node(|node| node.try_seal(local)),
-            None => {
-                self.note_unknown();
-                Ok(0)
-            }
-        }
+        let Some(local) = self.local(ino) else {
+            self.note_unknown();
+            return Ok(0);
+        };
+        self.node(|node| node.try_seal(local))
     }
 
     fn note_unknown(&self) {
