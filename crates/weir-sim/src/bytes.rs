@@ -1,4 +1,4 @@
-//! What readers may see of a file: the checks of visibility `ras`, `raw` and `ral`, block by block.
+//! Checks the blocks that readers get against the visibility of the file: `ras`, `raw` or `ral`.
 //!
 //! Every write fills whole blocks with a tag of its own, so a block that is read tells which
 //! write it is of. A reader must see, or see something newer than, each write that

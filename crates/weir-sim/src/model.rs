@@ -70,7 +70,7 @@ impl NameOp {
     fn looks_at(&self, name: &Seat) -> bool {
         match self {
             NameOp::Make { at, .. } | NameOp::Find(at) | NameOp::Unlink(at) => at == name,
-            // Whether a directory is empty, a file has a name.
+            // They depend on all names: a directory must be empty, a file must have a name.
             NameOp::Rmdir(_) | NameOp::Rename { .. } | NameOp::Link { .. } => true,
         }
     }

@@ -185,7 +185,7 @@ impl<'f> Process<'f> {
         View::new(self)
     }
 
-    /// What a name names.
+    /// The inode that has a name.
     pub fn find(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
         self.view().lookup(dir, name)
     }
@@ -502,7 +502,7 @@ impl Opening for Descriptor<'_, '_> {
     }
 
     fn close(&self, file: File) {
-        // What the opening failed with is told.
+        // The caller gets the error of the open.
         let _ = self.process.close_last(file);
     }
 }

@@ -133,7 +133,7 @@ impl Actor<'_> {
         let gone = matches!(result, Err(Errno::CANCELED));
         let usual = gone || matches!(&result, Err(error) if refuses(*error));
         let ended = self.end(began, op, &result, usual);
-        // What the tables of a server that was killed show may be undone: it was not committed.
+        // A server that was killed may have changed its tables and not committed the change.
         let uncommitted = matches!(op, NameOp::Find(_)) && self.process.is_orphaned();
         let mut calls = self.record.calls.borrow_mut();
         calls[at].ended = Some(ended);

@@ -330,7 +330,7 @@ impl Opening for Descriptor {
     }
 
     fn close(&self, fd: Fd) {
-        // What the opening failed with is told.
+        // The caller gets the error of the open.
         let _ = self.process.close(fd);
     }
 }

@@ -1,5 +1,5 @@
-//! What a process sees of the file system: the tables that it shares with its node's server, and
-//! the server's help where they do not say enough.
+//! The view that a process has of the file system: the tables that it shares with its node's server,
+//! and requests to that server where the tables do not say enough.
 //!
 //! This is the part of a client that decides when the tables may be believed and when the server
 //! must be asked. It is generic over the process around it ([`NodeClient`]), so that the cluster
@@ -117,7 +117,7 @@ impl<C: NodeClient> View<C> {
         }
     }
 
-    /// Whether there are other servers.
+    /// True if there are other servers.
     pub fn is_of_several(&self) -> bool {
         self.several.is_some()
     }
@@ -137,7 +137,7 @@ impl<C: NodeClient> View<C> {
         Err(Errno::IO)
     }
 
-    /// Whether an inode's number is of another server.
+    /// True if another server has given the inode its number.
     fn is_elsewhere(&self, ino: Ino) -> bool {
         self.several.is_some_and(|(rank, _)| ino.rank() != rank)
     }
@@ -206,7 +206,7 @@ impl<C: NodeClient> View<C> {
         }
     }
 
-    /// What holds of an inode at one moment: `ask` gets its attributes and, if somebody has the
+    /// Looks at an inode at one moment: `ask` gets its attributes and, if a program has the
     /// file open for writing, the block in which the size is. ENOENT: it is gone.
     pub fn at_once<T>(
         &self,

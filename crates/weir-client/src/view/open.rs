@@ -16,7 +16,7 @@ use weir_core::types::Ino;
 use super::{NodeClient, View};
 use crate::path::walk::Names;
 
-/// What is to be opened.
+/// An inode that a program opens.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// Its number: of a file that is held, in this node's table.
@@ -197,7 +197,7 @@ impl<C: NodeClient> View<C> {
     }
 }
 
-/// Whether a file must not be opened for writing.
+/// True if a file must not be opened for writing.
 fn is_sealed(attr: &Attr) -> bool {
     matches!(attr.lamination, Lamination::Sealing | Lamination::Done)
 }

@@ -59,13 +59,13 @@ pub struct KnownSlot {
 }
 
 impl KnownSlot {
-    /// The words, and the version under which they were read.
-    fn read(&self) -> Option<(u64, Words)> {
+    /// The words; `None`: the server is writing them.
+    fn read(&self) -> Option<Words> {
         let before = self.version.load(Ordering::Acquire);
         let words = core::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         let undisturbed = before & 1 == 0 && self.version.load(Ordering::Relaxed) == before;
-        undisturbed.then_some((before, words))
+        undisturbed.then_some(words)
     }
 
     fn write(&self, words: &Words) {
@@ -80,7 +80,7 @@ impl KnownSlot {
             .store(before.wrapping_add(2), Ordering::Release);
     }
 
-    /// What the key of these words of a name stands for, with the version under which that was read.
+    /// If the slot has this key, the version of the slot and the two words that the key stands for.
     fn look_up(&self, recalls: u64, dir: Ino, name: &[u64]) -> Option<(u64, [u64; 2])> {
         let before = self.version.load(Ordering::Acquire);
         let has_name = || {
@@ -318,7 +318,7 @@ impl<'m> KnownNames<'m> {
         let Some((new, set)) = words(recalls, dir, name, what).zip(self.set(dir, name)) else {
             return;
         };
-        let now = |at: &usize| self.slots[*at].read().map(|(_, words)| words);
+        let now = |at: &usize| self.slots[*at].read();
         let mut slots = set.slots();
         let mine = slots.find(|at| now(at).is_some_and(|words| is_same_key(&words, &new)));
         let at = mine.or_else(|| {
@@ -342,10 +342,7 @@ impl<'m> KnownNames<'m> {
             return;
         };
         for slot in set.slots().map(|at| &self.slots[at]) {
-            if slot
-                .read()
-                .is_none_or(|(_, words)| is_same_key(&words, &key))
-            {
+            if slot.read().is_none_or(|words| is_same_key(&words, &key)) {
                 slot.write(&[0; 4 + NAME_WORDS]);
             }
         }

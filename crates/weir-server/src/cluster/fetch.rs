@@ -280,7 +280,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// The number of a file everywhere, if it is known here to be laminated.
-    fn laminated_here(&self, ino: Ino) -> Option<Ino> {
+    pub(super) fn laminated_here(&self, ino: Ino) -> Option<Ino> {
         let ino = self.global(ino);
         let local = self.local(ino)?;
         let attr = self.node(|node| node.attr_of(local)).ok();

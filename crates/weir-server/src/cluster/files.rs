@@ -226,7 +226,7 @@ impl<P: Platform> Cluster<P> {
         if !write {
             return Ok(attr);
         }
-        // Who writes it holds it: the end of a session finds its writers among the holders.
+        // A session that ends finds its writers among the holders.
         self.add_writer(ino, from).await;
         self.hold(from, ino)
     }
@@ -518,21 +518,18 @@ impl<P: Platform> Cluster<P> {
     /// be asked. It may come back with that, but is not waited for for ever.
     pub(super) fn awaits_writer(&self, ino: Ino) -> bool {
         let now_ns = self.now_ns();
-        let mut files = self.inner.files.borrow_mut();
-        if let Some(lost) = files.lost_writers.get_mut(&ino) {
-            lost.retain(|_, until_ns| now_ns < *until_ns);
-        }
-        let lost = files.lost_writers.get(&ino);
-        lost.is_some_and(|lost| !lost.is_empty())
+        let files = self.inner.files.borrow();
+        let mut lost = files.lost_writers.get(&ino).into_iter().flatten();
+        lost.any(|(_, until_ns)| now_ns < *until_ns)
     }
 
     /// A server has begun a session: what it has not published of a file it has said.
     pub(super) fn await_writer_no_more(&self, writer: Rank) {
         let mut files = self.inner.files.borrow_mut();
-        let all: Vec<Ino> = files.lost_writers.keys().copied().collect();
-        for ino in all {
-            files.forget_lost_writer(ino, writer);
-        }
+        files.lost_writers.retain(|_, lost| {
+            lost.remove(&writer);
+            !lost.is_empty()
+        });
     }
 
     /// The nodes that may write a file of this server.

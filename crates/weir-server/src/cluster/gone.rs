@@ -46,12 +46,12 @@ pub(super) struct Leaving {
 struct AskedFile {
     /// By how many.
     count: u32,
-    /// How often something came of it meanwhile that an answer may not know of.
+    /// Changes of the file since, which an answer on its way may not contain.
     news: u64,
 }
 
 impl Leaving {
-    /// What is being answered about a file may not be the newest.
+    /// Counts a change of a file that an answer on its way may not contain.
     pub(super) fn add_news(&self, ino: Ino) {
         if let Some(asked) = self.asking.borrow_mut().get_mut(&ino) {
             asked.news += 1;

@@ -161,7 +161,7 @@ impl<P: Platform> Cluster<P> {
         runs.map(Run::end).max().unwrap_or(0)
     }
 
-    /// What is on its way to the slices' homes and could not be sent is cut.
+    /// Cuts the batches that are on their way to the slices' homes, or could not be sent.
     pub(super) fn cut_in_flight(&self, ino: Ino, size: u64) {
         let mut shards = self.inner.shards.borrow_mut();
         if let Some(cut) = shards.cut_meanwhile.get_mut(&ino) {

@@ -184,7 +184,7 @@ pub fn enclose(number: u64, left_ms: u32, request: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What another server asks.
+/// A request of another server.
 pub(super) struct Admitted<'a> {
     /// The request, encoded.
     pub request: &'a [u8],
@@ -406,21 +406,21 @@ impl<P: Platform> Cluster<P> {
         self.inner.moves.drop_rank(from);
         let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();
         let mut cuts = self.keep_held(from, &held);
-        // What was laminated without it stays as it is.
-        let late = op.held.iter().filter(|(_, write)| *write);
-        let late = late
-            .map(|(ino, _)| *ino)
-            .filter(|ino| self.is_laminated(*ino));
+        let written = op.held.iter().filter(|(_, write)| *write);
+        let written: Vec<Ino> = written.map(|(ino, _)| *ino).collect();
+        // A laminated file does not change: the asker gives up the bytes that it did not publish.
+        let is_late =
+            |ino: &Ino| ino.rank() == self.rank() && self.laminated_here(*ino) == Some(*ino);
+        let late = written.iter().copied().filter(is_late);
         cuts.extend(late.map(|ino| (ino, 0)));
         self.await_no_more(from, &held);
         self.await_writer_no_more(from);
         self.forget_kept(from);
-        let written = op.held.iter().filter(|(_, write)| *write);
         let raw = |ino: &Ino| {
             self.node(|node| node.attr_of(*ino))
                 .is_ok_and(|attr| is_raw(&attr))
         };
-        self.begin_tokens(from, written.map(|(ino, _)| *ino).filter(raw));
+        self.begin_tokens(from, written.into_iter().filter(raw));
         for (ino, write) in op.held {
             if ino.rank() == self.rank() && self.node(|node| node.is_file(ino)) {
                 self.add_holder(ino, from);

@@ -88,12 +88,6 @@ impl<P: Platform> Cluster<P> {
         sealed
     }
 
-    /// True if a file is one of this server, and is laminated.
-    pub(super) fn is_laminated(&self, ino: Ino) -> bool {
-        let attr = self.node(|node| node.attr_of(ino));
-        attr.is_ok_and(|attr| attr.home == ino && attr.lamination == Lamination::Done)
-    }
-
     /// Lets all nodes publish, if none has a writer.
     async fn seal_everywhere(&self, ino: Ino, others: &[Rank]) -> Result<bool, FsError> {
         // A node that cannot be asked may have written what it has not published.
@@ -148,7 +142,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(super) async fn mark_here(&self, op: &peer::Mark) -> Result<(), FsError> {
-        // What was learnt before the lamination is not for good.
+        // A map of the file from before its lamination does not last.
         self.recall_here(op.ino);
         let Some(local) = self.local(op.ino) else {
             self.note_unknown();

@@ -64,7 +64,7 @@ impl<P: Platform> Operations for Node<'_, P> {
     }
 
     fn truncate(&mut self, _: Caller, op: Truncate) -> Result<(), FsError> {
-        self.check_size(op.ino, op.size)?;
+        self.writable(op.ino)?;
         self.set_size(op.ino, op.size)
     }
 

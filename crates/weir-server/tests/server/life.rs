@@ -269,7 +269,7 @@ fn what_the_killed_wrote_is_counted() {
     assert_eq!(written(&mut world).1, 15);
 }
 
-/// What is due, the only server laminates once its own programs have closed the file. One of several
+/// The only server laminates a file that is due once its own programs have closed it. One of several
 /// leaves that to the file's home, which asks all nodes, also before it has joined the others: a
 /// server that comes back finds it due then.
 #[test]

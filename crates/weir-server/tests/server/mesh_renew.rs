@@ -21,7 +21,7 @@ const WHOSE: (Rank, u16) = (Rank(0), SERVERS);
 /// More entries of each table than a step shows.
 const MANY: u32 = 5000;
 
-/// What a server says of itself at once.
+/// A journal that a server begins with all its items.
 fn snapshot(mesh: &Mesh, rank: Rank) -> Bytes {
     let mut bytes = Bytes::new((rank, SERVERS));
     let mut items = Vec::new();
