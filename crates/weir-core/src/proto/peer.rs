@@ -197,7 +197,7 @@ peer_operations! {
         dir: Ino,
         /// The name.
         name: Vec<u8>,
-    } -> ();
+    } -> Option<Unnamed>;
 
     /// Removes an empty directory and its name. At the entry's home.
     rmdir: Rmdir {
@@ -799,6 +799,16 @@ pub struct Made {
     pub attr: Option<Attr>,
     /// It is new and raw, and the asker's node may write all of it: as [`Grant`].
     pub granted: bool,
+}
+
+/// A file that lost its last name by [`Unlink`], and that the asker holds: it is not told by a
+/// [`Mark`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Unnamed {
+    /// The file.
+    pub ino: Ino,
+    /// Nothing of it is stored, and nobody else holds it: no space is free when the asker lets go.
+    pub empty: bool,
 }
 
 /// A server's part of a directory.

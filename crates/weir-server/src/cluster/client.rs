@@ -34,15 +34,7 @@ impl<P: Platform> Cluster<P> {
                 encoded(&made.await)
             }
             Request::Link(op) => encoded(&self.link_at_home(op).await),
-            Request::Unlink(op) => {
-                let (dir, name) = (self.global(op.parent), op.name);
-                let removal = peer::Unlink {
-                    dir,
-                    name: name.clone(),
-                };
-                let done = self.call_home((dir, &name), NameUse::Existing, removal);
-                encoded(&done.await)
-            }
+            Request::Unlink(op) => encoded(&self.unlink_at_home(op).await),
             Request::Rmdir(op) => {
                 let (dir, name) = (self.global(op.parent), op.name);
                 let removal = peer::Rmdir {
@@ -114,6 +106,19 @@ impl<P: Platform> Cluster<P> {
         };
         let made = self.call_home((dir, &name), NameUse::New, make).await?;
         Ok(made.child.ino)
+    }
+
+    async fn unlink_at_home(&self, op: proto::Unlink) -> Result<(), FsError> {
+        let (dir, name) = (self.global(op.parent), op.name);
+        let removal = peer::Unlink {
+            dir,
+            name: name.clone(),
+        };
+        let asked = self.call_home((dir, &name), NameUse::Existing, removal);
+        if let Some(unnamed) = asked.await? {
+            self.lost_its_name(unnamed).await;
+        }
+        Ok(())
     }
 
     async fn create(&self, from: Caller, op: proto::Create) -> Result<Created, FsError> {

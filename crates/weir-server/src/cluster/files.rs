@@ -477,7 +477,7 @@ impl<P: Platform> Cluster<P> {
             if attr.lamination == Lamination::Due {
                 self.laminate_at_home(set.ino, Cause::Close).await?;
             } else if attr.lamination != before.lamination {
-                self.mark_holders(set.ino, false).await?;
+                self.mark_holders(set.ino).await?;
             }
         }
         Ok(())

@@ -14,12 +14,12 @@ use std::collections::{BTreeMap, HashMap};
 use futures_util::future::join_all;
 use weir_core::extent::{Run, MAX_OFFSET};
 use weir_core::journal::Item;
-use weir_core::proto::peer::{self, LogRange};
+use weir_core::proto::peer::{self, LogRange, Unnamed};
 use weir_core::types::{Ino, Rank};
 
 use super::debts::Debt;
 use super::files::StandIn;
-use super::keyed::Keyed;
+use super::keyed::{Keyed, Token};
 use super::Cluster;
 use crate::node::{Node, Platform};
 
@@ -29,12 +29,16 @@ const LINGER_NS: i64 = 60_000_000_000;
 const WRITTEN_LINGER_NS: i64 = 5_000_000_000;
 /// Of how many files a home is told at a time.
 const TOLD_MOST: usize = 64;
+/// Files without a name of which nothing is stored are gathered for so long, ns.
+const SOON_NS: i64 = 2_000_000;
 
 /// Files that this node lets go of, and those it asks to hold.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
     /// Their homes are being told.
     told: Keyed<Ino>,
+    /// Their homes are to be told of them together, by home, with who has them in `told`.
+    soon: RefCell<BTreeMap<Rank, (Token, Vec<Ino>)>>,
     /// Files that are being asked for.
     asking: RefCell<HashMap<Ino, AskedFile>>,
     /// How often this node began to let go of a file, and how often its home knew.
@@ -179,6 +183,11 @@ impl<P: Platform> Cluster<P> {
         for ino in &inos {
             self.inner.leaving.told.take(*ino, token);
         }
+        self.spawn_tell(token, inos);
+    }
+
+    /// Tells the home of these files, which the token has in `told`.
+    fn spawn_tell(&self, token: Token, inos: Vec<Ino>) {
         let this = self.clone();
         self.spawn(async move {
             let mut told = Vec::with_capacity(inos.len());
@@ -187,6 +196,35 @@ impl<P: Platform> Cluster<P> {
             }
             this.tell_left(inos).await;
         });
+    }
+
+    /// As [`Cluster::leave`], of one file, together with others of the same home.
+    fn leave_soon(&self, ino: Ino) {
+        let leaving = &self.inner.leaving;
+        let home = ino.rank();
+        let (is_first, is_full) = {
+            let mut soon = leaving.soon.borrow_mut();
+            let (token, inos) = soon.entry(home).or_insert_with(|| (self.token(), Vec::new()));
+            leaving.told.take(ino, *token);
+            inos.push(ino);
+            (inos.len() == 1, inos.len() >= TOLD_MOST)
+        };
+        if is_full {
+            self.leave_gathered(home);
+        } else if is_first {
+            let this = self.clone();
+            self.spawn(async move {
+                this.until(this.now_ns() + SOON_NS).await;
+                this.leave_gathered(home);
+            });
+        }
+    }
+
+    fn leave_gathered(&self, home: Rank) {
+        let gathered = self.inner.leaving.soon.borrow_mut().remove(&home);
+        if let Some((token, inos)) = gathered {
+            self.spawn_tell(token, inos);
+        }
     }
 
     /// Tells the home of a file that it leased to this node, which has no stand-in for it, that this
@@ -242,14 +280,32 @@ impl<P: Platform> Cluster<P> {
         true
     }
 
-    /// A foreign file has no name any more: lets go of it, unless it is open here.
-    pub(super) async fn leave_unnamed(&self, ino: Ino) {
+    /// This node's request took the last name of a file that it holds.
+    pub(super) async fn lost_its_name(&self, unnamed: Unnamed) {
+        let Unnamed { ino, empty } = unnamed;
+        self.recall_here(ino);
+        match self.local(ino) {
+            None => self.note_unknown(),
+            Some(_) => self.leave_unnamed(ino, empty).await,
+        }
+    }
+
+    /// A foreign file has no name any more: lets go of it, unless it is open here. `empty`: of one of
+    /// which nothing is stored elsewhere, its home need not hear at once.
+    pub(super) async fn leave_unnamed(&self, ino: Ino, empty: bool) {
         let Some(local) = self.local(ino) else {
             return;
         };
         self.unname_here(ino);
         self.node(|node| node.take_in(local));
         if self.node(|node| node.is_open(local)) {
+            return;
+        }
+        if empty && !self.is_in_flight(ino) && self.node(|node| node.pending_count(local)) == 0 {
+            self.hide(ino, local);
+            if !self.node(|node| node.is_open(local)) && self.ends_unopened(ino) {
+                self.leave_soon(ino);
+            }
             return;
         }
         // Others may have it open, and read what was written here.
@@ -317,12 +373,30 @@ impl<P: Platform> Cluster<P> {
         self.erase_gone_soon();
     }
 
-    /// A file of this server lost its last name: frees it, unless somebody has it open.
-    pub(super) async fn end_unnamed(&self, ino: Ino) {
-        // Who does not hear it lets go of the file in its time.
-        let _ = self.mark_holders(ino, true).await;
+    /// A file of this server lost its last name: frees it, unless somebody has it open. If `asker`
+    /// holds it, it learns of that by the reply.
+    pub(super) async fn end_unnamed(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
+        let mut holders = self.holders_of(ino);
+        let asker_holds = holders.contains(&asker);
+        holders.retain(|rank| *rank != asker);
+        if !holders.is_empty() {
+            // Who does not hear it lets go of the file in its time.
+            let _ = self.mark(ino, &holders, true).await;
+        }
         self.node(|node| node.sweep_one(ino));
         self.erase_gone().await;
+        asker_holds.then(|| Unnamed {
+            ino,
+            empty: holders.is_empty() && self.is_empty(ino),
+        })
+    }
+
+    /// Whether nothing of a file of this server is stored, as far as this server knows.
+    fn is_empty(&self, ino: Ino) -> bool {
+        let files = self.inner.files.borrow();
+        let stored = files.published.get(&ino).map_or(0, |file| file.stored);
+        let attr = self.node(|node| node.attr_now(ino));
+        stored == 0 && !self.is_in_flight(ino) && attr.is_ok_and(|attr| attr.size == 0)
     }
 
     pub(super) fn erase_gone_soon(&self) {

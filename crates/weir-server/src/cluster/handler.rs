@@ -14,7 +14,7 @@ use weir_core::proto::peer::{
     LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage, PlaceEntries, Placement,
     Published, Put, Readlink, Recall, Relay, Release, Relink, Renew, Retire, Revoke, Rmdir, Runs,
     Seal, SetAttr, Settled, ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told, Truncate,
-    Unlink, UnlockMoves, UnlockName, UnseenHere, Whereabouts,
+    Unlink, UnlockMoves, UnlockName, Unnamed, UnseenHere, Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Kept, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
@@ -123,8 +123,8 @@ impl<P: Platform> Handler for Asked<'_, P> {
         self.counted("list").node(|node| node.list(&op))
     }
 
-    async fn unlink(&self, _: Rank, op: Unlink) -> Result<(), FsError> {
-        self.counted("unlink").unlink(op).await
+    async fn unlink(&self, from: Rank, op: Unlink) -> Result<Option<Unnamed>, FsError> {
+        self.counted("unlink").unlink(from, op).await
     }
 
     async fn rmdir(&self, _: Rank, op: Rmdir) -> Result<(), FsError> {

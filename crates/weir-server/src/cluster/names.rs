@@ -6,7 +6,7 @@
 
 use weir_core::journal::NameChange;
 use weir_core::names::FileType;
-use weir_core::proto::peer::{self, Made, What};
+use weir_core::proto::peer::{self, Made, Unnamed, What};
 use weir_core::proto::{Child, FsError};
 use weir_core::types::{Ino, Rank};
 
@@ -110,7 +110,11 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.make(op, owner(op.uid, op.gid)))
     }
 
-    pub(super) async fn unlink(&self, op: peer::Unlink) -> Result<(), FsError> {
+    pub(super) async fn unlink(
+        &self,
+        from: Rank,
+        op: peer::Unlink,
+    ) -> Result<Option<Unnamed>, FsError> {
         let key = (op.dir, op.name.clone());
         let _name = self.name_lock(&key).await?;
         let found = self.node(|node| node.find_child(op.dir, &op.name))?;
@@ -121,15 +125,14 @@ impl<P: Platform> Cluster<P> {
         self.recall_entry(&key).await;
         if child.ino.rank() == self.rank() {
             self.node(|node| node.remove_name(op.dir, &op.name))?;
-            self.link_gone(child.ino).await;
-            return Ok(());
+            return Ok(self.link_gone(child.ino, from).await);
         }
         // Links are counted before there is a name and until there is none, so that what has a
         // name is there. So the name goes first, and the link some time.
         self.node(|node| node.withdraw(op.dir, &op.name))?;
         let ino = child.ino;
         self.owe(ino.rank(), Debt::Link(ino)).await;
-        Ok(())
+        Ok(None)
     }
 
     pub(super) async fn rmdir(&self, op: peer::Rmdir) -> Result<(), FsError> {
@@ -240,20 +243,19 @@ impl<P: Platform> Cluster<P> {
         if add {
             self.recall_leases(ino, None).await;
         } else {
-            self.link_gone(ino).await;
+            self.link_gone(ino, self.rank()).await;
         }
         Ok(kind)
     }
 
-    /// An inode of this server has one name less.
-    async fn link_gone(&self, ino: Ino) {
+    /// An inode of this server has one name less; see [`Cluster::end_unnamed`].
+    async fn link_gone(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
         // Who has a lease believes the number of links, too.
         self.recall_leases(ino, None).await;
-        if self
-            .node(|node| node.attr_of(ino))
-            .is_ok_and(|attr| attr.nlink == 0)
-        {
-            self.end_unnamed(ino).await;
+        let attr = self.node(|node| node.attr_of(ino)).ok()?;
+        match attr.nlink {
+            0 => self.end_unnamed(ino, asker).await,
+            _ => None,
         }
     }
 }

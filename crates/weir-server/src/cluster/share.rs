@@ -74,7 +74,7 @@ impl<P: Platform> Cluster<P> {
         };
         self.node(|node| node.set_lamination(ino, is))?;
         // Who does not hear it is told when it asks.
-        let _ = self.mark_holders(ino, false).await;
+        let _ = self.mark_holders(ino).await;
         if done {
             self.recall_leases(ino, None).await;
             let this = self.clone();
@@ -119,14 +119,24 @@ impl<P: Platform> Cluster<P> {
         self.node(|node| node.try_seal(local))
     }
 
-    fn note_unknown(&self) {
+    pub(super) fn note_unknown(&self) {
         let told = &self.inner.told_of_unknown;
         told.set(told.get() + 1);
     }
 
     /// Tells the nodes that have a file of this server open how it is; what went wrong at one that
     /// was reached.
-    pub(super) async fn mark_holders(&self, ino: Ino, unnamed: bool) -> Result<(), FsError> {
+    pub(super) async fn mark_holders(&self, ino: Ino) -> Result<(), FsError> {
+        self.mark(ino, &self.holders_of(ino), false).await
+    }
+
+    /// As [`Cluster::mark_holders`], of these nodes.
+    pub(super) async fn mark(
+        &self,
+        ino: Ino,
+        holders: &[Rank],
+        unnamed: bool,
+    ) -> Result<(), FsError> {
         let Ok(attr) = self.node(|node| node.attr_of(ino)) else {
             return Ok(());
         };
@@ -137,7 +147,7 @@ impl<P: Platform> Cluster<P> {
             unnamed,
         };
         // Who is gone has nothing open.
-        let told = self.tell(&self.holders_of(ino), &News::Mark(mark)).await;
+        let told = self.tell(holders, &News::Mark(mark)).await;
         told.failed.map_or(Ok(()), Err)
     }
 
@@ -162,7 +172,7 @@ impl<P: Platform> Cluster<P> {
             self.sharing_changed(op.ino, was).await?;
         }
         if op.unnamed {
-            self.leave_unnamed(op.ino).await;
+            self.leave_unnamed(op.ino, false).await;
         }
         Ok(())
     }
@@ -211,7 +221,7 @@ impl<P: Platform> Cluster<P> {
             self.add_writer(ino, self.rank()).await;
         }
         self.sharing_changed(ino, was).await?;
-        self.mark_holders(ino, false).await
+        self.mark_holders(ino).await
     }
 
     /// Makes a file of this server raw for good, because a program takes a lock of it: locks order

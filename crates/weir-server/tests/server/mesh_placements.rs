@@ -202,3 +202,26 @@ fn a_directory_of_many_names_stays_where_it_is() {
     assert_eq!(none, None);
     assert!(mesh.known(1).all_here(dir).is_some(), "it still has all");
 }
+
+#[test]
+fn whoever_removes_what_its_node_made_is_told_in_the_reply() {
+    let mut mesh = Mesh::with_files(4, 5, 1024);
+    let dir = mesh.call(0, mkdir(ROOT, "d")).unwrap();
+    mesh.call(1, create(dir, "first")).unwrap();
+    // More than the tables have room for at a time.
+    for round in 0..10 {
+        for i in 0..200 {
+            let name = format!("f{round}.{i}");
+            mesh.call(2, create(dir, &name)).unwrap();
+            mesh.call(2, unlink(dir, &name)).unwrap();
+        }
+        assert_eq!(names(&mut mesh, 3, dir).len(), 1);
+    }
+    mesh.pass(10_000_000);
+    assert_eq!(asked(&mesh, "mark"), 0);
+    let told = asked(&mesh, "release");
+    assert!((1..=200).contains(&told), "{told} messages for 2000 files");
+    mesh.call(2, create(dir, "another")).unwrap();
+    mesh.call(3, unlink(dir, "another")).unwrap();
+    assert_eq!(asked(&mesh, "mark"), 1, "others' nodes are told");
+}
