@@ -14,11 +14,13 @@
 //! | [`data`] | writing and reading the bytes of files |
 //! | [`errno`] | the server's errors as errno values |
 //! | [`siglock`], [`sys`] | a lock that signal handlers may meet, and what neither rustix nor std gives |
+//! | [`heap`] | memory that is not the program's allocator's, for the interposer |
 //! | [`kernel`], [`lock`], [`internal`], [`socket`] | descriptors by number, locks with signals blocked, weir's own descriptors, frames |
 
 pub mod data;
 pub mod errno;
 mod fetch;
+pub mod heap;
 pub mod internal;
 pub mod kernel;
 pub mod library;

@@ -105,12 +105,28 @@ impl<T> SigLock<T> {
         }
     }
 
+    /// Ends what [`Guard::keep`] began.
+    ///
+    /// # Safety
+    ///
+    /// This thread kept a guard of this lock, and has not given it back.
+    pub unsafe fn give_back(&self) {
+        drop(Guard(self));
+    }
+
     /// Forgets who held it: in a child after fork, whose other threads are gone.
     ///
     /// The value may be in the middle of a change; the caller replaces it.
     pub fn break_after_fork(&self) {
         self.owner.store(0, Ordering::Relaxed);
         self.waiters.store(0, Ordering::Relaxed);
+    }
+}
+
+impl<T> Guard<'_, T> {
+    /// Keeps the lock until [`SigLock::give_back`].
+    pub fn keep(self) {
+        core::mem::forget(self);
     }
 }
 

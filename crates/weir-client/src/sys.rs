@@ -17,6 +17,16 @@ pub unsafe fn set_single_threaded_flag(flag: *mut u8) {
     SINGLE_THREADED.store(flag, Ordering::Relaxed);
 }
 
+/// Whether libc has set up the environment, which it does before any constructor runs but those in
+/// a program's `.preinit_array`.
+pub fn has_environment() -> bool {
+    extern "C" {
+        static environ: *const *const core::ffi::c_char;
+    }
+    // SAFETY: a variable of libc, read as libc itself does.
+    unsafe { !(&raw const environ).read_volatile().is_null() }
+}
+
 /// Whether this process surely has one thread only.
 #[inline]
 pub fn single_threaded() -> bool {

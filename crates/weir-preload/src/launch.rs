@@ -15,7 +15,7 @@ use std::ffi::CString;
 use rustix::io::Errno;
 use weir_client::process::process;
 
-use crate::{bytes_of, calls, is_our_c_path, raw};
+use crate::{bytes_of, calls, is_our_c_path, raw, HEAP};
 
 type Strings = *const *const c_char;
 
@@ -50,13 +50,16 @@ pub fn resolve() {
 
 extern "C" fn prepare() {
     process().before_fork();
+    HEAP.before_fork();
 }
 
 extern "C" fn parent() {
+    HEAP.after_fork();
     process().after_fork_parent();
 }
 
 extern "C" fn child() {
+    HEAP.after_fork();
     process().after_fork_child();
 }
 

@@ -45,7 +45,12 @@ pub mod temp;
 use core::ffi::{c_char, c_int, CStr};
 
 use rustix::io::Errno;
+use weir_client::heap::Heap;
 use weir_client::process::{self, Process};
+
+/// All memory that this library takes is not the program's allocator's, which may be what calls us.
+#[global_allocator]
+static HEAP: Heap = Heap::new();
 
 /// This process, as the client sees it.
 #[inline]

@@ -74,6 +74,12 @@ needs! {
     RSYNC: "rsync" from "rsync";
     /// patch.
     PATCH: "patch" from "patch";
+    /// Allocators, to be preloaded and linked.
+    JEMALLOC: "/usr/share/doc/libjemalloc2" from "libjemalloc2";
+    /// Likewise.
+    MIMALLOC: "/usr/share/doc/libmimalloc2.0" from "libmimalloc2.0";
+    /// Likewise.
+    TCMALLOC: "/usr/share/doc/libtcmalloc-minimal4" from "libtcmalloc-minimal4";
     /// unshare and mount, for a small tmpfs when the target is a directory.
     UNSHARE: "unshare" from "util-linux";
 }

@@ -280,6 +280,22 @@ const CHECKS: &[Check] = &[
     ),
     c("faults::sigkill_loses_no_finished_write", "c/kill.c"),
     c("faults::signal_handlers_use_files_too", "c/signals.c"),
+    // Allocators, which call weir with their locks held
+    c(
+        "allocators::no_wrapper_asks_the_program_for_memory",
+        "c/allocator.c",
+    ),
+    check(
+        "allocators::jemalloc_mimalloc_tcmalloc_and_sanitizers",
+        What::Shell("shell/allocators.sh", &[("c/allocator.c", Compiler::C)]),
+        &[
+            needs::CC,
+            needs::PYTHON,
+            needs::JEMALLOC,
+            needs::MIMALLOC,
+            needs::TCMALLOC,
+        ],
+    ),
     // The C API
     check(
         "api::attach_laminate_sync_and_lists",

@@ -19,6 +19,7 @@ use crate::kernel::{self, Fd};
 use crate::node::Node;
 use crate::path::{Credentials, Prefix};
 use crate::session::Session;
+use crate::sys;
 
 /// Nothing was looked at yet.
 pub const UNKNOWN: u32 = 0;
@@ -75,13 +76,12 @@ impl Process {
         if self.is_started() {
             return;
         }
-        let named = std::env::var_os(INSTANCE_VARIABLE).filter(|dir| !dir.is_empty());
-        let Some(named) = named else {
+        let Some(named) = named_instance() else {
             self.state.store(ABSENT, Ordering::Release);
             return;
         };
         self.remember_process();
-        let Some(instance) = self.find(named.into_vec()) else {
+        let Some(instance) = self.find(named) else {
             self.adopt(None);
             self.state.store(ABSENT, Ordering::Release);
             return;
@@ -231,6 +231,39 @@ impl Process {
         let file = (kind == FileType::File && !path_only).then(|| self.files.open(ino));
         handle.file.set(file);
     }
+}
+
+/// The run directory that the environment names. Before libc has set that up, it is the kernel's.
+fn named_instance() -> Option<Vec<u8>> {
+    let named = match sys::has_environment() {
+        true => std::env::var_os(INSTANCE_VARIABLE)?.into_vec(),
+        false => first_environment()?
+            .split(|byte| *byte == 0)
+            .find_map(|variable| {
+                let value = variable.strip_prefix(INSTANCE_VARIABLE.as_bytes())?;
+                value.strip_prefix(b"=").map(<[u8]>::to_vec)
+            })?,
+    };
+    (!named.is_empty()).then_some(named)
+}
+
+/// The environment that this program was started with.
+fn first_environment() -> Option<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open("/proc/self/environ", flags, Mode::empty()).ok()?;
+    let fd = kernel::into_number(fd);
+    let mut all = Vec::new();
+    let mut bytes = [0; 4096];
+    let read = loop {
+        let read = kernel::borrow(fd).and_then(|file| rustix::io::read(file, &mut bytes));
+        match read {
+            Ok(0) => break Some(all),
+            Ok(count) => all.extend_from_slice(&bytes[..count]),
+            Err(_) => break None,
+        }
+    };
+    let _ = kernel::close(fd);
+    read
 }
 
 /// The number of the calling process, asked of the kernel.

@@ -204,7 +204,9 @@ impl<P: Platform> Cluster<P> {
         let home = ino.rank();
         let (is_first, is_full) = {
             let mut soon = leaving.soon.borrow_mut();
-            let (token, inos) = soon.entry(home).or_insert_with(|| (self.token(), Vec::new()));
+            let (token, inos) = soon
+                .entry(home)
+                .or_insert_with(|| (self.token(), Vec::new()));
             leaving.told.take(ino, *token);
             inos.push(ino);
             (inos.len() == 1, inos.len() >= TOLD_MOST)
