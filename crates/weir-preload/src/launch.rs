@@ -11,6 +11,7 @@
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::ffi::CString;
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use weir_client::process::process;
@@ -40,12 +41,6 @@ mod next {
 /// Looks up what stands behind the wrappers of this file.
 pub fn resolve() {
     next::resolve_all();
-    // SAFETY: C strings; the trampolines jump to what is stored here.
-    unsafe {
-        weir_next_execl = libc::dlsym(libc::RTLD_NEXT, c"execl".as_ptr());
-        weir_next_execlp = libc::dlsym(libc::RTLD_NEXT, c"execlp".as_ptr());
-        weir_next_execle = libc::dlsym(libc::RTLD_NEXT, c"execle".as_ptr());
-    }
 }
 
 extern "C" fn prepare() {
@@ -88,8 +83,90 @@ struct Environment {
     pointers: Vec<*const c_char>,
 }
 
-/// The variables that bring us into a program.
-const NEEDED: [&CStr; 2] = [c"LD_PRELOAD", c"WEIR_INSTANCE"];
+/// How the loader calls this library, and where the instance was when this program began: what a
+/// program does to its environment does not take it out of the instance.
+struct Origin {
+    library: Vec<u8>,
+    instance: Vec<u8>,
+}
+
+static ORIGIN: OnceLock<Origin> = OnceLock::new();
+
+const PRELOAD: &CStr = c"LD_PRELOAD";
+const INSTANCE: &CStr = c"WEIR_INSTANCE";
+
+/// Remembers what brought us into this program.
+pub fn remember_origin() {
+    // SAFETY: all zero is a value of it; the address is of this library.
+    let (found, here) = unsafe {
+        let mut here = core::mem::zeroed::<libc::Dl_info>();
+        let address = remember_origin as fn() as *const c_void;
+        (libc::dladdr(address, &raw mut here), here)
+    };
+    // SAFETY: C strings; the environment is not changed here.
+    let origin = unsafe { bytes_of(here.dli_fname).zip(bytes_of(libc::getenv(INSTANCE.as_ptr()))) };
+    if let Some((library, instance)) = origin.filter(|_| found != 0) {
+        let (library, instance) = (library.to_vec(), instance.to_vec());
+        let _ = ORIGIN.set(Origin { library, instance });
+    }
+}
+
+/// The variables that an environment lacks to bring us into a new program, with their values.
+///
+/// # Safety
+///
+/// `envp` is null or a null-terminated array of C strings.
+unsafe fn lacking(envp: Strings) -> Vec<(&'static CStr, CString)> {
+    let Some(origin) = ORIGIN.get().filter(|_| process().is_active()) else {
+        return Vec::new();
+    };
+    // SAFETY: as the caller vouches.
+    let value = |name| unsafe { value_of(envp, name) };
+    let mut lacking = Vec::new();
+    let preload = match value(PRELOAD) {
+        None => Some(origin.library.clone()),
+        Some(others) => {
+            let mut all = others.split(|byte| b": ".contains(byte));
+            let has = all.any(|library| library == origin.library);
+            (!has).then(|| [&origin.library, &b":"[..], others].concat())
+        }
+    };
+    let instance = value(INSTANCE).is_none().then(|| origin.instance.clone());
+    for (name, value) in [(PRELOAD, preload), (INSTANCE, instance)] {
+        // There is no 0 in what came out of C strings.
+        lacking.extend(value.and_then(|value| Some((name, CString::new(value).ok()?))));
+    }
+    lacking
+}
+
+/// # Safety
+///
+/// `envp` is null or a null-terminated array of C strings, which live as long as the value is used.
+unsafe fn value_of<'a>(envp: Strings, name: &CStr) -> Option<&'a [u8]> {
+    let mut at = envp;
+    // SAFETY: as the caller vouches.
+    unsafe {
+        while !at.is_null() && !(*at).is_null() {
+            let value = value_in(*at, name);
+            if value.is_some() {
+                return value;
+            }
+            at = at.add(1);
+        }
+    }
+    None
+}
+
+/// The value in an entry of an environment, if it is of this name.
+///
+/// # Safety
+///
+/// `entry` is a C string, which lives as long as the value is used.
+unsafe fn value_in<'a>(entry: *const c_char, name: &CStr) -> Option<&'a [u8]> {
+    // SAFETY: as the caller vouches.
+    let rest = unsafe { bytes_of(entry) }?.strip_prefix(name.to_bytes())?;
+    rest.strip_prefix(b"=")
+}
 
 /// The environment to use instead of `envp`; `None`: it is fine as it is.
 ///
@@ -97,44 +174,62 @@ const NEEDED: [&CStr; 2] = [c"LD_PRELOAD", c"WEIR_INSTANCE"];
 ///
 /// `envp` is null or a null-terminated array of C strings.
 unsafe fn completed(envp: Strings) -> Option<Environment> {
-    if !process().is_active() {
+    // SAFETY: as the caller vouches.
+    let lacking = unsafe { lacking(envp) };
+    if lacking.is_empty() {
         return None;
     }
-    let mut pointers = Vec::new();
+    let entry = |(name, value): &(&CStr, CString)| {
+        CString::new([name.to_bytes(), b"=", value.to_bytes()].concat()).ok()
+    };
+    let owned: Vec<CString> = lacking.iter().filter_map(entry).collect();
+    let mut pointers: Vec<_> = owned.iter().map(|entry| entry.as_ptr()).collect();
     // SAFETY: as the caller vouches.
     unsafe {
         let mut at = envp;
         while !at.is_null() && !(*at).is_null() {
-            pointers.push(*at);
+            // Of two entries of a name the loader takes the last, libc the first.
+            if lacking
+                .iter()
+                .all(|(name, _)| value_in(*at, name).is_none())
+            {
+                pointers.push(*at);
+            }
             at = at.add(1);
         }
     }
-    let mut owned = Vec::new();
-    for name in NEEDED {
-        let has = |entry: &*const c_char| {
-            // SAFETY: as above: a C string.
-            let entry = unsafe { CStr::from_ptr(*entry) }.to_bytes();
-            entry
-                .strip_prefix(name.to_bytes())
-                .is_some_and(|rest| rest.first() == Some(&b'='))
-        };
-        if pointers.iter().any(has) {
-            continue;
-        }
-        // SAFETY: a C string; the environment is not changed here.
-        let value = unsafe { bytes_of(libc::getenv(name.as_ptr())) }?;
-        let entry = [name.to_bytes(), b"=", value].concat();
-        owned.push(CString::new(entry).ok()?);
-    }
-    if owned.is_empty() {
-        return None;
-    }
-    pointers.extend(owned.iter().map(|entry| entry.as_ptr()));
     pointers.push(core::ptr::null());
     Some(Environment {
         _owned: owned,
         pointers,
     })
+}
+
+/// Calls what starts a program with this one's environment from within libc, which has what brings
+/// us into that one meanwhile.
+fn in_own_environment<T>(call: impl FnOnce() -> T) -> T {
+    // SAFETY: libc's environment.
+    let lacking = unsafe { lacking(environ) };
+    let before = lacking.iter().map(|(name, value)| {
+        // SAFETY: C strings, as all that follow.
+        unsafe {
+            let before = bytes_of(libc::getenv(name.as_ptr())).map(<[u8]>::to_vec);
+            libc::setenv(name.as_ptr(), value.as_ptr(), 1);
+            (*name, before.and_then(|before| CString::new(before).ok()))
+        }
+    });
+    let before: Vec<_> = before.collect();
+    let done = call();
+    for (name, value) in before {
+        // SAFETY: as above.
+        unsafe {
+            match value {
+                Some(value) => libc::setenv(name.as_ptr(), value.as_ptr(), 1),
+                None => libc::unsetenv(name.as_ptr()),
+            };
+        }
+    }
+    done
 }
 
 /// Runs `exec` with a complete environment and descriptors made ready. Comes back only
@@ -291,78 +386,65 @@ pub unsafe extern "C" fn execveat(
     }
 }
 
-// execl and its kin take their arguments one by one, which Rust cannot declare: these
-// make the descriptors ready and jump on with all registers as they were.
-extern "C" {
-    static mut weir_next_execl: *mut c_void;
-    static mut weir_next_execlp: *mut c_void;
-    static mut weir_next_execle: *mut c_void;
+// execl and its kin take their arguments one by one, which Rust cannot declare: those of registers are
+// put in front of those on the stack, and that is the list which execv takes.
+macro_rules! with_list {
+    ($($name:ident: $list:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[unsafe(naked)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                "pop rax",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push rax",
+                "call {list}",
+                "pop rcx",
+                "add rsp, 40",
+                "push rcx",
+                "ret",
+                list = sym $list,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                "stp x30, x1, [sp, #-64]!",
+                "stp x2, x3, [sp, #16]",
+                "stp x4, x5, [sp, #32]",
+                "stp x6, x7, [sp, #48]",
+                "add x1, sp, #8",
+                "bl {list}",
+                "ldr x30, [sp], #64",
+                "ret",
+                list = sym $list,
+            );
+        }
+    )*};
 }
+with_list! { execl: execv; execlp: execvp; execle: exec_list_with_environment; }
 
-#[no_mangle]
-extern "C" fn weir_before_exec() {
-    process().before_exec();
+/// # Safety
+///
+/// As execle(3) demands: behind the null that ends the list is the environment.
+unsafe extern "C" fn exec_list_with_environment(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let mut end = argv;
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        exec(path, argv, end.add(1).cast::<Strings>().read())
+    }
 }
-
-#[cfg(target_arch = "x86_64")]
-macro_rules! trampoline {
-    ($name:literal) => {
-        core::arch::global_asm!(
-            ".pushsection .bss",
-            ".balign 8",
-            concat!(".globl weir_next_", $name),
-            concat!(".hidden weir_next_", $name),
-            concat!("weir_next_", $name, ": .zero 8"),
-            ".popsection",
-            ".pushsection .text",
-            concat!(".globl ", $name),
-            concat!(".type ", $name, ", @function"),
-            concat!($name, ":"),
-            "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
-            concat!("call {hook}"),
-            "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
-            concat!("jmp [rip + weir_next_", $name, "]"),
-            concat!(".size ", $name, ", . - ", $name),
-            ".popsection",
-            hook = sym weir_before_exec,
-        );
-    };
-}
-
-#[cfg(target_arch = "aarch64")]
-macro_rules! trampoline {
-    ($name:literal) => {
-        core::arch::global_asm!(
-            ".pushsection .bss",
-            ".balign 8",
-            concat!(".globl weir_next_", $name),
-            concat!(".hidden weir_next_", $name),
-            concat!("weir_next_", $name, ": .zero 8"),
-            ".popsection",
-            ".pushsection .text",
-            concat!(".globl ", $name),
-            concat!(".type ", $name, ", @function"),
-            concat!($name, ":"),
-            "stp x29, x30, [sp, #-80]!",
-            "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]",
-            "stp x4, x5, [sp, #48]", "stp x6, x7, [sp, #64]",
-            concat!("bl {hook}"),
-            "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]",
-            "ldp x4, x5, [sp, #48]", "ldp x6, x7, [sp, #64]",
-            "ldp x29, x30, [sp], #80",
-            concat!("adrp x16, weir_next_", $name),
-            concat!("ldr x16, [x16, :lo12:weir_next_", $name, "]"),
-            "br x16",
-            concat!(".size ", $name, ", . - ", $name),
-            ".popsection",
-            hook = sym weir_before_exec,
-        );
-    };
-}
-
-trampoline!("execl");
-trampoline!("execlp");
-trampoline!("execle");
 
 /// Keeps the descriptors ready and our locks ours while libc makes a child.
 fn around_fork<T>(call: impl FnOnce() -> T) -> T {
@@ -411,7 +493,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     process().before_fork();
     process().after_fork_parent();
     // SAFETY: as the caller vouches.
-    unsafe { next::system().map_or(-1, |f| f(command)) }
+    in_own_environment(|| unsafe { next::system().map_or(-1, |f| f(command)) })
 }
 
 /// `popen(3)`.
@@ -421,8 +503,12 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    // SAFETY: as the caller vouches.
-    around_fork(|| unsafe { next::popen().map_or(core::ptr::null_mut(), |f| f(command, mode)) })
+    around_fork(|| {
+        // SAFETY: as the caller vouches.
+        in_own_environment(|| unsafe {
+            next::popen().map_or(core::ptr::null_mut(), |f| f(command, mode))
+        })
+    })
 }
 
 /// `dlopen(3)`: of a library that lies in weir, a copy that the loader can map.

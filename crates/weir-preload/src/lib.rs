@@ -161,6 +161,7 @@ extern "C" fn construct() {
     process::process().init();
     if process::process().is_active() {
         stdio::patch();
+        launch::remember_origin();
         launch::watch_forks();
         ending::watch_exit();
     }

@@ -187,6 +187,10 @@ const CHECKS: &[Check] = &[
         "processes::dup_fork_exec_inheritance_and_appends",
         "c/processes.c",
     ),
+    c(
+        "processes::all_that_starts_programs_whatever_the_environment",
+        "c/starting.c",
+    ),
     // MPI-IO, parallel HDF5, PnetCDF, parallel NetCDF-4
     check(
         "mpi::mpiio_mpich",
