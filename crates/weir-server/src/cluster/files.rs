@@ -667,6 +667,17 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
+    /// These heard that a file was cut: what they missed before was no more than that.
+    fn note_told(&self, ino: Ino, size: u64, told: impl Iterator<Item = Rank>) {
+        let mut files = self.inner.files.borrow_mut();
+        for rank in told {
+            let missed = files.missed.get_mut(&rank);
+            if let Some(cut) = missed.and_then(|missed| missed.get_mut(&ino)) {
+                *cut = cut.filter(|cut| *cut < size);
+            }
+        }
+    }
+
     /// What this server holds of another's files. It writes those that programs here write, and
     /// those of which something is not published: they may be of before it was started again.
     pub(super) fn held_of(&self, home: Rank) -> peer::Begin {
@@ -692,6 +703,7 @@ impl<P: Platform> Cluster<P> {
             _turn = Some(self.hold_in_time(&self.inner.granting, ino).await?);
             self.end_writers(ino, from).await?;
         }
+        self.await_truncation(ino).await?;
         let attr = self.hold(from, ino)?;
         let mut files = self.inner.files.borrow_mut();
         files.leases.entry(ino).or_default().insert(from);
@@ -853,10 +865,25 @@ impl<P: Platform> Cluster<P> {
             cut_here: false,
         };
         self.inner.files.borrow_mut().cutting.insert(ino, cutting);
-        let cut = self.cut_everywhere(ino, size).await;
-        self.inner.files.borrow_mut().cutting.remove(&ino);
+        let mut cut = self.cut_everywhere(ino, size).await;
+        let cutting = self.inner.files.borrow_mut().cutting.remove(&ino);
+        if let Some(cutting) = cutting.filter(|_| cut.is_err()) {
+            // Bytes behind the new end may be left: the file keeps its size, so that the next
+            // truncation erases them.
+            cut = self.keep_size(ino, cutting.old).and(cut);
+        }
         self.note_published(ino);
         cut
+    }
+
+    /// Waits until a file of this server is not being truncated. A node that has given up what it
+    /// wrote must not read what was published before that, if it was published after the first
+    /// erasing.
+    async fn await_truncation(&self, ino: Ino) -> Result<(), FsError> {
+        while self.inner.files.borrow().cutting.contains_key(&ino) {
+            drop(self.hold_in_time(&self.inner.publishing, ino).await?);
+        }
+        Ok(())
     }
 
     async fn cut_everywhere(&self, ino: Ino, size: u64) -> Result<(), FsError> {
@@ -867,15 +894,18 @@ impl<P: Platform> Cluster<P> {
             self.node(|node| node.check_size(ino, size))?;
             // What could not be sent does not come later.
             let old = self.published_size(ino).max(self.end_in_flight(ino));
+            self.note_behind(ino, old);
             // Before a node, this one too, gives up what it wrote and did not publish. Otherwise its
             // programs see there what was published before: if an append makes the file longer
             // meanwhile, or if this server is killed now and the truncation never ends.
+            // If not all of that can be erased, nobody gives up anything.
             let erased = self.erase_everywhere(ino, size, old).await;
             self.recall_here(ino);
+            let erased = erased?;
             // Another node may have published meanwhile.
             let old = old.max(self.published_size(ino));
             if let Err(error) = self.cut_own(ino, size) {
-                self.give_back_late(ino, erased.unwrap_or_default());
+                self.give_back_late(ino, erased);
                 return Err(error);
             }
             (old, erased)
@@ -888,22 +918,27 @@ impl<P: Platform> Cluster<P> {
         let told = self.tell(&holders, &News::Cut(cut)).await;
         told.lost.iter().for_each(|rank| self.refuse(*rank));
         self.note_missed(ino, size, &holders, &told.lost);
+        let heard = holders.iter().filter(|rank| !told.lost.contains(rank));
+        self.note_told(ino, size, heard.copied());
         // What other nodes were publishing has arrived, and raised the size; or not all of it has.
-        let behind = match holders.is_empty() && erased.is_ok() {
+        let behind = match holders.is_empty() {
             true => 0,
             false => old.max(told.end),
         };
         let old = behind.max(self.published_size(ino));
+        self.note_behind(ino, old);
         self.set_published_size(ino, size)?;
         let freed = self.erase_everywhere(ino, size, old).await;
+        if self.is_missed(ino) {
+            self.erase_untold(ino, size.max(old)).await;
+        }
         self.recall_leases(ino, None).await;
-        let freed = match (erased, freed) {
-            (Ok(erased), Ok(freed)) => [erased, freed].concat(),
-            (Ok(freed), Err(error)) | (Err(error), Ok(freed)) => {
-                self.give_back_late(ino, freed);
+        let freed = match freed {
+            Ok(freed) => [erased, freed].concat(),
+            Err(error) => {
+                self.give_back_late(ino, erased);
                 return Err(error);
             }
-            (Err(error), Err(_)) => return Err(error),
         };
         self.add_stored(ino, -bytes_of(&freed));
         self.give_back(freed).await;
@@ -929,6 +964,31 @@ impl<P: Platform> Cluster<P> {
         cutting.map_or(MAX_OFFSET, |cutting| cutting.to)
     }
 
+    /// Bytes of a file that is being truncated may be published up to `end`.
+    fn note_behind(&self, ino: Ino, end: u64) {
+        if let Some(cutting) = self.inner.files.borrow_mut().cutting.get_mut(&ino) {
+            cutting.old = cutting.old.max(end);
+        }
+    }
+
+    /// A file of this server is at least as long as this.
+    fn keep_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        self.node(|node| node.raise_to(ino, size, 0))?;
+        let mut files = self.inner.files.borrow_mut();
+        let file = files.published.entry(ino).or_default();
+        file.size = file.size.max(size);
+        Ok(())
+    }
+
+    /// True if a node that is away held a file of this server.
+    fn is_missed(&self, ino: Ino) -> bool {
+        let files = self.inner.files.borrow();
+        files
+            .missed
+            .values()
+            .any(|missed| missed.contains_key(&ino))
+    }
+
     fn set_published_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.node(|node| node.set_size(ino, size))?;
         let mut files = self.inner.files.borrow_mut();
@@ -945,8 +1005,14 @@ impl<P: Platform> Cluster<P> {
     /// A file was cut at its home, which erases what was published once this is done.
     pub(super) async fn cut_here(&self, op: &peer::Cut) -> Result<u64, FsError> {
         let ino = op.ino;
+        let session = self.session_now(ino.rank());
         // What is on its way to the slices gets there before it is erased.
         let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
+        // The home began anew meanwhile: it knows nothing of this truncation any more, and will erase
+        // nothing for it.
+        if self.session_now(ino.rank()) != session {
+            return Err(FsError::Unreachable);
+        }
         let is_new = {
             let mut files = self.inner.files.borrow_mut();
             let known = files.stand_ins.get_mut(&ino);

@@ -477,6 +477,16 @@ impl<P: Platform> Cluster<P> {
         done.map(|()| freed)
     }
 
+    /// Erases what is behind `[0, from)`, where it is reached: a node that is away may have sent that
+    /// before it told the file's home how long the file is.
+    pub(super) async fn erase_untold(&self, ino: Ino, from: u64) {
+        let to = MAX_OFFSET;
+        let homes = self.homes_of(ino, from, to).into_iter();
+        let asked = homes.map(|rank| self.call(rank, peer::Erase { ino, from, to }));
+        let erased = join_all(asked).await.into_iter().flatten().flatten();
+        self.give_back_late(ino, erased.collect());
+    }
+
     /// Gives bytes back that were erased by something that failed as a whole: when nobody
     /// believes any more that they are of the file.
     pub(super) fn give_back_late(&self, ino: Ino, freed: Vec<LogRange>) {
