@@ -325,7 +325,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
     }
 
     async fn flush(&self, _: Rank, op: Flush) -> Result<(), FsError> {
-        self.counted("flush").flush(op.ino).await
+        self.counted("flush").flush_for_all(op.ino).await
     }
 
     async fn freed(&self, _: Rank, op: Freed) -> Result<(), FsError> {

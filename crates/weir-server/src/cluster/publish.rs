@@ -172,6 +172,17 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
+    /// See [`peer::Flush`]. What is held back is not published: a node that was started again has
+    /// forgotten that the file is being laminated, and does not say that it has published.
+    pub(super) async fn flush_for_all(&self, ino: Ino) -> Result<(), FsError> {
+        if let Some(local) = self.local(ino) {
+            if !self.may_publish(ino, local)? {
+                return Err(FsError::Unreachable);
+            }
+        }
+        self.flush(ino).await
+    }
+
     /// Publishes what this node wrote to a file. What could not be sent stays to be sent.
     pub(super) async fn flush(&self, ino: Ino) -> Result<(), FsError> {
         self.flush_as(ino, false).await
