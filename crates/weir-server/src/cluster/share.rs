@@ -127,7 +127,12 @@ impl<P: Platform> Cluster<P> {
     /// Tells the nodes that have a file of this server open how it is; what went wrong at one that
     /// was reached.
     pub(super) async fn mark_holders(&self, ino: Ino) -> Result<(), FsError> {
-        self.mark(ino, &self.holders_of(ino), false).await
+        // Nodes that have said nothing since this server came back may hold the file, too.
+        let mut holders = self.unheard();
+        holders.extend(self.holders_of(ino));
+        holders.sort_unstable();
+        holders.dedup();
+        self.mark(ino, &holders, false).await
     }
 
     /// As [`Cluster::mark_holders`], of these nodes.
@@ -146,7 +151,7 @@ impl<P: Platform> Cluster<P> {
             lamination: attr.lamination,
             unnamed,
         };
-        // Who is gone has nothing open.
+        // A node that is gone has nothing open.
         let told = self.tell(holders, &News::Mark(mark)).await;
         told.failed.map_or(Ok(()), Err)
     }

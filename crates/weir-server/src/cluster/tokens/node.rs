@@ -1,6 +1,7 @@
 //! Write tokens at a node that writes files of any server.
 
 use weir_core::extent::MAX_OFFSET;
+use weir_core::names::{Policy, Visibility};
 use weir_core::node::block::{ASK, FREE, HELD};
 use weir_core::node::claim::Claim;
 use weir_core::proto::{self, peer, Caller, FsError};
@@ -209,7 +210,25 @@ impl<P: Platform> Cluster<P> {
             .borrow_mut()
             .count_taken(ino, now_ns);
         self.give_up_token(ino);
+        self.learn_that_raw(ino)?;
         self.flush(ino).await
+    }
+
+    /// Only raw files have tokens. A file that was made raw while this node's server was away holds
+    /// nothing back any more.
+    fn learn_that_raw(&self, ino: Ino) -> Result<(), FsError> {
+        let Some(local) = self.local(ino).filter(|local| *local != ino) else {
+            return Ok(());
+        };
+        let attr = self.node(|node| node.attr_of(local))?;
+        if attr.policy.visibility != Visibility::ReadAfterLaminate {
+            return Ok(());
+        }
+        let policy = Policy {
+            visibility: Visibility::ReadAfterWrite,
+            ..attr.policy
+        };
+        self.node(|node| node.set_policy(local, policy))
     }
 
     /// The stand-in of a file ends: nobody of this node has it open.
