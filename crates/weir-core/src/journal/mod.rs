@@ -45,7 +45,7 @@ mod tests;
 pub use frame::{frames, Head, Torn, HEAD_BYTES, VERSION};
 pub use given::Given;
 pub use item::{encode, CellMark, InodeImage, Item, LockedName, NameChange};
-pub use state::{Attached, Cluster, Entry, State};
+pub use state::{Answered, Attached, Cluster, Entry, State};
 
 use crate::types::Ino;
 

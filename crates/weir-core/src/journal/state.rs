@@ -47,16 +47,16 @@ pub struct Lent {
     pub len: u64,
 }
 
-/// What was answered to the parts of a publish: its number, and by part.
-pub type Answered = (u64, BTreeMap<u32, Vec<LogRange>>);
+/// What was answered to the parts of publishes: by number, and by part.
+pub type Answered = BTreeMap<u64, BTreeMap<u32, Vec<LogRange>>>;
 
 /// What a server knew as one of several.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     /// What it was publishing.
     pub in_flight: BTreeMap<Ino, Vec<(u64, Vec<Run>)>>,
-    /// The last publish of each server to each file, and what was answered to its parts.
-    pub last: BTreeMap<(Ino, Rank), Answered>,
+    /// Publishes of each server to each file that may come again.
+    pub answered: BTreeMap<(Ino, Rank), Answered>,
     /// Its slices, of any server's files.
     pub kept: HashMap<Ino, ExtentIndex>,
     /// The greatest stamp in them.
@@ -270,16 +270,14 @@ impl State {
                 part,
                 freed,
             } => {
-                let last = cluster.last.entry((*ino, *from)).or_default();
-                if last.0 != *publish {
-                    *last = (*publish, BTreeMap::new());
-                }
-                last.1.insert(*part, freed.clone());
+                let answered = cluster.answered.entry((*ino, *from)).or_default();
+                let parts = answered.entry(*publish).or_default();
+                parts.insert(*part, freed.clone());
             }
-            Item::Forgotten(ino, from) => drop(cluster.last.remove(&(*ino, *from))),
+            Item::Forgotten(ino, from) => drop(cluster.answered.remove(&(*ino, *from))),
             Item::Flushed(ino) => {
                 cluster.in_flight.remove(ino);
-                cluster.last.remove(&(*ino, self.rank));
+                cluster.answered.remove(&(*ino, self.rank));
             }
             Item::Kept(ino, runs) => {
                 let index = cluster.kept.entry(*ino).or_default();
@@ -393,7 +391,7 @@ impl State {
         self.cells.clear();
         self.given = Given::default();
         self.cluster.in_flight.clear();
-        self.cluster.last.clear();
+        self.cluster.answered.clear();
         self.cluster.counted.clear();
         self.cluster.locked.clear();
         self.cluster.changes.clear();

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures_util::future::join_all;
 use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
-use weir_core::journal::Item;
+use weir_core::journal::{Answered, Item};
 use weir_core::node::claim::Claim;
 use weir_core::placement::slices;
 use weir_core::proto::peer::{self, LogRange};
@@ -36,9 +36,11 @@ pub struct Shards {
     pub(super) next_publish: u64,
     /// Files that are being published from here, with the size to which each was cut meanwhile.
     cut_meanwhile: BTreeMap<Ino, u64>,
-    /// The last publish of each server, by file, as long as it may come again: until the server
-    /// says that it has come to its end.
-    pub(super) last: BTreeMap<(Ino, Rank), Last>,
+    /// Publishes of each server, by file, that may come again: until the server says that they have
+    /// come to their end. A server that was started again sends all of a file's once more. To lay a
+    /// part a second time would lay it over what came in between, and refer to bytes that were freed
+    /// by that.
+    pub(super) answered: BTreeMap<(Ino, Rank), Answered>,
     /// The files of those publishes.
     pub(super) by_publish: BTreeMap<(Rank, u64), Ino>,
     /// Slabs of storage directories that hold published bytes of a file and were not
@@ -56,14 +58,6 @@ pub(super) struct Batch {
     pub(super) cut: u64,
     /// Bytes that are free by it, once all servers have it.
     pub(super) freed: Option<Vec<LogRange>>,
-}
-
-/// A publish that came, and what was said to each part of it. To lay a part a second time would
-/// lay it over what came in between, and refer to bytes that were freed by that.
-#[derive(Debug, Default)]
-pub(super) struct Last {
-    pub(super) publish: u64,
-    pub(super) parts: BTreeMap<u32, Vec<LogRange>>,
 }
 
 impl Batch {
@@ -108,9 +102,12 @@ impl Shards {
         let mut forgotten = Vec::new();
         for (key, ino) in ended {
             self.by_publish.remove(&key);
-            let last = self.last.get(&(ino, from));
-            if last.is_some_and(|last| last.publish == key.1) {
-                self.last.remove(&(ino, from));
+            let Some(answered) = self.answered.get_mut(&(ino, from)) else {
+                continue;
+            };
+            answered.remove(&key.1);
+            if answered.is_empty() {
+                self.answered.remove(&(ino, from));
                 forgotten.push(ino);
             }
         }
@@ -266,7 +263,7 @@ impl<P: Platform> Cluster<P> {
             let mut shards = self.inner.shards.borrow_mut();
             shards.in_flight.remove(&ino);
             // This server asks itself no more.
-            shards.last.remove(&(ino, self.rank()));
+            shards.answered.remove(&(ino, self.rank()));
             self.note(&Item::Flushed(ino));
         }
         if ino.rank() == self.rank() {
@@ -383,15 +380,10 @@ impl<P: Platform> Cluster<P> {
         for ino in shards.forget_below(from, op.ended_below) {
             self.note(&Item::Forgotten(ino, from));
         }
-        let last = shards.last.entry((op.ino, from)).or_default();
-        if last.publish != op.publish {
-            shards.by_publish.insert((from, op.publish), op.ino);
-            *last = Last {
-                publish: op.publish,
-                parts: BTreeMap::new(),
-            };
-        }
-        if let Some(freed) = last.parts.get(&op.part) {
+        shards.by_publish.insert((from, op.publish), op.ino);
+        let answered = shards.answered.entry((op.ino, from)).or_default();
+        let parts = answered.entry(op.publish).or_default();
+        if let Some(freed) = parts.get(&op.part) {
             return Ok(freed.clone());
         }
         shards.next_stamp += 1;
@@ -413,7 +405,7 @@ impl<P: Platform> Cluster<P> {
         if index.is_empty() {
             shards.indexes.remove(&op.ino);
         }
-        last.parts.insert(op.part, freed.clone());
+        parts.insert(op.part, freed.clone());
         self.note(&Item::Kept(op.ino, laid));
         self.note(&Item::Answered {
             ino: op.ino,

@@ -15,7 +15,7 @@ use weir_core::types::{Ino, Rank};
 
 use super::files::Extent;
 use super::keyed::Token;
-use super::publish::{Batch, Last};
+use super::publish::Batch;
 use super::Cluster;
 use crate::node::{Node, Platform, SharedPlace, Visit};
 
@@ -41,10 +41,12 @@ impl<P: Platform> Cluster<P> {
                 });
                 shards.in_flight.insert(ino, batches.collect());
             }
-            for (key, (publish, parts)) in state.last {
-                shards.by_publish.insert((key.1, publish), key.0);
-                shards.last.insert(key, Last { publish, parts });
+            for ((ino, from), answered) in &state.answered {
+                for publish in answered.keys() {
+                    shards.by_publish.insert((*from, *publish), *ino);
+                }
             }
+            shards.answered = state.answered;
         }
         {
             let mut dirs = self.inner.dirs.borrow_mut();
@@ -179,15 +181,17 @@ impl<P: Platform> Cluster<P> {
                 visit(&Item::InFlight(*ino, batch.publish, batch.runs.clone()));
             }
         }
-        for ((ino, from), last) in &shards.last {
-            for (part, freed) in &last.parts {
-                visit(&Item::Answered {
-                    ino: *ino,
-                    from: *from,
-                    publish: last.publish,
-                    part: *part,
-                    freed: freed.clone(),
-                });
+        for ((ino, from), answered) in &shards.answered {
+            for (publish, parts) in answered {
+                for (part, freed) in parts {
+                    visit(&Item::Answered {
+                        ino: *ino,
+                        from: *from,
+                        publish: *publish,
+                        part: *part,
+                        freed: freed.clone(),
+                    });
+                }
             }
         }
         for ((ino, from), publish) in &self.inner.files.borrow().counted {

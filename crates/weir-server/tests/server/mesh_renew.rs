@@ -43,7 +43,7 @@ fn said(journal: &Bytes) -> Vec<String> {
         index.for_each_run(&mut |run| lines.push(format!("kept {ino:?} {run:?}")));
     }
     lines.extend(cluster.in_flight.iter().map(|batch| format!("{batch:?}")));
-    lines.extend(cluster.last.iter().map(|last| format!("{last:?}")));
+    lines.extend(cluster.answered.iter().map(|all| format!("{all:?}")));
     let published = cluster.published.iter();
     lines.extend(published.map(|file| format!("published {file:?}")));
     lines.extend(
