@@ -52,6 +52,7 @@ test-rust: test-build
 simulate: test-build
 	$(CARGO) xtask simulate --program $(BUILT)/weir-sim --minutes 2
 	$(CARGO) xtask simulate --program $(BUILT)/weir-sim --minutes 1 --mild
+	$(CARGO) xtask simulate --program $(BUILT)/weir-sim --seeds 1000 --cuts
 
 # What one node does, four servers do.
 test-real: export WEIR_TEST_BINARY := $(BUILT)/weir
