@@ -4,6 +4,8 @@
 //! held. A node that reads one has a *lease*: its stand-in shows the home's numbers and
 //! it may keep where the bytes are, until the home recalls that.
 
+mod truncate;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use futures_channel::oneshot;
@@ -18,7 +20,6 @@ use weir_core::types::{Ino, Rank};
 
 use super::append::AWAITED_NS;
 use super::gone::Asking;
-use super::publish::bytes_of;
 use super::tokens::is_raw;
 use super::Cluster;
 use crate::node::Platform;
@@ -845,210 +846,6 @@ impl<P: Platform> Cluster<P> {
             self.end_token(op.ino, from);
         }
         Ok(())
-    }
-
-    pub(super) async fn truncate_here(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let ino = self.global(ino);
-        self.flush(ino).await?;
-        self.call(ino.rank(), peer::Truncate { ino, size }).await
-    }
-
-    /// Sets the size of a file of this server, everywhere.
-    pub(super) async fn truncate_at_home(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        // A server that is back hears first who holds its files.
-        self.inner.returning.free((), self.token()).await;
-        let _alone = self.hold_in_time(&self.inner.publishing, ino).await?;
-        let old = self.published_size(ino);
-        let cutting = Cutting {
-            to: size,
-            old,
-            cut_here: false,
-        };
-        self.inner.files.borrow_mut().cutting.insert(ino, cutting);
-        let mut cut = self.cut_everywhere(ino, size).await;
-        let cutting = self.inner.files.borrow_mut().cutting.remove(&ino);
-        if let Some(cutting) = cutting.filter(|_| cut.is_err()) {
-            // Bytes behind the new end may be left: the file keeps its size, so that the next
-            // truncation erases them.
-            cut = self.keep_size(ino, cutting.old).and(cut);
-        }
-        self.note_published(ino);
-        cut
-    }
-
-    /// Waits until a file of this server is not being truncated. A node that has given up what it
-    /// wrote must not read what was published before that, if it was published after the first
-    /// erasing.
-    async fn await_truncation(&self, ino: Ino) -> Result<(), FsError> {
-        while self.inner.files.borrow().cutting.contains_key(&ino) {
-            drop(self.hold_in_time(&self.inner.publishing, ino).await?);
-        }
-        Ok(())
-    }
-
-    async fn cut_everywhere(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        let (old, erased) = {
-            // What is on its way to the slices gets there before it is erased, and may make
-            // the file longer.
-            let _sent = self.hold_in_time(&self.inner.publishing_here, ino).await?;
-            self.node(|node| node.check_size(ino, size))?;
-            // What could not be sent does not come later.
-            let old = self.published_size(ino).max(self.end_in_flight(ino));
-            self.note_behind(ino, old);
-            // Before a node, this one too, gives up what it wrote and did not publish. Otherwise its
-            // programs see there what was published before: if an append makes the file longer
-            // meanwhile, or if this server is killed now and the truncation never ends.
-            // If not all of that can be erased, nobody gives up anything.
-            let erased = self.erase_everywhere(ino, size, old).await;
-            self.recall_here(ino);
-            let erased = erased?;
-            // Another node may have published meanwhile.
-            let old = old.max(self.published_size(ino));
-            if let Err(error) = self.cut_own(ino, size) {
-                self.give_back_late(ino, erased);
-                return Err(error);
-            }
-            (old, erased)
-        };
-        let holders = self.holders_of(ino);
-        // Each of these either begins its session later, and is told then, or is a holder now.
-        self.note_missed(ino, size, &holders, &self.unheard());
-        let number = self.number_of_cut();
-        let cut = peer::Cut { ino, size, number };
-        let told = self.tell(&holders, &News::Cut(cut)).await;
-        told.lost.iter().for_each(|rank| self.refuse(*rank));
-        self.note_missed(ino, size, &holders, &told.lost);
-        let heard = holders.iter().filter(|rank| !told.lost.contains(rank));
-        self.note_told(ino, size, heard.copied());
-        // What other nodes were publishing has arrived, and raised the size; or not all of it has.
-        let behind = match holders.is_empty() {
-            true => 0,
-            false => old.max(told.end),
-        };
-        let old = behind.max(self.published_size(ino));
-        self.note_behind(ino, old);
-        self.set_published_size(ino, size)?;
-        let freed = self.erase_everywhere(ino, size, old).await;
-        if self.is_missed(ino) {
-            self.erase_untold(ino, size.max(old)).await;
-        }
-        self.recall_leases(ino, None).await;
-        let freed = match freed {
-            Ok(freed) => [erased, freed].concat(),
-            Err(error) => {
-                self.give_back_late(ino, erased);
-                return Err(error);
-            }
-        };
-        self.add_stored(ino, -bytes_of(&freed));
-        self.give_back(freed).await;
-        Ok(())
-    }
-
-    /// Gives up what this node wrote to a file of this server behind its new end.
-    fn cut_own(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        self.set_published_size(ino, size)?;
-        if let Some(cutting) = self.inner.files.borrow_mut().cutting.get_mut(&ino) {
-            cutting.cut_here = true;
-        }
-        self.cut_in_flight(ino, size);
-        self.cut_appends(ino, size);
-        Ok(())
-    }
-
-    /// Where a file ends for readers here, whatever is still said to be behind that: it is being
-    /// erased.
-    pub(super) fn erased_from(&self, ino: Ino) -> u64 {
-        let files = self.inner.files.borrow();
-        let cutting = files.cutting.get(&ino).filter(|cutting| cutting.cut_here);
-        cutting.map_or(MAX_OFFSET, |cutting| cutting.to)
-    }
-
-    /// Bytes of a file that is being truncated may be published up to `end`.
-    fn note_behind(&self, ino: Ino, end: u64) {
-        if let Some(cutting) = self.inner.files.borrow_mut().cutting.get_mut(&ino) {
-            cutting.old = cutting.old.max(end);
-        }
-    }
-
-    /// A file of this server is at least as long as this.
-    fn keep_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        self.node(|node| node.raise_to(ino, size, 0))?;
-        let mut files = self.inner.files.borrow_mut();
-        let file = files.published.entry(ino).or_default();
-        file.size = file.size.max(size);
-        Ok(())
-    }
-
-    /// True if a node that is away held a file of this server.
-    fn is_missed(&self, ino: Ino) -> bool {
-        let files = self.inner.files.borrow();
-        files
-            .missed
-            .values()
-            .any(|missed| missed.contains_key(&ino))
-    }
-
-    fn set_published_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        self.node(|node| node.set_size(ino, size))?;
-        let mut files = self.inner.files.borrow_mut();
-        let file = files.published.entry(ino).or_default();
-        let old = std::mem::replace(&mut file.size, size);
-        if let Some(cutting) = files.cutting.get_mut(&ino) {
-            cutting.old = cutting.old.max(old);
-        }
-        drop(files);
-        self.note_published(ino);
-        Ok(())
-    }
-
-    /// A file was cut at its home, which erases what was published once this is done.
-    pub(super) async fn cut_here(&self, op: &peer::Cut) -> Result<u64, FsError> {
-        let ino = op.ino;
-        let session = self.session_now(ino.rank());
-        // What is on its way to the slices gets there before it is erased.
-        let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
-        // The home began anew meanwhile: it knows nothing of this truncation any more, and will erase
-        // nothing for it.
-        if self.session_now(ino.rank()) != session {
-            return Err(FsError::Unreachable);
-        }
-        let is_new = {
-            let mut files = self.inner.files.borrow_mut();
-            let known = files.stand_ins.get_mut(&ino);
-            let known = known.filter(|known| known.cut < op.number);
-            known.map(|known| known.cut = op.number).is_some()
-        };
-        if !is_new {
-            self.recall_here(ino);
-            return Ok(0);
-        }
-        self.cut_at_once(ino, op.size)
-    }
-
-    pub(super) fn cut_at_once(&self, ino: Ino, size: u64) -> Result<u64, FsError> {
-        let end = self.end_in_flight(ino);
-        self.cut_in_flight(ino, size);
-        if let Some(local) = self.local(ino) {
-            self.node(|node| node.set_size(local, size))?;
-        }
-        self.recall_here(ino);
-        Ok(end)
-    }
-
-    /// Greater than the last one, also of this server before it was killed.
-    fn number_of_cut(&self) -> u64 {
-        let now = u64::try_from(self.now_ns()).unwrap_or(0);
-        let number = now.max(self.inner.cuts.get() + 1);
-        self.inner.cuts.set(number);
-        number
-    }
-
-    /// A home that was killed may count its truncations anew.
-    pub(super) fn forget_cuts(&self, ino: Ino) {
-        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
-            known.cut = 0;
-        }
     }
 
     pub(super) fn now_ns(&self) -> i64 {
