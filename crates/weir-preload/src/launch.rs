@@ -84,7 +84,8 @@ struct Environment {
 }
 
 /// How the loader calls this library, and where the instance was when this program began: what a
-/// program does to its environment does not take it out of the instance.
+/// program does to its environment does not take what it starts out of the instance. Who wants that
+/// sets the variable to nothing.
 struct Origin {
     library: Vec<u8>,
     instance: Vec<u8>,
@@ -123,7 +124,11 @@ unsafe fn lacking(envp: Strings) -> Vec<(&'static CStr, CString)> {
     // SAFETY: as the caller vouches.
     let value = |name| unsafe { value_of(envp, name) };
     let mut lacking = Vec::new();
+    if value(INSTANCE).is_some_and(<[u8]>::is_empty) {
+        return lacking;
+    }
     let preload = match value(PRELOAD) {
+        Some(b"") => None,
         None => Some(origin.library.clone()),
         Some(others) => {
             let mut all = others.split(|byte| b": ".contains(byte));

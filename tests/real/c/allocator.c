@@ -115,6 +115,8 @@ static const struct {
 	{"z00", "mkostemps mkostemps64"},
 	{"7h", "signal bsd_signal ssignal sysv_signal __sysv_signal sigset"},
 	{"70b", "sigaction __sigaction"},
+	{"qp0", "execl execlp"},
+	{"qp0A", "execle"},
 	{"qA", "execv execvp"},
 	{"qAA", "execve execvpe"},
 	{"@qAA0", "execveat"},

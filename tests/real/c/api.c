@@ -229,7 +229,7 @@ static int verb(const char *verb, const char *path)
 
 int main(int argc, char **argv)
 {
-	interposed = getenv("LD_PRELOAD") != NULL;
+	interposed = getenv("LD_PRELOAD") != NULL && *getenv("LD_PRELOAD") != 0;
 	if (argc == 4)
 		return verb(argv[2], argv[3]);
 	if (interposed)

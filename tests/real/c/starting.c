@@ -103,6 +103,11 @@ int main(int argc, char **argv)
 	CHECK_FAILS(execl(in_dir("none"), "none", WORDS, NULL), ENOENT, "execl of nothing");
 	CHECK_FAILS(execlp("weir-no-such-program", "none", WORDS, NULL), ENOENT, "execlp of nothing");
 	CHECK_FAILS(execle(in_dir("none"), "none", WORDS, NULL, words), ENOENT, "execle of nothing");
+	if (getenv("WEIR_TEST_ON_WEIR") != NULL) {
+		put_text(in_dir("there"), "");
+		snprintf(command, sizeof command, "WEIR_INSTANCE= /bin/ls %s 2> /dev/null", in_dir("there"));
+		CHECK(system(command) != 0, "a program outside of the instance");
+	}
 	change("unset");
 	CHECK(system("true") == 0 && getenv("LD_PRELOAD") == NULL, "system leaves the environment as it was");
 	return check_end();

@@ -17,14 +17,14 @@ ask() {
 	on "$1" "$api" "$dir" "$2" "$3" 2>&1
 }
 plain() {
-	(unset LD_PRELOAD && on "$1" "$api" "$dir" "$2" "$3" 2>&1)
+	(export LD_PRELOAD= && on "$1" "$api" "$dir" "$2" "$3" 2>&1)
 }
 
 for rank in 0 2; do
 	mkdir "$dir/at$rank" "$dir/at$rank/plain"
 	check "all of it, at $rank" on $rank "$api" "$dir/at$rank"
 	check "all of it without the interposer, at $rank" \
-		bash -c 'unset LD_PRELOAD; "$@"' - env WEIR_INSTANCE="$base$([ $rank = 0 ] || echo .$rank)" "$api" "$dir/at$rank"
+		bash -c 'export LD_PRELOAD=; "$@"' - env WEIR_INSTANCE="$base$([ $rank = 0 ] || echo .$rank)" "$api" "$dir/at$rank"
 	check "opened by dlopen, from C++, at $rank" on $rank "$WEIR_TEST_BUILD/api_dlopen" "$dir/at$rank"
 done
 

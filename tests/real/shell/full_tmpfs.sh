@@ -7,7 +7,7 @@ if [ -z "${WEIR_TEST_WEIR:-}" ]; then
 	echo "1 passed, 0 failed"
 	exit 0
 fi
-unset LD_PRELOAD WEIR_INSTANCE
+export LD_PRELOAD= WEIR_INSTANCE=
 place=$(mktemp -d)
 trap 'rmdir "$place"' EXIT
 unshare -rm sh -c 'mount -t tmpfs -o size=96m weir-check "$2" && exec "$1" run --memory 256M --set memory.warm=0 \

@@ -190,7 +190,7 @@ print(tried(os.write, 4, b"x"), tried(os.fstat, 4), tried(os.open, os.environ["M
 	fails "output without an instance" bash -c 'WEIR_INSTANCE=$0 /bin/echo x >&4' "$named"
 	check "files elsewhere can be made" env WEIR_INSTANCE="$named" sh -c "cd $outside && echo x > found && rm found"
 done
-other() { env -u WEIR_INSTANCE -u LD_PRELOAD "$WEIR_TEST_WEIR" run --servers 2 --memory 64M --report none -- "$@"; }
+other() { env WEIR_INSTANCE= LD_PRELOAD= "$WEIR_TEST_WEIR" run --servers 2 --memory 64M --report none -- "$@"; }
 same "of another instance" "5 5 5 2 2 2" "$(other python3 -c '
 import os
 def tried(what, *arguments, **named):
@@ -198,7 +198,7 @@ def tried(what, *arguments, **named):
     except OSError as error: return error.errno
 print(tried(os.write, 4, b"x"), tried(os.read, 5, 1), tried(os.open, os.environ["MADE"], os.O_CREAT, dir_fd=5), tried(os.open, os.environ["MADE"], os.O_CREAT), tried(os.mkdir, os.environ["MADE"]), tried(os.getcwd))')"
 same "which works otherwise" "x /weir" "$(other bash -c 'cd /weir && echo x > f && echo $(< f) $(/bin/pwd -P)' 2> /dev/null)"
-report=$(env -u WEIR_INSTANCE -u LD_PRELOAD "$WEIR_TEST_WEIR" run --memory 64M -- /bin/echo x 2>&1 >&4)
+report=$(env WEIR_INSTANCE= LD_PRELOAD= "$WEIR_TEST_WEIR" run --memory 64M -- /bin/echo x 2>&1 >&4)
 check "and it is counted" grep -q other-instance <<< "$report"
 exec 4>&- 5<&-
 same "nothing was written" "0 " "$(stat -c %s kept) $(find /dev/shm -name "$MADE")"

@@ -110,7 +110,7 @@ fn load(library: &Path) -> Result<(), String> {
     let list = inject::preload_list(library, None).map_err(|e| format!("{e:#}"))?;
     let output = Command::new("true")
         .env("LD_PRELOAD", list)
-        .env_remove("WEIR_INSTANCE")
+        .env("WEIR_INSTANCE", "")
         .output()
         .map_err(|e| e.to_string())?;
     let said = String::from_utf8_lossy(&output.stderr);

@@ -60,7 +60,7 @@ impl Task {
         let program = std::env::current_exe().context("finding the weir program")?;
         let mut child = Command::new(program)
             .arg("worker")
-            .env_remove("LD_PRELOAD")
+            .env("LD_PRELOAD", "")
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

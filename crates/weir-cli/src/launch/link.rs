@@ -68,7 +68,7 @@ impl Link {
         let piped = || Stdio::piped();
         let mut child = Command::new(program)
             .args(arguments)
-            .env_remove("LD_PRELOAD")
+            .env("LD_PRELOAD", "")
             .stdin(if branch.joins { Stdio::null() } else { piped() })
             .stdout(piped())
             .stderr(piped())

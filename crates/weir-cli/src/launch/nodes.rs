@@ -285,7 +285,7 @@ fn said(command: &[&str]) -> Result<String> {
     let shown = command.join(" ");
     let output = Command::new(command[0])
         .args(&command[1..])
-        .env_remove("LD_PRELOAD")
+        .env("LD_PRELOAD", "")
         .stdin(Stdio::null())
         .output()
         .with_context(|| shown.clone())?;

@@ -86,7 +86,7 @@ fn spawn(charge: &Charge) -> Result<Root> {
     let program = std::env::current_exe().context("finding the weir program")?;
     let mut child = Command::new(program)
         .arg("agent")
-        .env_remove("LD_PRELOAD")
+        .env("LD_PRELOAD", "")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -136,7 +136,7 @@ pub fn spawn(launch: &Launch) -> Result<(Child, ChildStdin, ChildStdout)> {
     let mut child = Command::new(program)
         .arg("server")
         // Nothing is to be injected into the server, by an outer weir run or by anyone.
-        .env_remove("LD_PRELOAD")
+        .env("LD_PRELOAD", "")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

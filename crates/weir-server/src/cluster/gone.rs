@@ -378,7 +378,7 @@ impl<P: Platform> Cluster<P> {
     /// A file of this server lost its last name: frees it, unless somebody has it open. If `asker`
     /// holds it, it learns of that by the reply.
     pub(super) async fn end_unnamed(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
-        let mut holders = self.holders_of(ino);
+        let mut holders = self.possible_holders(ino);
         let asker_holds = holders.contains(&asker);
         holders.retain(|rank| *rank != asker);
         if !holders.is_empty() {

@@ -127,12 +127,17 @@ impl<P: Platform> Cluster<P> {
     /// Tells the nodes that have a file of this server open how it is; what went wrong at one that
     /// was reached.
     pub(super) async fn mark_holders(&self, ino: Ino) -> Result<(), FsError> {
-        // Nodes that have said nothing since this server came back may hold the file, too.
+        self.mark(ino, &self.possible_holders(ino), false).await
+    }
+
+    /// The nodes that have a file of this server open, or may have: those that have said nothing
+    /// since this server came back.
+    pub(super) fn possible_holders(&self, ino: Ino) -> Vec<Rank> {
         let mut holders = self.unheard();
         holders.extend(self.holders_of(ino));
         holders.sort_unstable();
         holders.dedup();
-        self.mark(ino, &holders, false).await
+        holders
     }
 
     /// As [`Cluster::mark_holders`], of these nodes.
