@@ -17,6 +17,7 @@ mod next {
         realpath: fn(*const c_char, *mut c_char) -> *mut c_char;
         canonicalize_file_name: fn(*const c_char) -> *mut c_char;
         getcwd: fn(*mut c_char, usize) -> *mut c_char;
+        getwd: fn(*mut c_char) -> *mut c_char;
         get_current_dir_name: fn() -> *mut c_char;
         mkstemp: fn(*mut c_char) -> c_int;
         mkstemp64: fn(*mut c_char) -> c_int;
@@ -58,25 +59,9 @@ unsafe fn hand_over(text: &[u8], into: *mut c_char, room: usize) -> *mut c_char 
     }
 }
 
-/// A call that fills a buffer with a path; `None`: not ours.
-///
-/// # Safety
-///
-/// As for `hand_over`.
-unsafe fn path_into(
-    found: weir_client::types::Outcome<usize>,
-    buffer: &[u8],
-    into: *mut c_char,
-    room: usize,
-) -> Option<*mut c_char> {
-    Some(match found? {
-        // SAFETY: as the caller vouches.
-        Ok(n) => unsafe { hand_over(&buffer[..n.min(buffer.len())], into, room) },
-        Err(errno) => {
-            raw::set_errno(errno);
-            core::ptr::null_mut()
-        }
-    })
+fn fails(errno: Errno) -> *mut c_char {
+    raw::set_errno(errno);
+    core::ptr::null_mut()
 }
 
 /// # Safety
@@ -86,13 +71,12 @@ unsafe fn real(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
     let mut buffer = [0; PATH_MAX];
     // SAFETY: as the caller vouches: a C string, and PATH_MAX bytes of room.
     unsafe {
-        let found = process().realpath(bytes_of(path)?, &mut buffer);
-        path_into(
-            found,
-            &buffer,
-            into,
-            if into.is_null() { 0 } else { PATH_MAX },
-        )
+        let found = process().realpath(bytes_of(path)?, &mut buffer)?;
+        let room = if into.is_null() { 0 } else { PATH_MAX };
+        Some(match found {
+            Ok(n) => hand_over(&buffer[..n.min(buffer.len())], into, room),
+            Err(errno) => fails(errno),
+        })
     }
 }
 
@@ -136,19 +120,22 @@ pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_c
     unsafe { realpath(path, core::ptr::null_mut()) }
 }
 
-/// `getcwd(3)`.
+/// `getcwd(3)`. Without a buffer one of `room` bytes is malloc'ed, or of as many as it takes.
 ///
 /// # Safety
 ///
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn getcwd(into: *mut c_char, room: usize) -> *mut c_char {
-    let mut buffer = [0; PATH_MAX];
     // SAFETY: as the caller vouches.
     unsafe {
-        let found = process().getcwd(&mut buffer);
-        path_into(found, &buffer, into, room)
-            .unwrap_or_else(|| next::getcwd().map_or(core::ptr::null_mut(), |f| f(into, room)))
+        match process().getcwd() {
+            None => next::getcwd().map_or(core::ptr::null_mut(), |f| f(into, room)),
+            Some(_) if room == 0 && !into.is_null() => fails(Errno::INVAL),
+            Some(Ok(path)) if room != 0 && room <= path.len() => fails(Errno::RANGE),
+            Some(Ok(path)) => hand_over(&path, into, room),
+            Some(Err(errno)) => fails(errno),
+        }
     }
 }
 
@@ -163,19 +150,68 @@ pub unsafe extern "C" fn __getcwd_chk(into: *mut c_char, room: usize, _have: usi
     unsafe { getcwd(into, room) }
 }
 
-/// `get_current_dir_name(3)`.
+/// `getwd(3)`: into `PATH_MAX` bytes.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn getwd(into: *mut c_char) -> *mut c_char {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        match process().getcwd() {
+            None => next::getwd().map_or(core::ptr::null_mut(), |f| f(into)),
+            Some(_) if into.is_null() => fails(Errno::INVAL),
+            Some(Ok(path)) if path.len() >= PATH_MAX => fails(Errno::NAMETOOLONG),
+            Some(Ok(path)) => hand_over(&path, into, PATH_MAX),
+            Some(Err(errno)) => fails(errno),
+        }
+    }
+}
+
+/// `getwd(3)`, fortified.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn __getwd_chk(into: *mut c_char, _have: usize) -> *mut c_char {
+    // SAFETY: as the caller vouches.
+    unsafe { getwd(into) }
+}
+
+/// `get_current_dir_name(3)`: as a shell came here, if `$PWD` says so and is right.
 ///
 /// # Safety
 ///
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
-    let mut buffer = [0; PATH_MAX];
-    // SAFETY: null asks for memory of malloc.
+    // SAFETY: C strings; null asks for memory of malloc.
     unsafe {
-        let found = process().getcwd(&mut buffer);
-        path_into(found, &buffer, core::ptr::null_mut(), 0)
-            .unwrap_or_else(|| next::get_current_dir_name().map_or(core::ptr::null_mut(), |f| f()))
+        let path = match process().getcwd() {
+            None => return next::get_current_dir_name().map_or(core::ptr::null_mut(), |f| f()),
+            Some(Ok(path)) => path,
+            Some(Err(errno)) => return fails(errno),
+        };
+        let named = libc::getenv(c"PWD".as_ptr());
+        let shown = bytes_of(named).filter(|named| named.first() == Some(&b'/'));
+        let is_here = || file_of(named).is_some_and(|file| Some(file) == file_of(c".".as_ptr()));
+        let shown = shown.filter(|_| is_here()).unwrap_or(&path);
+        hand_over(shown, core::ptr::null_mut(), 0)
+    }
+}
+
+/// What a path names: the file system, and the inode.
+///
+/// # Safety
+///
+/// `path` is a C string.
+unsafe fn file_of(path: *const c_char) -> Option<(libc::dev_t, libc::ino_t)> {
+    // SAFETY: as the caller vouches; all zero is a value of the structure.
+    unsafe {
+        let mut stat = core::mem::zeroed::<libc::stat>();
+        (crate::status::stat(path, &raw mut stat) == 0).then_some((stat.st_dev, stat.st_ino))
     }
 }
 

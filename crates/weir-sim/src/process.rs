@@ -253,9 +253,10 @@ impl<'f> Process<'f> {
         let (local, home) = (attr.ino, attr.home);
         let ofd = self.take_ofd()?;
         let flags = if access.writes { O_RDWR } else { O_RDONLY };
-        let shown = self
-            .description(ofd)
-            .and_then(|shown| self.view().show_open(shown, local, flags, access.writes));
+        let shown = self.description(ofd).and_then(|shown| {
+            self.view()
+                .show_open(shown, (local, true), flags, access.writes)
+        });
         if let Err(error) = shown {
             self.free_ofds.borrow_mut().push(ofd);
             return Err(error);

@@ -177,6 +177,10 @@ const CHECKS: &[Check] = &[
         "c/namespace.c",
     ),
     c(
+        "names::what_is_replaced_is_always_found",
+        "c/replaced.c",
+    ),
+    c(
         "names::readdir_of_100000_while_others_create_and_remove",
         "c/readdir_many.c",
     ),

@@ -4,6 +4,7 @@
  */
 #include "check.h"
 #include <dirent.h>
+#include <dlfcn.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/time.h>
@@ -274,6 +275,40 @@ static void modes_and_times(void)
 	CHECK(mkfifo(in_dir("fifo"), 0600) == 0 || errno == EPERM || errno == EOPNOTSUPP, "mkfifo works or refuses");
 }
 
+/* Every way to ask where one is, also where the path is longer than PATH_MAX. */
+static void where(void)
+{
+	static char path[16384];
+	char part[201], before[4096];
+	size_t length = strlen(check_dir);
+	MUST(getcwd(before, sizeof before) && chdir(check_dir) == 0);
+	CHECK(getcwd(path, length) == NULL && errno == ERANGE, "getcwd without room for the NUL");
+	CHECK(getcwd(path, length + 1) == path && !strcmp(path, check_dir), "getcwd with room for it");
+	CHECK(getcwd(path, 0) == NULL && errno == EINVAL, "getcwd with a buffer of nothing");
+	CHECK(getcwd(NULL, 2) == NULL && errno == ERANGE, "getcwd that is to allocate too little");
+	char *own = getcwd(NULL, 0), *big = getcwd(NULL, 10000);
+	CHECK(own && big && !strcmp(own, check_dir) && !strcmp(big, check_dir), "getcwd that allocates");
+	char *(*old)(char *) = (char *(*)(char *))dlsym(RTLD_DEFAULT, "getwd");
+	CHECK(old(path) == path && !strcmp(path, check_dir), "getwd");
+	MUST(symlink(check_dir, in_dir("here")) == 0);
+	MUST(setenv("PWD", in_dir("here"), 1) == 0);
+	CHECK(!strcmp(get_current_dir_name(), in_dir("here")), "get_current_dir_name believes PWD that is right");
+	MUST(setenv("PWD", "/", 1) == 0);
+	CHECK(!strcmp(get_current_dir_name(), check_dir), "and none that is not");
+
+	memset(part, 'd', sizeof part - 1);
+	part[sizeof part - 1] = 0;
+	for (int i = 0; i < 25; i++)
+		MUST(mkdir(part, 0755) == 0 && chdir(part) == 0);
+	length += 25 * sizeof part;
+	CHECK(getcwd(path, 4096) == NULL && errno == ERANGE, "getcwd of 5000 bytes does not fit into 4096");
+	CHECK(getcwd(path, sizeof path) == path && strlen(path) == length, "getcwd of 5000 bytes");
+	own = getcwd(NULL, 0);
+	CHECK(own && strlen(own) == length, "and allocated");
+	CHECK(old(path) == NULL, "getwd has no room for it");
+	MUST(chdir(before) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	check_begin(argc, argv);
@@ -284,5 +319,6 @@ int main(int argc, char **argv)
 	relative_to_descriptors();
 	listing();
 	modes_and_times();
+	where();
 	return check_end();
 }

@@ -89,6 +89,25 @@ pub enum Place {
     Outside(Vec<u8>),
 }
 
+/// Does something to what a path names. If that says ENOENT, and with `gone` that what was named is
+/// gone, another may have the name now, as after a rename over it, or a server let go of it and holds
+/// it again if it is asked: then it is done again, until it has said so of the same three times.
+pub fn again<K: PartialEq, T>(
+    mut act: impl FnMut(&mut Option<K>) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let (mut before, mut same) = (None, 0);
+    loop {
+        let mut gone = None;
+        match act(&mut gone) {
+            Err(Errno::NOENT) if gone.is_some() && same < 1 => {
+                same = u32::from(gone == before);
+                before = gone;
+            }
+            done => return done,
+        }
+    }
+}
+
 /// All that a walk looks at.
 #[derive(Debug)]
 pub struct Walk<'a, N> {
@@ -112,20 +131,23 @@ impl<N: Names> Walk<'_, N> {
         if start != self.names.root() {
             self.check_dir(start)?;
         }
-        let mut state = State {
-            dir: start,
-            path: Cow::Borrowed(path),
-            at: 0,
-            links: 0,
-        };
-        loop {
-            if let Some(place) = self.step(&mut state, follow)? {
-                return Ok(place);
+        again(|gone| {
+            let mut state = State {
+                dir: start,
+                path: Cow::Borrowed(path),
+                at: 0,
+                links: 0,
+                gone,
+            };
+            loop {
+                if let Some(place) = self.step(&mut state, follow)? {
+                    return Ok(place);
+                }
             }
-        }
+        })
     }
 
-    fn step(&self, state: &mut State<'_>, follow: bool) -> Result<Option<Place>, Errno> {
+    fn step(&self, state: &mut State<'_, '_>, follow: bool) -> Result<Option<Place>, Errno> {
         let rest = &state.path[state.at..];
         let Some((component, behind)) = split(rest) else {
             return Ok(Some(Place::Dir(state.dir)));
@@ -133,7 +155,7 @@ impl<N: Names> Walk<'_, N> {
         let at = state.path.len() - behind.len();
         match component {
             b"." => {
-                self.check_search(state.dir)?;
+                self.check_search(state)?;
                 state.at = at;
                 Ok(None)
             }
@@ -146,13 +168,14 @@ impl<N: Names> Walk<'_, N> {
     }
 
     /// `..`; out of weir above its root.
-    fn step_up(&self, state: &mut State<'_>, at: usize) -> Result<Option<Place>, Errno> {
-        self.check_search(state.dir)?;
+    fn step_up(&self, state: &mut State<'_, '_>, at: usize) -> Result<Option<Place>, Errno> {
+        self.check_search(state)?;
         if state.dir == self.names.root() {
             let above = self.above(&state.path[at..]);
             return Ok(self.absolute(state, above));
         }
-        let attr = self.names.attr(state.dir)?.ok_or(Errno::NOENT)?;
+        let attr = self.names.attr(state.dir)?;
+        let attr = state.there(state.dir, attr)?;
         if attr.parent == Ino::NONE {
             return Err(Errno::NOENT);
         }
@@ -171,12 +194,12 @@ impl<N: Names> Walk<'_, N> {
 
     fn step_into(
         &self,
-        state: &mut State<'_>,
+        state: &mut State<'_, '_>,
         name: &Name,
         at: usize,
         follow: bool,
     ) -> Result<Option<Place>, Errno> {
-        self.check_search(state.dir)?;
+        self.check_search(state)?;
         let behind = &state.path[at..];
         let (last, slash) = (split(behind).is_none(), !behind.is_empty());
         if last && !self.to_the_end {
@@ -213,7 +236,7 @@ impl<N: Names> Walk<'_, N> {
     /// Goes on along the target of a link.
     fn step_over(
         &self,
-        state: &mut State<'_>,
+        state: &mut State<'_, '_>,
         link: Ino,
         at: usize,
     ) -> Result<Option<Place>, Errno> {
@@ -222,7 +245,10 @@ impl<N: Names> Walk<'_, N> {
             return Err(Errno::LOOP);
         }
         let mut target = [0; SYMLINK_MAX];
-        let len = self.names.target(link, &mut target)?;
+        let len = match self.names.target(link, &mut target) {
+            Err(Errno::NOENT) => state.there(link, None)?,
+            len => len?,
+        };
         let path = [&target[..len], &state.path[at..]].concat();
         if path.len() >= PATH_MAX {
             return Err(Errno::NAMETOOLONG);
@@ -235,7 +261,7 @@ impl<N: Names> Walk<'_, N> {
     }
 
     /// Goes on along an absolute path: ours again, or the kernel's.
-    fn absolute(&self, state: &mut State<'_>, path: Vec<u8>) -> Option<Place> {
+    fn absolute(&self, state: &mut State<'_, '_>, path: Vec<u8>) -> Option<Place> {
         let Some(rest) = self.prefix.strip(&path) else {
             return Some(Place::Outside(path));
         };
@@ -250,21 +276,34 @@ impl<N: Names> Walk<'_, N> {
         guard.is_of_dir().then_some(()).ok_or(Errno::NOTDIR)
     }
 
-    fn check_search(&self, dir: Ino) -> Result<(), Errno> {
+    fn check_search(&self, state: &mut State<'_, '_>) -> Result<(), Errno> {
         if self.who.uid == 0 {
             return Ok(());
         }
-        let guard = self.names.passage(dir)?.ok_or(Errno::NOENT)?;
+        let guard = self.names.passage(state.dir)?;
+        let guard = state.there(state.dir, guard)?;
         self.who.check(guard, EXECUTE)
     }
 }
 
-struct State<'p> {
+struct State<'p, 'g> {
     dir: Ino,
     path: Cow<'p, [u8]>,
     /// Where the next component is looked for.
     at: usize,
     links: u32,
+    /// See [`again`].
+    gone: &'g mut Option<Ino>,
+}
+
+impl State<'_, '_> {
+    /// What this found of an inode; ENOENT: the inode is gone.
+    fn there<T>(&mut self, ino: Ino, found: Option<T>) -> Result<T, Errno> {
+        if found.is_none() {
+            *self.gone = Some(ino);
+        }
+        found.ok_or(Errno::NOENT)
+    }
 }
 
 #[cfg(test)]

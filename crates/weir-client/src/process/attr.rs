@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use weir_core::proto::SetAttr;
 use weir_core::types::Ino;
 
-use super::place::{ours, Found};
+use super::place::Found;
 use super::stat::{EMPTY_PATH, NOFOLLOW};
 use super::table::PATH;
 use super::{Outcome, Process};
@@ -37,7 +37,7 @@ impl Process {
     pub fn fchmodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, flags: i32) -> Outcome<()> {
         let _call = operation::begin();
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
-        Some(match ours!(self.existing(dirfd, path, follow, empty)) {
+        self.with_existing(dirfd, path, follow, empty, |found| match found {
             Found::Outside(path) => {
                 let mode = Mode::from_bits_truncate(mode);
                 rustix::fs::chmodat(CWD, path, mode, AtFlags::empty())
@@ -83,7 +83,7 @@ impl Process {
     ) -> Outcome<()> {
         let _call = operation::begin();
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
-        Some(match ours!(self.existing(dirfd, path, follow, empty)) {
+        self.with_existing(dirfd, path, follow, empty, |found| match found {
             Found::Outside(path) => {
                 let uid = given(uid).map(rustix::fs::Uid::from_raw);
                 let gid = given(gid).map(rustix::fs::Gid::from_raw);
@@ -134,7 +134,7 @@ impl Process {
     ) -> Outcome<()> {
         let _call = operation::begin();
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
-        Some(match ours!(self.existing(dirfd, path, follow, empty)) {
+        self.with_existing(dirfd, path, follow, empty, |found| match found {
             Found::Outside(path) => set_outside(&path, times, follow),
             Found::Inode(ino, _) => self.change_times(ino, times),
         })

@@ -32,15 +32,12 @@ impl Process {
     pub fn chdir(&'static self, path: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
         self.concerned()?;
-        match self.existing(AT_FDCWD, path, true, false) {
-            None => Some(self.leave_for(|| rustix::process::chdir(path))),
-            Some(Err(error)) => Some(Err(error)),
-            Some(Ok(Found::Outside(path))) => {
-                Some(self.leave_for(|| rustix::process::chdir(&path[..])))
-            }
-            Some(Ok(Found::Inode(ino, FileType::Dir))) => Some(self.enter(ino)),
-            Some(Ok(Found::Inode(..))) => Some(Err(Errno::NOTDIR)),
-        }
+        let entered = self.with_existing(AT_FDCWD, path, true, false, |found| match found {
+            Found::Outside(path) => self.leave_for(|| rustix::process::chdir(&path[..])),
+            Found::Inode(ino, FileType::Dir) => self.enter(ino),
+            Found::Inode(..) => Err(Errno::NOTDIR),
+        });
+        Some(entered.unwrap_or_else(|| self.leave_for(|| rustix::process::chdir(path))))
     }
 
     /// fchdir(2). To be called for every fchdir.
@@ -82,15 +79,11 @@ impl Process {
         Ok(())
     }
 
-    /// getcwd(2): the path's bytes without a NUL; ERANGE if it does not fit with one.
-    pub fn getcwd(&'static self, out: &mut [u8]) -> Outcome<usize> {
+    /// getcwd(2): the path's bytes without a NUL, however many.
+    pub fn getcwd(&'static self) -> Outcome<Vec<u8>> {
         self.concerned()?;
         let cwd = done!(self.own_cwd()?);
-        Some(self.path_of(cwd).and_then(|path| {
-            let room = out.get_mut(..path.len() + 1).ok_or(Errno::RANGE)?;
-            room[..path.len()].copy_from_slice(&path);
-            Ok(path.len())
-        }))
+        Some(self.path_of(cwd))
     }
 
     /// The current directory, if it is one of weir's; ENOENT: it is one of another instance.

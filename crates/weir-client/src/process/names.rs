@@ -8,13 +8,13 @@ use weir_core::names::FileType;
 use weir_core::proto::{Create, Link, Mkdir, Rename, Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
-use super::place::{done, ours, Found, Spot};
+use super::place::{done, ours, ours_again, Found, Spot};
 use super::stat::EMPTY_PATH;
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::walk::Names;
-use crate::path::Name;
+use crate::path::{Name, Place};
 
 const AT_REMOVEDIR: i32 = 0x200;
 const AT_SYMLINK_FOLLOW: i32 = 0x400;
@@ -82,24 +82,29 @@ impl Process {
         if let Some(removed) = ours!(self.remove_at_once(dirfd, path, dir)) {
             return Some(removed);
         }
-        match ours!(self.spot(dirfd, path, false)) {
-            Spot::Outside(path) => {
-                let flags = if dir {
-                    AtFlags::REMOVEDIR
-                } else {
-                    AtFlags::empty()
-                };
-                Some(rustix::fs::unlinkat(CWD, path, flags))
-            }
-            Spot::Dir => Some(Err(last_dot(path, dir))),
-            Spot::Name { found: None, .. } => Some(Err(Errno::NOENT)),
-            Spot::Name {
-                parent,
-                name,
-                found: Some((ino, kind)),
-                slash,
-            } => Some(self.remove(parent, &name, (ino, kind), slash, dir)),
-        }
+        ours_again(|gone| {
+            Some(match ours!(self.spot(dirfd, path, false)) {
+                Spot::Outside(path) => {
+                    let flags = if dir {
+                        AtFlags::REMOVEDIR
+                    } else {
+                        AtFlags::empty()
+                    };
+                    rustix::fs::unlinkat(CWD, path, flags)
+                }
+                Spot::Dir => Err(last_dot(path, dir)),
+                Spot::Name { found: None, .. } => Err(Errno::NOENT),
+                Spot::Name {
+                    parent,
+                    name,
+                    found: Some((ino, kind)),
+                    slash,
+                } => {
+                    *gone = Some(ino);
+                    self.remove(parent, &name, (ino, kind), slash, dir)
+                }
+            })
+        })
     }
 
     fn remove(
@@ -172,6 +177,16 @@ impl Process {
         flags: u32,
     ) -> Outcome<()> {
         let _call = operation::begin();
+        ours_again(|gone| self.rename_once((old_dirfd, old), (new_dirfd, new), flags, gone))
+    }
+
+    fn rename_once(
+        &'static self,
+        (old_dirfd, old): (Fd, &[u8]),
+        (new_dirfd, new): (Fd, &[u8]),
+        flags: u32,
+        gone: &mut Option<(Ino, Option<Ino>)>,
+    ) -> Outcome<()> {
         let from = self.spot(old_dirfd, old, false);
         if let Some(Err(error)) = from {
             return Some(Err(error));
@@ -209,6 +224,7 @@ impl Process {
                     slash: new_slash,
                 },
             ) => {
+                *gone = Some((source.0, found.map(|(target, _)| target)));
                 let kind = source.1;
                 if (slash || new_slash) && kind != FileType::Dir {
                     return Some(Err(Errno::NOTDIR));
@@ -241,27 +257,28 @@ impl Process {
     ) -> Outcome<()> {
         let _call = operation::begin();
         let (follow, empty) = (flags & AT_SYMLINK_FOLLOW != 0, flags & EMPTY_PATH != 0);
-        let from = self.existing(old_dirfd, old, follow, empty);
-        let to = self.spot(new_dirfd, new, false);
-        let (from, to) = match (from, to) {
-            (None, None) => return None,
-            (Some(Err(error)), _) | (_, Some(Err(error))) => return Some(Err(error)),
-            (None, Some(Ok(_))) | (Some(Ok(_)), None) => return Some(Err(Errno::XDEV)),
-            (Some(Ok(from)), Some(Ok(to))) => (from, to),
-        };
+        let linked = self.with_existing(old_dirfd, old, follow, empty, |from| {
+            let to = self.spot(new_dirfd, new, false).ok_or(Errno::XDEV)??;
+            self.link(from, to)
+        });
+        // What is linked is not weir's: two file systems, if the new name is.
+        linked.or_else(|| Some(self.spot(new_dirfd, new, false)?.and(Err(Errno::XDEV))))
+    }
+
+    fn link(&'static self, from: Found, to: Spot) -> Result<(), Errno> {
         let (ino, parent, name) = match (from, to) {
             (Found::Outside(from), Spot::Outside(to)) => {
-                return Some(rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty()))
+                return rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty())
             }
-            (Found::Outside(_), _) | (_, Spot::Outside(_)) => return Some(Err(Errno::XDEV)),
-            (_, Spot::Dir | Spot::Name { found: Some(_), .. }) => return Some(Err(Errno::EXIST)),
-            (Found::Inode(_, FileType::Dir), _) => return Some(Err(Errno::PERM)),
-            (_, Spot::Name { slash: true, .. }) => return Some(Err(Errno::NOENT)),
+            (Found::Outside(_), _) | (_, Spot::Outside(_)) => return Err(Errno::XDEV),
+            (_, Spot::Dir | Spot::Name { found: Some(_), .. }) => return Err(Errno::EXIST),
+            (Found::Inode(_, FileType::Dir), _) => return Err(Errno::PERM),
+            (_, Spot::Name { slash: true, .. }) => return Err(Errno::NOENT),
             (Found::Inode(ino, _), Spot::Name { parent, name, .. }) => (ino, parent, name),
         };
-        done!(self.check_parent(parent));
+        self.check_parent(parent)?;
         let name = name.to_vec();
-        Some(done!(self.session()).call(Link { ino, parent, name }))
+        self.session()?.call(Link { ino, parent, name })
     }
 
     /// symlinkat(2).
@@ -300,20 +317,16 @@ impl Process {
         if let Some(ino) = self.magic(path) {
             return Some(Ok(put(&done!(self.path_or_deleted(ino)), out)));
         }
-        let (ino, kind) = match ours!(self.existing(dirfd, path, false, true)) {
-            Found::Outside(path) => {
-                let target = done!(rustix::fs::readlink(path, Vec::new()));
-                return Some(Ok(put(target.as_bytes(), out)));
+        let target = self.with_existing(dirfd, path, false, true, |found| match found {
+            Found::Outside(path) => Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes()),
+            Found::Inode(ino, FileType::Symlink) => {
+                let mut target = [0; weir_core::names::SYMLINK_MAX];
+                let length = self.view()?.target(ino, &mut target)?;
+                Ok(target[..length].to_vec())
             }
-            Found::Inode(ino, kind) => (ino, kind),
-        };
-        if kind != FileType::Symlink {
-            return Some(Err(Errno::INVAL));
-        }
-        let mut target = [0; weir_core::names::SYMLINK_MAX];
-        let view = done!(self.view());
-        let length = done!(view.target(ino, &mut target));
-        Some(Ok(put(&target[..length], out)))
+            Found::Inode(..) => Err(Errno::INVAL),
+        });
+        Some(Ok(put(&ours!(target), out)))
     }
 
     /// One of the paths of an inode; like the kernel's links, also of what has none.
@@ -330,25 +343,26 @@ impl Process {
     /// realpath(3): the canonical path of something that exists, how many bytes.
     pub fn realpath(&'static self, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
-        let full = match ours!(self.place(AT_FDCWD, path, true)) {
-            crate::path::Place::Dir(dir) => done!(self.path_of(dir)),
-            crate::path::Place::Outside(path) => done!(canonical_outside(&path)),
-            crate::path::Place::Name { found: None, .. } => return Some(Err(Errno::NOENT)),
-            crate::path::Place::Name {
-                parent,
-                name,
-                found: Some((_, kind)),
-                slash,
-            } => {
-                if slash && kind != FileType::Dir {
-                    return Some(Err(Errno::NOTDIR));
+        let full = ours!(ours_again(|gone| {
+            Some(match ours!(self.place(AT_FDCWD, path, true)) {
+                Place::Dir(dir) => {
+                    *gone = Some(dir);
+                    self.path_of(dir)
                 }
-                let mut dir = done!(self.path_of(parent));
-                dir.push(b'/');
-                dir.extend_from_slice(name.bytes());
-                dir
-            }
-        };
+                Place::Outside(path) => canonical_outside(&path),
+                Place::Name { found: None, .. } => Err(Errno::NOENT),
+                Place::Name {
+                    found: Some((_, kind)),
+                    slash: true,
+                    ..
+                } if kind != FileType::Dir => Err(Errno::NOTDIR),
+                Place::Name { parent, name, .. } => {
+                    *gone = Some(parent);
+                    let path = self.path_of(parent);
+                    path.map(|path| [&path, &b"/"[..], name.bytes()].concat())
+                }
+            })
+        }));
         if full.len() >= out.len() {
             return Some(Err(Errno::NAMETOOLONG));
         }

@@ -65,7 +65,7 @@ impl Process {
             return self.open_or_create(dirfd, path, flags, mode);
         }
         let follow = flags & O_NOFOLLOW == 0;
-        Some(match ours!(self.existing(dirfd, path, follow, false)) {
+        self.with_existing(dirfd, path, follow, false, |found| match found {
             Found::Outside(path) => outside::open(&path, flags, mode),
             Found::Inode(ino, kind) => self.open_target(&Target::existing(ino, kind), flags),
         })
@@ -190,7 +190,9 @@ impl Process {
     fn open_inode(&'static self, attr: &Attr, flags: i32) -> Result<Fd, Errno> {
         let _held = self.lock.hold();
         let whose = self.whose();
-        let (handle, fd) = self.open_entry(attr, flags)?;
+        // What has no name is opened by /proc/self/fd, of whoever has it open.
+        let by_name = attr.nlink > 0 || !table::all().any(|(_, handle)| handle.ino() == attr.ino);
+        let (handle, fd) = self.open_entry(attr, by_name, flags)?;
         handle.fds.store(1, Ordering::Relaxed);
         if let Whose::VforkChild = whose {
             // The table is the parent's. The descriptor is this child's alone; it is
@@ -208,14 +210,20 @@ impl Process {
     pub(super) fn open_entry(
         &'static self,
         attr: &Attr,
+        by_name: bool,
         flags: i32,
     ) -> Result<(&'static Handle, Fd), Errno> {
         let handle = self.take_handle()?;
         let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
         let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
-        let shown = self
-            .view()
-            .and_then(|view| view.show_open(ofd, attr.ino, kept.cast_unsigned(), writes(flags)));
+        let shown = self.view().and_then(|view| {
+            view.show_open(
+                ofd,
+                (attr.ino, by_name),
+                kept.cast_unsigned(),
+                writes(flags),
+            )
+        });
         let opened = shown.and_then(|()| {
             let placeholder = self.open_placeholder(flags & O_CLOEXEC != 0);
             placeholder.inspect_err(|_| ofd.close())

@@ -18,7 +18,7 @@ use super::{Outcome, Process};
 use crate::errno::of_open;
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::node::Node;
-use crate::path::walk::Names;
+use crate::path::walk::{again, Names};
 use crate::path::{Credentials, Name, Place, Walk};
 use crate::sys::coarse_now_ns;
 use crate::view::{NodeClient, View};
@@ -298,6 +298,26 @@ impl Process {
         Some(found)
     }
 
+    /// As [`Process::existing`], and does something to it, which says ENOENT if it is gone; see
+    /// [`again`].
+    pub(super) fn with_existing<T>(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+        follow: bool,
+        empty: bool,
+        mut act: impl FnMut(Found) -> Result<T, Errno>,
+    ) -> Outcome<T> {
+        let once = |gone: &mut Option<Ino>| {
+            let found = ours!(self.existing(dirfd, path, follow, empty));
+            if let Found::Inode(ino, _) = found {
+                *gone = Some(ino);
+            }
+            Some(act(found))
+        };
+        ours_again(once)
+    }
+
     fn existing_fd(&'static self, dirfd: Fd) -> Outcome<Found> {
         let ino = match dirfd {
             AT_FDCWD => done!(self.own_cwd()?),
@@ -387,6 +407,13 @@ impl Process {
         let below = if path == b"/" { &[][..] } else { &path[..] };
         Ok([instance.prefix.bytes(), below].concat())
     }
+}
+
+/// As [`again`], of what may not be weir's.
+pub(super) fn ours_again<K: PartialEq, T>(
+    mut act: impl FnMut(&mut Option<K>) -> Outcome<T>,
+) -> Outcome<T> {
+    again(|gone| act(gone).transpose()).transpose()
 }
 
 /// EIO: the inode is that of an inherited descriptor that cannot be used.

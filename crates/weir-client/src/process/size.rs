@@ -5,7 +5,7 @@ use weir_core::proto::{Allocate, Sync, Truncate};
 use weir_core::types::Ino;
 use weir_store::slab::SlabId;
 
-use super::place::{done, ours, Found};
+use super::place::Found;
 use super::table::{Handle, PATH, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
@@ -36,25 +36,26 @@ impl Process {
     pub fn truncate(&'static self, path: &[u8], length: i64) -> Outcome<()> {
         use weir_core::names::FileType;
         let _call = operation::begin();
-        let ino = match ours!(self.existing(AT_FDCWD, path, true, false)) {
-            Found::Outside(path) => {
-                let file = done!(rustix::fs::open(
-                    path,
-                    rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
-                    rustix::fs::Mode::empty()
-                ));
-                let length = u64::try_from(length).map_err(|_| Errno::INVAL);
-                return Some(rustix::fs::ftruncate(file, done!(length)));
+        self.with_existing(AT_FDCWD, path, true, false, |found| {
+            let ino = match found {
+                Found::Outside(path) => {
+                    let file = rustix::fs::open(
+                        path,
+                        rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
+                        rustix::fs::Mode::empty(),
+                    )?;
+                    let length = u64::try_from(length).map_err(|_| Errno::INVAL)?;
+                    return rustix::fs::ftruncate(file, length);
+                }
+                Found::Inode(_, FileType::Dir) => return Err(Errno::ISDIR),
+                Found::Inode(ino, FileType::File) => ino,
+                Found::Inode(..) => return Err(Errno::INVAL),
+            };
+            if !self.who().may(&self.attr(ino)?, access::WRITE) {
+                return Err(Errno::ACCESS);
             }
-            Found::Inode(_, FileType::Dir) => return Some(Err(Errno::ISDIR)),
-            Found::Inode(ino, FileType::File) => ino,
-            Found::Inode(..) => return Some(Err(Errno::INVAL)),
-        };
-        let attr = done!(self.attr(ino));
-        if !self.who().may(&attr, access::WRITE) {
-            return Some(Err(Errno::ACCESS));
-        }
-        Some(self.cut(ino, length))
+            self.cut(ino, length)
+        })
     }
 
     fn cut(&'static self, ino: Ino, length: i64) -> Result<(), Errno> {

@@ -13,7 +13,7 @@ use weir_core::node::region::Hub;
 use weir_core::proto::Statfs;
 use weir_core::types::Ino;
 
-use super::place::{check_not_gone, done, ours, Found};
+use super::place::{check_not_gone, ours, Found};
 use super::table::Handle;
 use super::{outside, Outcome, Process};
 use crate::errno::of_open;
@@ -49,7 +49,7 @@ impl Process {
     pub fn fstatat(&'static self, dirfd: Fd, path: &[u8], flags: i32) -> Outcome<Stat> {
         let _call = operation::begin();
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
-        Some(match ours!(self.existing(dirfd, path, follow, empty)) {
+        self.with_existing(dirfd, path, follow, empty, |found| match found {
             Found::Outside(path) => outside::stat(&path, follow),
             Found::Inode(ino, _) if path.is_empty() => of_open(self.stat_of(ino)),
             Found::Inode(ino, _) => self.stat_of(ino),
@@ -78,20 +78,22 @@ impl Process {
     pub fn faccessat(&'static self, dirfd: Fd, path: &[u8], mode: i32, flags: i32) -> Outcome<()> {
         let _call = operation::begin();
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
-        let ino = match ours!(self.existing(dirfd, path, follow, empty)) {
-            Found::Outside(path) => return Some(outside::access(&path, mode, flags)),
-            Found::Inode(ino, _) => ino,
-        };
-        let Ok(want @ 0..=7) = u32::try_from(mode) else {
-            return Some(Err(Errno::INVAL));
-        };
-        let attr = done!(self.attr(ino));
-        let allowed = if flags & EACCESS != 0 {
-            self.who().may(&attr, want)
-        } else {
-            real_credentials(self.who()).may(&attr, want)
-        };
-        Some(if allowed { Ok(()) } else { Err(Errno::ACCESS) })
+        self.with_existing(dirfd, path, follow, empty, |found| {
+            let ino = match found {
+                Found::Outside(path) => return outside::access(&path, mode, flags),
+                Found::Inode(ino, _) => ino,
+            };
+            let Ok(want @ 0..=7) = u32::try_from(mode) else {
+                return Err(Errno::INVAL);
+            };
+            let attr = self.attr(ino)?;
+            let allowed = if flags & EACCESS != 0 {
+                self.who().may(&attr, want)
+            } else {
+                real_credentials(self.who()).may(&attr, want)
+            };
+            allowed.then_some(()).ok_or(Errno::ACCESS)
+        })
     }
 
     /// statfs(2).

@@ -51,22 +51,32 @@ fn ours_only<T>(outcome: Outcome<T>) -> Result<T, Errno> {
 }
 
 impl Process {
-    /// What a path names.
-    fn named(&'static self, path: &[u8]) -> Result<(Ino, FileType), Errno> {
+    /// Does something to what a path names.
+    fn with_named<T>(
+        &'static self,
+        path: &[u8],
+        act: impl Fn(Ino, FileType) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         self.forget_cwd();
-        match ours_only(self.existing(AT_FDCWD, path, true, false))? {
-            Found::Inode(ino, kind) => Ok((ino, kind)),
-            Found::Outside(_) => Err(Errno::XDEV),
-        }
+        ours_only(
+            self.with_existing(AT_FDCWD, path, true, false, |found| match found {
+                Found::Inode(ino, kind) => act(ino, kind),
+                Found::Outside(_) => Err(Errno::XDEV),
+            }),
+        )
     }
 
-    /// The regular file that a path names.
-    fn file_named(&'static self, path: &[u8]) -> Result<Ino, Errno> {
-        match self.named(path)? {
-            (ino, FileType::File) => Ok(ino),
-            (_, FileType::Dir) => Err(Errno::ISDIR),
-            _ => Err(Errno::INVAL),
-        }
+    /// The same, to a regular file.
+    fn with_file<T>(
+        &'static self,
+        path: &[u8],
+        act: impl Fn(Ino) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.with_named(path, |ino, kind| match kind {
+            FileType::File => act(ino),
+            FileType::Dir => Err(Errno::ISDIR),
+            FileType::Symlink => Err(Errno::INVAL),
+        })
     }
 
     /// Nobody may have told that the current directory changed.
@@ -84,21 +94,23 @@ impl Process {
     /// for writing closes it.
     pub fn laminate_at(&'static self, path: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
-        let ino = self.file_named(path)?;
-        self.check_owner(ino)?;
-        self.laminate(ino)
+        self.with_file(path, |ino| {
+            self.check_owner(ino)?;
+            self.laminate(ino)
+        })
     }
 
     /// Makes what programs of this node wrote to a file visible to other nodes, and as durable
     /// as its tier is.
     pub fn sync_at(&'static self, path: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
-        let ino = self.file_named(path)?;
-        let (_, attr) = self.whole(ino)?;
-        if !self.who().may(&attr, access::READ) && !self.who().may(&attr, access::WRITE) {
-            return Err(Errno::ACCESS);
-        }
-        Self::sync_file(self.session()?, ino)
+        self.with_file(path, |ino| {
+            let (_, attr) = self.whole(ino)?;
+            if !self.who().may(&attr, access::READ) && !self.who().may(&attr, access::WRITE) {
+                return Err(Errno::ACCESS);
+            }
+            Self::sync_file(self.session()?, ino)
+        })
     }
 
     /// Sets when other nodes see what is written to a file, or to files made in a directory.
@@ -108,24 +120,26 @@ impl Process {
         visibility: Visibility,
     ) -> Result<(), Errno> {
         let _call = operation::begin();
-        let (ino, _) = self.named(path)?;
         let value = visibility.name().as_bytes();
-        self.set_xattr_of(ino, b"user.weir.visibility", value)
+        self.with_named(path, |ino, _| {
+            self.set_xattr_of(ino, b"user.weir.visibility", value)
+        })
     }
 
     /// What is known of a file or directory.
     pub fn about(&'static self, path: &[u8]) -> Result<About, Errno> {
         let _call = operation::begin();
-        let (ino, _) = self.named(path)?;
-        let stat = self.stat_of(ino)?;
-        let (_, attr) = self.whole(ino)?;
-        let (here, servers) = self.node()?.several().unwrap_or((ino.rank(), 1));
-        Ok(About {
-            stat,
-            attr,
-            home: ino.rank(),
-            here,
-            servers,
+        self.with_named(path, |ino, _| {
+            let stat = self.stat_of(ino)?;
+            let (_, attr) = self.whole(ino)?;
+            let (here, servers) = self.node()?.several().unwrap_or((ino.rank(), 1));
+            Ok(About {
+                stat,
+                attr,
+                home: ino.rank(),
+                here,
+                servers,
+            })
         })
     }
 
@@ -133,9 +147,10 @@ impl Process {
     /// of this node wrote.
     pub fn layout_at(&'static self, path: &[u8]) -> Result<Layout, Errno> {
         let _call = operation::begin();
-        let (ino, write) = (self.file_named(path)?, false);
         let session = self.session()?;
-        let Attr { ino, size, .. } = session.call(Hold { ino, write })?;
+        let write = false;
+        let held = self.with_file(path, |ino| session.call(Hold { ino, write }))?;
+        let Attr { ino, size, .. } = held;
         let mut layout = Layout::default();
         let mut offset = 0;
         while offset < size {

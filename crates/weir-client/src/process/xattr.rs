@@ -15,7 +15,7 @@ use weir_core::names::{Attr, FileType, LaminateOn, Lamination, Policy, Visibilit
 use weir_core::proto::{Cause, Laminate, SetAttr};
 use weir_core::types::Ino;
 
-use super::place::{done, ours, Found};
+use super::place::{ours, Found};
 use super::{Outcome, Process};
 use crate::errno::of_open;
 use crate::kernel::{Fd, AT_FDCWD};
@@ -68,9 +68,9 @@ impl Process {
         out: &mut [u8],
     ) -> Outcome<usize> {
         let _call = operation::begin();
-        Some(match ours!(self.existing(AT_FDCWD, path, follow, false)) {
-            Found::Outside(path) if follow => rustix::fs::getxattr(&path, name, out),
-            Found::Outside(path) => rustix::fs::lgetxattr(&path, name, out),
+        self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
+            Found::Outside(path) if follow => rustix::fs::getxattr(&path, name, &mut *out),
+            Found::Outside(path) => rustix::fs::lgetxattr(&path, name, &mut *out),
             Found::Inode(ino, _) => self.xattr_of(ino, name, out),
         })
     }
@@ -106,7 +106,7 @@ impl Process {
     ) -> Outcome<()> {
         let _call = operation::begin();
         let kernels = rustix::fs::XattrFlags::from_bits_retain(flags);
-        Some(match ours!(self.existing(AT_FDCWD, path, follow, false)) {
+        self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
             Found::Outside(path) if follow => rustix::fs::setxattr(&path, name, value, kernels),
             Found::Outside(path) => rustix::fs::lsetxattr(&path, name, value, kernels),
             Found::Inode(ino, _) => self.set_xattr_of(ino, name, value),
@@ -165,7 +165,7 @@ impl Process {
     /// removexattr(2) and lremovexattr(2): ours cannot be removed.
     pub fn removexattr(&'static self, path: &[u8], follow: bool, name: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
-        Some(match ours!(self.existing(AT_FDCWD, path, follow, false)) {
+        self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
             Found::Outside(path) if follow => rustix::fs::removexattr(&path, name),
             Found::Outside(path) => rustix::fs::lremovexattr(&path, name),
             Found::Inode(..) => self.refuse_removal(name),
@@ -189,11 +189,11 @@ impl Process {
     /// listxattr and llistxattr: none are shown.
     pub fn listxattr(&'static self, path: &[u8], follow: bool, out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
-        match done!(self.existing(AT_FDCWD, path, follow, false)?) {
-            Found::Outside(path) if follow => Some(rustix::fs::listxattr(&path, out)),
-            Found::Outside(path) => Some(rustix::fs::llistxattr(&path, out)),
-            Found::Inode(..) => Some(Ok(0)),
-        }
+        Some(match ours!(self.existing(AT_FDCWD, path, follow, false)) {
+            Found::Outside(path) if follow => rustix::fs::listxattr(&path, out),
+            Found::Outside(path) => rustix::fs::llistxattr(&path, out),
+            Found::Inode(..) => Ok(0),
+        })
     }
 
     /// flistxattr: none are shown.

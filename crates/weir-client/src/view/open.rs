@@ -130,7 +130,6 @@ impl<C: NodeClient> View<C> {
         };
         how.check(&attr)?;
         let opened = how.open(&attr)?;
-        fence(Ordering::SeqCst);
         match self.attr(attr.ino) {
             Ok(Some(now)) if now.fresh => Ok(Some(opened)),
             other => {
@@ -152,11 +151,21 @@ impl<C: NodeClient> View<C> {
         self.attr(ino)?.ok_or(Errno::NOENT)
     }
 
-    /// Says in a description that an inode is open, with `flags` of open(2). ENOENT: it is gone;
-    /// EROFS: it was laminated meanwhile, and `writes`. The description is free again then.
-    pub fn show_open(&self, ofd: &Ofd, ino: Ino, flags: u32, writes: bool) -> Result<(), Errno> {
+    /// Says in a description that an inode is open, with `flags` of open(2). ENOENT: it is gone, or
+    /// has no name any more, by which alone it was found: the server may have looked for
+    /// descriptions before this one; EROFS: it was laminated meanwhile, and `writes`. The
+    /// description is free again then.
+    pub fn show_open(
+        &self,
+        ofd: &Ofd,
+        (ino, by_name): (Ino, bool),
+        flags: u32,
+        writes: bool,
+    ) -> Result<(), Errno> {
         ofd.open(ino.0, flags);
+        fence(Ordering::SeqCst);
         let shown = match self.attr(ino) {
+            Ok(Some(now)) if by_name && self.has_no_name(&now) => Err(Errno::NOENT),
             Ok(Some(now)) if writes && is_sealed(&now) => Err(Errno::ROFS),
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(Errno::NOENT),
@@ -166,6 +175,13 @@ impl<C: NodeClient> View<C> {
             ofd.close();
         }
         shown
+    }
+
+    /// True if no name leads to an inode any more. Of several servers, a directory that another one is
+    /// put over has none before its name has changed.
+    fn has_no_name(&self, attr: &Attr) -> bool {
+        let is_dir = attr.file_type() == FileType::Dir;
+        attr.nlink == 0 && !(is_dir && self.is_of_several())
     }
 
     /// Tells the server that a description came to its end, if that means anything: the

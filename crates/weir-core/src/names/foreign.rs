@@ -191,6 +191,16 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
+    /// Takes the belief in a stand-in back, and says that it has no name: nobody opens it any more.
+    /// That it has one, not how many, is said by `named`.
+    pub fn recall_named(&mut self, local: Ino, named: bool) -> Result<(), NamesError> {
+        self.recall(local)?;
+        let record = self.file_stand_in(local)?;
+        let _change = Change::begin(&record.seq);
+        record.nlink.store(u32::from(named), Relaxed);
+        Ok(())
+    }
+
     /// All stand-ins of files: what each stands in for, and its number in this table.
     pub fn file_stand_ins(&self) -> Vec<(Ino, Ino)> {
         let numbers = (ROOT_INDEX..=self.inodes.high()).map(|index| self.ino_at(index));

@@ -136,6 +136,8 @@ impl<P: Platform> Cluster<P> {
         for (ino, local) in unopened {
             if !open.contains(&local) && self.ends_unopened(ino) {
                 left.entry(ino.rank()).or_default().push(ino);
+            } else {
+                self.show_again(ino, local);
             }
         }
         for inos in left.into_values() {
@@ -159,13 +161,20 @@ impl<P: Platform> Cluster<P> {
             .collect()
     }
 
-    /// Programs of this node open the stand-in by a request from now on. Those that open it without
-    /// one look, once their description says so, whether this has not been called.
+    /// Programs of this node do not open the stand-in from now on: they look, once their description
+    /// says that they do, whether it is still fresh, if they have sent no request, and has a name.
     fn hide(&self, ino: Ino, local: Ino) {
         self.node(|node| {
             node.known().drop_stand_in(ino);
-            node.recall(local);
+            node.recall_named(local, false);
         });
+    }
+
+    /// The stand-in stays after [`Cluster::hide`].
+    fn show_again(&self, ino: Ino, local: Ino) {
+        if !self.is_unnamed_here(ino) {
+            self.node(|node| node.recall_named(local, true));
+        }
     }
 
     /// Lets go of a foreign file that nobody here has open, if all of it is published and nothing
@@ -243,11 +252,12 @@ impl<P: Platform> Cluster<P> {
     async fn let_go_of(&self, ino: Ino) {
         let _told = self.inner.leaving.told.hold(ino, self.token()).await;
         let asked_for = self.inner.leaving.asking.borrow().contains_key(&ino);
-        let is_open = |local| {
-            self.hide(ino, local);
-            self.node(|node| node.is_open(local))
+        let Some(local) = self.local(ino).filter(|_| !asked_for) else {
+            return;
         };
-        if asked_for || self.local(ino).is_some_and(is_open) || !self.end_stand_in(ino) {
+        self.hide(ino, local);
+        if self.node(|node| node.is_open(local)) || !self.end_stand_in(ino) {
+            self.show_again(ino, local);
             return;
         }
         self.tell_left(vec![ino]).await;
@@ -299,13 +309,16 @@ impl<P: Platform> Cluster<P> {
             return;
         };
         self.unname_here(ino);
-        self.node(|node| node.take_in(local));
+        self.node(|node| {
+            node.recall_named(local, false);
+            node.take_in(local);
+        });
         if self.node(|node| node.is_open(local)) {
             return;
         }
         if empty && !self.is_in_flight(ino) && self.node(|node| node.pending_count(local)) == 0 {
-            self.hide(ino, local);
-            if !self.node(|node| node.is_open(local)) && self.ends_unopened(ino) {
+            self.node(|node| node.known().drop_stand_in(ino));
+            if self.ends_unopened(ino) {
                 self.leave_soon(ino);
             }
             return;

@@ -250,6 +250,11 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
+    /// See [`Shard::recall_named`](weir_core::names::Shard::recall_named).
+    pub(crate) fn recall_named(&mut self, local: Ino, named: bool) {
+        let _ = self.names.recall_named(local, named);
+    }
+
     /// Lets who appends to a file ask where; the file's end, with the places that appends have.
     pub(crate) fn share_appends(&mut self, local: Ino) -> u64 {
         let block = self.shared_block(local);
