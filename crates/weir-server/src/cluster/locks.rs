@@ -27,6 +27,8 @@ pub struct LocksElsewhere {
     /// Owners of this node that have locks at other homes, by file, and which bytes they were
     /// granted.
     owners: BTreeMap<Ino, BTreeMap<LockOwner, Vec<Bytes>>>,
+    /// Those that are no more, of which the files' homes are being told.
+    dropping: BTreeMap<Ino, BTreeSet<LockOwner>>,
     /// Wishes of other nodes that were taken back, by their numbers there; until when they are
     /// remembered, ns since 1970.
     taken_back: BTreeMap<(Rank, u64), i64>,
@@ -247,16 +249,15 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// Asks the nodes whose owners hold locks of a file which of them are no more, and drops
-    /// theirs; whether there were any.
+    /// theirs; whether there were any nodes. What was in the way may also have gone meanwhile.
     async fn ask_for_dead(&self, ino: Ino) -> bool {
-        let mut any = false;
-        for rank in self.node(|node| node.lock_ranks(ino)) {
-            let asked = self.call(Rank(rank), peer::DeadOwners { ino }).await;
+        let ranks = self.node(|node| node.lock_ranks(ino));
+        for rank in &ranks {
+            let asked = self.call(Rank(*rank), peer::DeadOwners { ino }).await;
             let owners = asked.unwrap_or_default();
-            any |= !owners.is_empty();
-            self.drop_locks(Rank(rank), &peer::DropLocks { ino, owners });
+            self.drop_locks(Rank(*rank), &peer::DropLocks { ino, owners });
         }
-        any
+        !ranks.is_empty()
     }
 
     pub(super) fn dead_owners(&self, ino: Ino) -> Vec<LockOwner> {
@@ -264,7 +265,9 @@ impl<P: Platform> Cluster<P> {
         let node = self.inner.node.borrow();
         let owners = locks.owners.get(&ino).into_iter().flatten();
         let owners = owners.map(|(owner, _)| *owner);
-        owners.filter(|o| !node.owner_lives(own(*o))).collect()
+        let dead = owners.filter(|owner| !node.owner_lives(own(*owner)));
+        let dropping = locks.dropping.get(&ino).into_iter().flatten();
+        dead.chain(dropping.copied()).collect()
     }
 
     pub(super) fn test_for(
@@ -323,6 +326,9 @@ impl<P: Platform> Cluster<P> {
                 }
                 !owners.is_empty()
             });
+            for (ino, gone) in &dead {
+                locks.dropping.entry(*ino).or_default().extend(gone);
+            }
         }
         for (ino, owners) in dead {
             let this = self.clone();
@@ -334,9 +340,18 @@ impl<P: Platform> Cluster<P> {
                 };
                 let _turns = join_all(owners.iter().map(turn)).await;
                 // A home that was started anew has no locks.
-                let _ = this
-                    .surely(ino.rank(), peer::DropLocks { ino, owners })
-                    .await;
+                let drop_locks = peer::DropLocks {
+                    ino,
+                    owners: owners.clone(),
+                };
+                let _ = this.surely(ino.rank(), drop_locks).await;
+                let mut locks = this.inner.locks.borrow_mut();
+                if let Some(dropping) = locks.dropping.get_mut(&ino) {
+                    dropping.retain(|owner| !owners.contains(owner));
+                    if dropping.is_empty() {
+                        locks.dropping.remove(&ino);
+                    }
+                }
             });
         }
     }

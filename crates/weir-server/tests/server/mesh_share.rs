@@ -305,6 +305,34 @@ fn a_lock_orders_data() {
     assert_eq!(now, Visibility::ReadAfterWrite);
 }
 
+/// A lock of an owner that has ended is free for whoever asks next, also while its node is telling the
+/// file's home so.
+#[test]
+fn a_lock_ends_with_its_owner() {
+    for seed in 0..100 {
+        let mut mesh = Mesh::new(4, seed);
+        let ino = file(&mut mesh, Visibility::ReadAfterWrite);
+        let (at, other) = (usize::from(others(ino)[0].0), usize::from(others(ino)[1].0));
+        let lock = proto::RecordLock {
+            ino,
+            ofd: None,
+            kind: 1,
+            start: 0,
+            end: 8,
+            wait: false,
+        };
+        let (owner, taker) = (mesh.client(at), mesh.client(other));
+        let locked = mesh.ask_as(at, Caller::Client(owner), lock.clone());
+        mesh.run(locked).unwrap();
+        let refused = mesh.ask_as(other, Caller::Client(taker), lock.clone());
+        assert_eq!(mesh.run(refused), Err(FsError::WouldBlock));
+        mesh.nodes[at].borrow_mut().gone(owner, 1);
+        mesh.server(at).catch_up();
+        let free = mesh.ask_as(other, Caller::Client(taker), lock);
+        assert_eq!(mesh.run(free), Ok(()), "seed {seed}");
+    }
+}
+
 /// A writer elsewhere keeps a lamination due, and its close brings it.
 #[test]
 fn a_writer_elsewhere_is_waited_for() {
