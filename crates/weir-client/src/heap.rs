@@ -2,9 +2,11 @@
 //!
 //! An interposer runs below the program's allocator: jemalloc opens files while it holds its locks,
 //! and a profiler's hooks write from within malloc. Whoever asked that allocator for memory on the
-//! way to the kernel would wait for himself. So what weir needs comes from pages of its own, and a
-//! signal handler that interrupts this heap, too, finds memory: there are several parts, each with
-//! a lock, and a thread that is in the middle of one takes the next.
+//! way to the kernel would wait for himself. So what weir needs comes from pages of its own.
+//!
+//! Signals are blocked meanwhile, if it is known that the program handles any. A handler that is not
+//! known of, and interrupts this heap, finds memory, too: there are several parts, each with a lock,
+//! and a thread that is in the middle of one takes the next.
 //!
 //! What is freed by a handler that interrupted the part it is of is freed by whoever enters that
 //! part next. A block begins with a [`Header`].
@@ -20,6 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use dlmalloc::{Allocator, Dlmalloc};
 use rustix::mm::{mmap_anonymous, mremap, munmap, MapFlags, MremapFlags, ProtFlags};
 
+use crate::kernel::block_signals;
 use crate::siglock::SigLock;
 
 /// How many handlers may each interrupt the one before within the heap.
@@ -127,6 +130,8 @@ impl Part {
 
     /// Does something with the memory of this part; `None`: this thread was interrupted within it.
     fn enter<T>(&self, act: impl FnOnce(&mut Dlmalloc<Pages>) -> T) -> Option<T> {
+        // Others wait for this thread, perhaps with a lock that a handler wants.
+        let _signals = block_signals();
         let _held = self.lock.lock();
         // Who has the lock already has it for a fork, or was interrupted just before or after it
         // was inside, or within.

@@ -14,7 +14,9 @@ use std::ffi::CString;
 use std::sync::OnceLock;
 
 use rustix::io::Errno;
+use weir_client::kernel::block_signals;
 use weir_client::process::process;
+use weir_client::siglock::SigLock;
 
 use crate::{bytes_of, calls, is_our_c_path, raw, HEAP};
 
@@ -45,16 +47,27 @@ pub fn resolve() {
 
 extern "C" fn prepare() {
     process().before_fork();
+    // Nobody has this who could fork: signals are blocked meanwhile.
+    if let Some(changed) = CHANGED.lock() {
+        changed.keep();
+    }
     HEAP.before_fork();
 }
 
-extern "C" fn parent() {
+/// What `prepare` took, in both processes.
+fn give_back() {
     HEAP.after_fork();
+    // SAFETY: `prepare` kept it, by this thread.
+    unsafe { CHANGED.give_back() };
+}
+
+extern "C" fn parent() {
+    give_back();
     process().after_fork_parent();
 }
 
 extern "C" fn child() {
-    HEAP.after_fork();
+    give_back();
     process().after_fork_child();
 }
 
@@ -121,8 +134,15 @@ unsafe fn lacking(envp: Strings) -> Vec<(&'static CStr, CString)> {
     let Some(origin) = ORIGIN.get().filter(|_| process().is_active()) else {
         return Vec::new();
     };
+    // Of two entries of a name the loader takes the last, libc the first.
     // SAFETY: as the caller vouches.
-    let value = |name| unsafe { value_of(envp, name) };
+    let value = |name: &'static CStr| unsafe {
+        let mut values = values_of(envp, name);
+        match name == PRELOAD {
+            true => values.last(),
+            false => values.next(),
+        }
+    };
     let mut lacking = Vec::new();
     if value(INSTANCE).is_some_and(<[u8]>::is_empty) {
         return lacking;
@@ -144,22 +164,27 @@ unsafe fn lacking(envp: Strings) -> Vec<(&'static CStr, CString)> {
     lacking
 }
 
+/// The entries of an environment.
+///
 /// # Safety
 ///
-/// `envp` is null or a null-terminated array of C strings, which live as long as the value is used.
-unsafe fn value_of<'a>(envp: Strings, name: &CStr) -> Option<&'a [u8]> {
+/// `envp` is null or a null-terminated array of C strings.
+unsafe fn entries(envp: Strings) -> impl Iterator<Item = *const c_char> {
     let mut at = envp;
+    core::iter::from_fn(move || {
+        // SAFETY: as the caller vouches.
+        let entry = unsafe { at.as_ref() }.copied().filter(|e| !e.is_null())?;
+        at = at.wrapping_add(1);
+        Some(entry)
+    })
+}
+
+/// # Safety
+///
+/// As for `entries`; the strings live as long as the values are used.
+unsafe fn values_of<'a>(envp: Strings, name: &'static CStr) -> impl Iterator<Item = &'a [u8]> {
     // SAFETY: as the caller vouches.
-    unsafe {
-        while !at.is_null() && !(*at).is_null() {
-            let value = value_in(*at, name);
-            if value.is_some() {
-                return value;
-            }
-            at = at.add(1);
-        }
-    }
-    None
+    unsafe { entries(envp).filter_map(move |entry| value_in(entry, name)) }
 }
 
 /// The value in an entry of an environment, if it is of this name.
@@ -210,23 +235,57 @@ unsafe fn completed(envp: Strings) -> Option<Environment> {
     })
 }
 
+/// What [`in_own_environment`] changed, and for how many callers.
+#[derive(Default)]
+struct Changed {
+    callers: u32,
+    before: Vec<(&'static CStr, Option<CString>)>,
+}
+
+static CHANGED: SigLock<Changed> = SigLock::new(Changed {
+    callers: 0,
+    before: Vec::new(),
+});
+
 /// Calls what starts a program with this one's environment from within libc, which has what brings
 /// us into that one meanwhile.
 fn in_own_environment<T>(call: impl FnOnce() -> T) -> T {
+    change_environment();
+    let done = call();
+    change_environment_back();
+    done
+}
+
+fn change_environment() {
+    let _signals = block_signals();
+    // No handler runs meanwhile that could have the lock already.
+    let Some(mut changed) = CHANGED.lock() else {
+        return;
+    };
+    changed.callers += 1;
     // SAFETY: libc's environment.
-    let lacking = unsafe { lacking(environ) };
-    let before = lacking.iter().map(|(name, value)| {
-        // SAFETY: C strings, as all that follow.
+    for (name, value) in unsafe { lacking(environ) } {
+        // SAFETY: C strings.
         unsafe {
             let before = bytes_of(libc::getenv(name.as_ptr())).map(<[u8]>::to_vec);
+            let before = before.and_then(|before| CString::new(before).ok());
+            changed.before.push((name, before));
             libc::setenv(name.as_ptr(), value.as_ptr(), 1);
-            (*name, before.and_then(|before| CString::new(before).ok()))
         }
-    });
-    let before: Vec<_> = before.collect();
-    let done = call();
-    for (name, value) in before {
-        // SAFETY: as above.
+    }
+}
+
+fn change_environment_back() {
+    let _signals = block_signals();
+    let Some(mut changed) = CHANGED.lock() else {
+        return;
+    };
+    changed.callers = changed.callers.saturating_sub(1);
+    if changed.callers > 0 {
+        return;
+    }
+    for (name, value) in core::mem::take(&mut changed.before) {
+        // SAFETY: C strings.
         unsafe {
             match value {
                 Some(value) => libc::setenv(name.as_ptr(), value.as_ptr(), 1),
@@ -234,7 +293,6 @@ fn in_own_environment<T>(call: impl FnOnce() -> T) -> T {
             };
         }
     }
-    done
 }
 
 /// Runs `exec` with a complete environment and descriptors made ready. Comes back only
@@ -324,12 +382,20 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
     // SAFETY: as the caller vouches.
     unsafe {
         let has_slash = bytes_of(file).is_some_and(|f| f.contains(&b'/'));
-        if has_slash {
-            return exec(file, argv, envp);
+        if !has_slash || !is_our_c_path(libc::AT_FDCWD, file) {
+            return with_environment(envp, |envp| {
+                next::execvpe().map_or(-1, |f| f(file, argv, envp))
+            });
         }
-        with_environment(envp, |envp| {
-            next::execvpe().map_or(-1, |f| f(file, argv, envp))
-        })
+        let failed = exec(file, argv, envp);
+        if raw::errno() == Errno::NOEXEC.raw_os_error() {
+            // A script without a first line that says whose it is, as libc does it.
+            let given = entries(argv).skip(1);
+            let script = [c"/bin/sh".as_ptr(), file].into_iter().chain(given);
+            let script: Vec<_> = script.chain([core::ptr::null()]).collect();
+            return exec(script[0], script.as_ptr(), envp);
+        }
+        failed
     }
 }
 

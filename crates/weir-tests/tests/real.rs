@@ -176,10 +176,7 @@ const CHECKS: &[Check] = &[
         "names::create_mkdir_rename_link_symlink_unlink_chmod_times",
         "c/namespace.c",
     ),
-    c(
-        "names::what_is_replaced_is_always_found",
-        "c/replaced.c",
-    ),
+    c("names::what_is_replaced_is_always_found", "c/replaced.c"),
     c(
         "names::readdir_of_100000_while_others_create_and_remove",
         "c/readdir_many.c",

@@ -32,6 +32,14 @@ static int by_creat(void)
 		return -1;
 	return close(fd);
 }
+/* One that another removes in that moment. */
+static int by_creat_of_none(void)
+{
+	char other[300];
+	snprintf(other, sizeof other, "%s.none", name);
+	int fd = open(other, O_RDWR | O_CREAT, 0644);
+	return fd < 0 ? -1 : close(fd);
+}
 static int by_excl(void)
 {
 	return open(name, O_RDWR | O_CREAT | O_EXCL, 0644) == -1 && errno == EEXIST ? 0 : -1;
@@ -101,7 +109,7 @@ static const struct {
 	const char *text;
 } looks[] = {
 	{by_open, "open"}, {by_open_write, "open for writing"}, {by_creat, "open with O_CREAT"},
-	{by_excl, "open with O_EXCL"}, {by_stat, "stat"}, {by_statx, "statx"}, {by_access, "access"},
+	{by_creat_of_none, "open with O_CREAT of what others remove"}, {by_excl, "open with O_EXCL"}, {by_stat, "stat"}, {by_statx, "statx"}, {by_access, "access"},
 	{by_chmod, "chmod"}, {by_chown, "chown"}, {by_utimens, "utimensat"}, {by_truncate, "truncate"},
 	{by_xattr, "getxattr"}, {by_realpath, "realpath"}, {by_link, "link"}, {by_readlink, "readlink"},
 	{by_link_followed, "stat through a link"}, {by_dir, "stat of a directory"}, {by_opendir, "opendir"},
@@ -127,10 +135,12 @@ static void look(int which, volatile long *counts)
 static void replace(double seconds)
 {
 	struct timespec begin, now;
-	char new[300];
+	char new[300], other[300];
 	snprintf(new, sizeof new, "%s.new", name);
+	snprintf(other, sizeof other, "%s.none", name);
 	clock_gettime(CLOCK_MONOTONIC, &begin);
 	do {
+		unlink(other);
 		put_text(new, "x");
 		MUST(rename(new, name) == 0);
 		MUST(symlink("file", new) == 0 && rename(new, link_name) == 0);

@@ -98,6 +98,17 @@ int main(int argc, char **argv)
 			int ended = child_ok(pid), said = file_is(out, SAID), found = file_is(path, "by path");
 			CHECK(ended && said && found, "%s, the environment %s", hows[i], changes[k]);
 		}
+	/* A script that does not say whose it is is the shell's, for those that search. */
+	put_text(in_dir("script"), "echo $0 $1 > $2\n");
+	MUST(chmod(in_dir("script"), 0755) == 0);
+	pid_t pid = fork();
+	if (pid == 0) {
+		execlp(in_dir("script"), "name", "first", in_dir("said"), NULL);
+		_exit(98);
+	}
+	char expected[4096];
+	snprintf(expected, sizeof expected, "%s first\n", in_dir("script"));
+	CHECK(child_ok(pid) && file_is(in_dir("said"), expected), "execlp of a script without a first line");
 	/* One that cannot be started says so, and the caller goes on as it was. */
 	char *words[] = {"nothing", NULL};
 	CHECK_FAILS(execl(in_dir("none"), "none", WORDS, NULL), ENOENT, "execl of nothing");

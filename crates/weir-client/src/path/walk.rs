@@ -89,6 +89,9 @@ pub enum Place {
     Outside(Vec<u8>),
 }
 
+/// How often [`again`] does something at most.
+const TRIES: u32 = 100;
+
 /// Does something to what a path names. If that says ENOENT, and with `gone` that what was named is
 /// gone, another may have the name now, as after a rename over it, or a server let go of it and holds
 /// it again if it is asked: then it is done again, until it has said so of the same three times.
@@ -96,16 +99,19 @@ pub fn again<K: PartialEq, T>(
     mut act: impl FnMut(&mut Option<K>) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     let (mut before, mut same) = (None, 0);
-    loop {
+    for _ in 0..TRIES {
         let mut gone = None;
-        match act(&mut gone) {
-            Err(Errno::NOENT) if gone.is_some() && same < 1 => {
-                same = u32::from(gone == before);
-                before = gone;
-            }
-            done => return done,
+        let done = act(&mut gone);
+        if done.as_ref().err() != Some(&Errno::NOENT) || gone.is_none() {
+            return done;
         }
+        same = if gone == before { same + 1 } else { 1 };
+        if same == 3 {
+            return done;
+        }
+        before = gone;
     }
+    Err(Errno::NOENT)
 }
 
 /// All that a walk looks at.

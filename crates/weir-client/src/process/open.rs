@@ -79,7 +79,8 @@ impl Process {
                 Way::Ours(target) => target,
             };
             match self.open_target(&target, flags) {
-                Err(Errno::NOENT) if !target.new => {}
+                // Also one that was made by this, and has lost its name.
+                Err(Errno::NOENT) => {}
                 opened => return Some(opened),
             }
         }

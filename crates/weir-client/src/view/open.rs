@@ -92,11 +92,13 @@ impl<C: NodeClient> View<C> {
         if let Some(opened) = self.open_stand_in(target, how)? {
             return Ok(opened);
         }
-        let attr = self.attr_to_open(target, how.writes())?;
-        if !target.new {
-            how.check(&attr)?;
-        }
-        let opened = how.open(&attr);
+        let attr = self.attr_to_open(target, how.writes());
+        let opened = attr.and_then(|attr| {
+            if !target.new {
+                how.check(&attr)?;
+            }
+            how.open(&attr)
+        });
         if let Some(at) = target.attached {
             let attached = opened.as_ref().is_ok_and(|opened| how.attach(opened, at));
             if !attached {
@@ -195,21 +197,22 @@ impl<C: NodeClient> View<C> {
     /// Laminates a file whose description came to its end, if that was to do it; false if the
     /// file has no name any more.
     pub fn laminate_if_due(&self, ino: Ino, writes: bool) -> bool {
-        let attr = self.attr(ino).ok().flatten();
-        let Some(attr) = attr.filter(|attr| attr.nlink > 0) else {
+        let Some(attr) = self.attr(ino).ok().flatten() else {
             return false;
         };
+        // A server that lets go of a stand-in says for a moment that it has no name.
+        let may_have_name = attr.nlink > 0 || attr.home != attr.ino && !attr.fresh;
         let due = match attr.lamination {
             Lamination::Due => true,
             Lamination::No => attr.policy.laminate_on == LaminateOn::Close,
             Lamination::Sealing | Lamination::Done => false,
         };
-        if due && writes {
+        if due && writes && may_have_name {
             let cause = Cause::Close;
             // If it cannot be done now, the server goes on trying.
             let _ = self.client.call(Laminate { ino, cause });
         }
-        true
+        attr.nlink > 0
     }
 }
 
