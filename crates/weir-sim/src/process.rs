@@ -249,13 +249,13 @@ impl<'f> Process<'f> {
         self.view().open(target, &Descriptor { process, access })
     }
 
-    fn open_known(&self, attr: &Attr, access: Access) -> Result<File, Errno> {
+    fn open_known(&self, attr: &Attr, by_name: bool, access: Access) -> Result<File, Errno> {
         let (local, home) = (attr.ino, attr.home);
         let ofd = self.take_ofd()?;
         let flags = if access.writes { O_RDWR } else { O_RDONLY };
         let shown = self.description(ofd).and_then(|shown| {
             self.view()
-                .show_open(shown, (local, true), flags, access.writes)
+                .show_open(shown, (local, by_name), flags, access.writes)
         });
         if let Err(error) = shown {
             self.free_ofds.borrow_mut().push(ofd);
@@ -490,8 +490,8 @@ impl Opening for Descriptor<'_, '_> {
         }
     }
 
-    fn open(&self, attr: &Attr) -> Result<File, Errno> {
-        self.process.open_known(attr, self.access)
+    fn open(&self, attr: &Attr, by_name: bool) -> Result<File, Errno> {
+        self.process.open_known(attr, by_name, self.access)
     }
 
     fn attach(&self, file: &File, at: Attached) -> bool {

@@ -9,6 +9,8 @@ use core::sync::atomic::Ordering;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::thread::nanosleep;
+use rustix::time::Timespec;
 use weir_core::names::{Attr, FileType};
 use weir_core::node::ofd::BATCH;
 use weir_core::node::region::Counter;
@@ -46,6 +48,9 @@ const O_ACCMODE: i32 = 3;
 /// How often a create starts over because the name came and went.
 const TRIES: u32 = 100;
 
+/// By how much longer each waits before the next try, ns.
+const STEP_NS: i64 = 10_000;
+
 /// Where opening goes on.
 enum Way {
     Ours(Target),
@@ -73,7 +78,7 @@ impl Process {
 
     /// Opens the file, or makes it, also where one goes between being found and being opened.
     fn open_or_create(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
-        for _ in 0..TRIES {
+        for tries in 0..TRIES {
             let target = match ours!(self.create_target(dirfd, path, flags, mode)) {
                 Way::Outside(path) => return Some(outside::open(&path, flags, mode)),
                 Way::Ours(target) => target,
@@ -83,6 +88,11 @@ impl Process {
                 Err(Errno::NOENT) => {}
                 opened => return Some(opened),
             }
+            // Another may remove each one in step with this.
+            let _ = nanosleep(&Timespec {
+                tv_sec: 0,
+                tv_nsec: i64::from(tries) * STEP_NS,
+            });
         }
         Some(Err(Errno::IO))
     }
@@ -188,11 +198,12 @@ impl Process {
     }
 
     /// A descriptor of an inode.
-    fn open_inode(&'static self, attr: &Attr, flags: i32) -> Result<Fd, Errno> {
+    fn open_inode(&'static self, attr: &Attr, by_name: bool, flags: i32) -> Result<Fd, Errno> {
         let _held = self.lock.hold();
         let whose = self.whose();
         // What has no name is opened by /proc/self/fd, of whoever has it open.
-        let by_name = attr.nlink > 0 || !table::all().any(|(_, handle)| handle.ino() == attr.ino);
+        let is_open = || table::all().any(|(_, handle)| handle.ino() == attr.ino);
+        let by_name = by_name && (attr.nlink > 0 || !is_open());
         let (handle, fd) = self.open_entry(attr, by_name, flags)?;
         handle.fds.store(1, Ordering::Relaxed);
         if let Whose::VforkChild = whose {
@@ -324,8 +335,8 @@ impl Opening for Descriptor {
         self.process.check_mode(attr, self.flags)
     }
 
-    fn open(&self, attr: &Attr) -> Result<Fd, Errno> {
-        self.process.open_inode(attr, self.flags)
+    fn open(&self, attr: &Attr, by_name: bool) -> Result<Fd, Errno> {
+        self.process.open_inode(attr, by_name, self.flags)
     }
 
     fn attach(&self, fd: &Fd, at: Attached) -> bool {

@@ -65,8 +65,9 @@ pub trait Opening {
     fn truncates(&self) -> bool;
     /// EACCES: the process may not open a file with these attributes.
     fn check(&self, attr: &Attr) -> Result<(), Errno>;
-    /// Makes a description of the file, by [`View::show_open`].
-    fn open(&self, attr: &Attr) -> Result<Self::Opened, Errno>;
+    /// Makes a description of the file, by [`View::show_open`]. `by_name`: nothing else keeps the
+    /// file from being let go of.
+    fn open(&self, attr: &Attr, by_name: bool) -> Result<Self::Opened, Errno>;
     /// The process may write the file that it made; false if it cannot be written by this.
     fn attach(&self, opened: &Self::Opened, at: Attached) -> bool;
     /// Closes what was opened.
@@ -97,7 +98,8 @@ impl<C: NodeClient> View<C> {
             if !target.new {
                 how.check(&attr)?;
             }
-            how.open(&attr)
+            // The server lets go of no file that its maker may write already.
+            how.open(&attr, target.attached.is_none())
         });
         if let Some(at) = target.attached {
             let attached = opened.as_ref().is_ok_and(|opened| how.attach(opened, at));
@@ -131,7 +133,7 @@ impl<C: NodeClient> View<C> {
             return Ok(None);
         };
         how.check(&attr)?;
-        let opened = how.open(&attr)?;
+        let opened = how.open(&attr, true)?;
         match self.attr(attr.ino) {
             Ok(Some(now)) if now.fresh => Ok(Some(opened)),
             other => {
