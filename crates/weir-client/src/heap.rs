@@ -5,11 +5,11 @@
 //! way to the kernel would wait for himself. So what weir needs comes from pages of its own.
 //!
 //! Signals are blocked meanwhile, if it is known that the program handles any. A handler that is not
-//! known of, and interrupts this heap, finds memory, too: there are several parts, each with a lock,
-//! and a thread that is in the middle of one takes the next.
+//! known of, and interrupts this heap, finds memory, too: there are several arenas, each with a
+//! lock, and a thread that is in the middle of one uses the next.
 //!
-//! What is freed by a handler that interrupted the part it is of is freed by whoever enters that
-//! part next. A block begins with a [`Header`].
+//! A handler cannot free a block of the arena that it interrupted: it puts the block on a list, and the
+//! next thread that enters the arena frees it. A [`Header`] is in front of each block.
 //!
 //! Left out: a child of a raw clone(2), in which a thread of the parent was within the heap, waits
 //! for that thread, as with libc's own.
@@ -26,7 +26,7 @@ use crate::kernel::block_signals;
 use crate::siglock::SigLock;
 
 /// How many handlers may each interrupt the one before within the heap.
-const PARTS: usize = 4;
+const ARENAS: usize = 4;
 /// The alignment of blocks, bytes.
 const ALIGN: usize = 16;
 const PAGE: usize = 4096;
@@ -81,19 +81,19 @@ unsafe impl Allocator for Pages {
 /// Before each block.
 #[repr(C, align(16))]
 struct Header {
-    /// The part that it is of.
-    part: usize,
-    /// Where the memory of the part begins.
+    /// The number of the arena that it is of.
+    arena: usize,
+    /// The memory that the arena gave for the block.
     begin: *mut u8,
 }
 
-/// A block that was freed while its part was in use, in place of its bytes.
+/// A block that was freed while its arena was in use, in place of its bytes.
 struct Freed {
     next: *mut Freed,
 }
 
-struct Part {
-    /// Which thread uses the part, or keeps it over a fork.
+struct Arena {
+    /// Which thread uses the arena, or keeps it over a fork.
     lock: SigLock<()>,
     /// That thread is in the middle of it.
     inside: AtomicBool,
@@ -105,10 +105,10 @@ struct Part {
 
 /// The heap. One a process.
 pub struct Heap {
-    parts: [Part; PARTS],
+    arenas: [Arena; ARENAS],
 }
 
-// SAFETY: a part is used by the thread that has its lock, unless that is in the middle of it.
+// SAFETY: an arena is used by the thread that has its lock, unless that is in the middle of it.
 unsafe impl Sync for Heap {}
 
 impl core::fmt::Debug for Heap {
@@ -117,9 +117,9 @@ impl core::fmt::Debug for Heap {
     }
 }
 
-impl Part {
-    const fn new() -> Part {
-        Part {
+impl Arena {
+    const fn new() -> Arena {
+        Arena {
             lock: SigLock::new(()),
             inside: AtomicBool::new(false),
             kept: AtomicBool::new(false),
@@ -128,13 +128,13 @@ impl Part {
         }
     }
 
-    /// Does something with the memory of this part; `None`: this thread was interrupted within it.
+    /// Does something with the memory of this arena; `None`: this thread was interrupted within it.
     fn enter<T>(&self, act: impl FnOnce(&mut Dlmalloc<Pages>) -> T) -> Option<T> {
         // Others wait for this thread, perhaps with a lock that a handler wants.
         let _signals = block_signals();
         let _held = self.lock.lock();
-        // Who has the lock already has it for a fork, or was interrupted just before or after it
-        // was inside, or within.
+        // A thread that has the lock already keeps it over a fork, or is in a handler that interrupted
+        // it outside of the arena, with the lock, or inside.
         if self.inside.swap(true, Ordering::Acquire) {
             return None;
         }
@@ -142,7 +142,7 @@ impl Part {
         let heap = unsafe { &mut *self.heap.get() };
         let mut freed = self.freed.swap(ptr::null_mut(), Ordering::Acquire);
         while !freed.is_null() {
-            // SAFETY: a block of this part that was freed.
+            // SAFETY: a block of this arena that was freed.
             unsafe {
                 let next = (*freed).next;
                 free(heap, freed.cast());
@@ -181,7 +181,7 @@ fn header(block: *mut u8) -> *mut Header {
 
 /// # Safety
 ///
-/// A block of this part, which nobody uses.
+/// A block of this arena, which nobody uses.
 unsafe fn free(heap: &mut Dlmalloc<Pages>, block: *mut u8) {
     // SAFETY: as the caller vouches.
     unsafe { heap.c_free((*header(block)).begin) };
@@ -191,45 +191,45 @@ impl Heap {
     /// A heap without memory.
     pub const fn new() -> Heap {
         Heap {
-            parts: [const { Part::new() }; PARTS],
+            arenas: [const { Arena::new() }; ARENAS],
         }
     }
 
     /// Keeps all other threads out, so that the child of the fork that follows finds the heap whole.
     /// This thread may use it meanwhile.
     pub fn before_fork(&self) {
-        for part in &self.parts {
-            if let Some(held) = part.lock.lock() {
+        for arena in &self.arenas {
+            if let Some(held) = arena.lock.lock() {
                 held.keep();
-                part.kept.store(true, Ordering::Relaxed);
+                arena.kept.store(true, Ordering::Relaxed);
             }
         }
     }
 
     /// After that fork, in both processes.
     pub fn after_fork(&self) {
-        for part in &self.parts {
-            if part.kept.swap(false, Ordering::Relaxed) {
+        for arena in &self.arenas {
+            if arena.kept.swap(false, Ordering::Relaxed) {
                 // SAFETY: `before_fork` kept it, by this thread.
-                unsafe { part.lock.give_back() };
+                unsafe { arena.lock.give_back() };
             }
         }
     }
 
-    fn take(&self, layout: Layout, zeroed: bool) -> *mut u8 {
+    fn allocate(&self, layout: Layout, zeroed: bool) -> *mut u8 {
         let align = layout.align().max(ALIGN);
         let Some(size) = layout.size().max(size_of::<Freed>()).checked_add(align) else {
             return ptr::null_mut();
         };
-        for (number, part) in self.parts.iter().enumerate() {
+        for (number, arena) in self.arenas.iter().enumerate() {
             // SAFETY: the size is not 0, the alignment a power of two.
-            let taken = part.enter(|heap| unsafe {
+            let allocated = arena.enter(|heap| unsafe {
                 match zeroed {
                     true => heap.calloc(size, align),
                     false => heap.malloc(size, align),
                 }
             });
-            let Some(begin) = taken else {
+            let Some(begin) = allocated else {
                 continue;
             };
             if begin.is_null() {
@@ -240,7 +240,7 @@ impl Heap {
             unsafe {
                 let block = begin.add(align);
                 header(block).write(Header {
-                    part: number,
+                    arena: number,
                     begin,
                 });
                 return block;
@@ -259,19 +259,19 @@ impl Default for Heap {
 // SAFETY: blocks are as long and aligned as asked for, and of one owner.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.take(layout, false)
+        self.allocate(layout, false)
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        self.take(layout, true)
+        self.allocate(layout, true)
     }
 
     unsafe fn dealloc(&self, block: *mut u8, _: Layout) {
-        // SAFETY: a block that `take` gave.
-        let part = &self.parts[unsafe { (*header(block)).part }];
+        // SAFETY: a block that `allocate` gave.
+        let arena = &self.arenas[unsafe { (*header(block)).arena }];
         // SAFETY: likewise, and nobody's any more.
-        if part.enter(|heap| unsafe { free(heap, block) }).is_none() {
-            part.free_later(block);
+        if arena.enter(|heap| unsafe { free(heap, block) }).is_none() {
+            arena.free_later(block);
         }
     }
 }
@@ -342,7 +342,7 @@ mod tests {
             // SAFETY: it came from this heap with this layout.
             unsafe { heap.dealloc(block, big) };
         }
-        assert!(heap.take(layout(1 << 60, 16), false).is_null());
+        assert!(heap.allocate(layout(1 << 60, 16), false).is_null());
     }
 
     #[test]
@@ -350,17 +350,17 @@ mod tests {
         let heap = Heap::new();
         let small = layout(100, 16);
         let outer = filled(&heap, small, 1);
-        let within = heap.parts[0].enter(|_| {
+        let within = heap.arenas[0].enter(|_| {
             let inner = filled(&heap, small, 2);
             // SAFETY: a block of this heap.
-            assert_eq!(unsafe { (*header(inner)).part }, 1);
+            assert_eq!(unsafe { (*header(inner)).arena }, 1);
             free_filled(&heap, outer, small, 1);
-            assert!(!heap.parts[0].freed.load(Ordering::Relaxed).is_null());
-            heap.parts[1].enter(|_| free_filled(&heap, inner, small, 2))
+            assert!(!heap.arenas[0].freed.load(Ordering::Relaxed).is_null());
+            heap.arenas[1].enter(|_| free_filled(&heap, inner, small, 2))
         });
         assert!(within.flatten().is_some());
         free_filled(&heap, filled(&heap, small, 3), small, 3);
-        assert!(heap.parts[0].freed.load(Ordering::Relaxed).is_null());
+        assert!(heap.arenas[0].freed.load(Ordering::Relaxed).is_null());
     }
 
     #[test]

@@ -17,8 +17,8 @@ pub unsafe fn set_single_threaded_flag(flag: *mut u8) {
     SINGLE_THREADED.store(flag, Ordering::Relaxed);
 }
 
-/// Whether libc has set up the environment, which it does before any constructor runs but those in
-/// a program's `.preinit_array`.
+/// True if libc has set up the environment. Of all constructors, only those in a program's
+/// `.preinit_array` run before that.
 pub fn has_environment() -> bool {
     extern "C" {
         static environ: *const *const core::ffi::c_char;

@@ -54,7 +54,7 @@ extern "C" fn prepare() {
     HEAP.before_fork();
 }
 
-/// What `prepare` took, in both processes.
+/// Unlocks what `prepare` locked, in both processes.
 fn give_back() {
     HEAP.after_fork();
     // SAFETY: `prepare` kept it, by this thread.
@@ -235,7 +235,8 @@ unsafe fn completed(envp: Strings) -> Option<Environment> {
     })
 }
 
-/// What [`in_own_environment`] changed, and for how many callers.
+/// The changes that [`in_own_environment`] made to the environment, and the number of callers that
+/// need them.
 #[derive(Default)]
 struct Changed {
     callers: u32,

@@ -202,7 +202,7 @@ pub unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
     }
 }
 
-/// What a path names: the file system, and the inode.
+/// The file system and the inode that a path names.
 ///
 /// # Safety
 ///

@@ -303,7 +303,7 @@ struct State<'p, 'g> {
 }
 
 impl State<'_, '_> {
-    /// What this found of an inode; ENOENT: the inode is gone.
+    /// Gives what the walk found of an inode. ENOENT: the inode is gone, which `gone` says then.
     fn there<T>(&mut self, ino: Ino, found: Option<T>) -> Result<T, Errno> {
         if found.is_none() {
             *self.gone = Some(ino);

@@ -261,7 +261,7 @@ impl Process {
             let to = self.spot(new_dirfd, new, false).ok_or(Errno::XDEV)??;
             self.link(from, to)
         });
-        // What is linked is not weir's: two file systems, if the new name is.
+        // The old name is not weir's. If the new one is, they are on two file systems.
         linked.or_else(|| Some(self.spot(new_dirfd, new, false)?.and(Err(Errno::XDEV))))
     }
 

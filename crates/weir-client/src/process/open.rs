@@ -201,7 +201,7 @@ impl Process {
     fn open_inode(&'static self, attr: &Attr, by_name: bool, flags: i32) -> Result<Fd, Errno> {
         let _held = self.lock.hold();
         let whose = self.whose();
-        // What has no name is opened by /proc/self/fd, of whoever has it open.
+        // A program opens a file without a name by /proc/self/fd, and has it open already.
         let is_open = || table::all().any(|(_, handle)| handle.ino() == attr.ino);
         let by_name = by_name && (attr.nlink > 0 || !is_open());
         let (handle, fd) = self.open_entry(attr, by_name, flags)?;

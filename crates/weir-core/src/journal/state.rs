@@ -47,7 +47,7 @@ pub struct Lent {
     pub len: u64,
 }
 
-/// What was answered to the parts of publishes: by number, and by part.
+/// The answers to publishes: by the number of the publish, and by its part.
 pub type Answered = BTreeMap<u64, BTreeMap<u32, Vec<LogRange>>>;
 
 /// What a server knew as one of several.

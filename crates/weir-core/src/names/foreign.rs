@@ -191,8 +191,8 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    /// Takes the belief in a stand-in back, and says that it has no name: nobody opens it any more.
-    /// That it has one, not how many, is said by `named`.
+    /// As [`Shard::recall`], and says whether the file has a name. Programs open no stand-in without
+    /// one. How many names there are, only the home says.
     pub fn recall_named(&mut self, local: Ino, named: bool) -> Result<(), NamesError> {
         self.recall(local)?;
         let record = self.file_stand_in(local)?;

@@ -828,17 +828,21 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
+    /// A file of this server is at least as long as this, also as others see it.
+    fn raise_published(&self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
+        self.node(|node| node.raise_to(ino, size, mtime_ns))?;
+        let mut files = self.inner.files.borrow_mut();
+        let file = files.published.entry(ino).or_default();
+        file.size = file.size.max(size);
+        Ok(())
+    }
+
     /// What a server's publishing changed of a file of this server.
     pub(super) async fn published(&self, from: Rank, op: peer::Published) -> Result<(), FsError> {
         if op.size > MAX_OFFSET {
             return Err(FsError::TooBig);
         }
-        self.node(|node| node.raise_to(op.ino, op.size, op.mtime_ns))?;
-        {
-            let mut files = self.inner.files.borrow_mut();
-            let file = files.published.entry(op.ino).or_default();
-            file.size = op.size.max(file.size);
-        }
+        self.raise_published(op.ino, op.size, op.mtime_ns)?;
         let anew = self.count_anew(from, op.ino, &op.publishes);
         self.add_stored(op.ino, op.stored.saturating_add(anew));
         self.recall_leases(op.ino, Some(from)).await;

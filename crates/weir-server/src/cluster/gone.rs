@@ -406,7 +406,7 @@ impl<P: Platform> Cluster<P> {
         })
     }
 
-    /// Whether nothing of a file of this server is stored, as far as this server knows.
+    /// True if this server knows of no bytes of a file of its own.
     fn is_empty(&self, ino: Ino) -> bool {
         let files = self.inner.files.borrow();
         let stored = files.published.get(&ino).map_or(0, |file| file.stored);

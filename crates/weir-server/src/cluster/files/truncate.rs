@@ -43,7 +43,7 @@ impl<P: Platform> Cluster<P> {
         if let Some(cutting) = cutting.filter(|_| cut.is_err()) {
             // Bytes behind the new end may be left: the file keeps its size, so that the next
             // truncation erases them.
-            cut = self.keep_size(ino, cutting.old).and(cut);
+            cut = self.raise_published(ino, cutting.old, 0).and(cut);
         }
         self.note_published(ino);
         cut
@@ -61,11 +61,11 @@ impl<P: Platform> Cluster<P> {
 
     async fn cut_everywhere(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         let (old, erased) = {
-            // What is on its way to the slices gets there before it is erased, and may make
-            // the file longer.
+            // The bytes of a publish under way reach the slices before they are erased, and may
+            // make the file longer.
             let _sent = self.hold_in_time(&self.inner.publishing_here, ino).await?;
             self.node(|node| node.check_size(ino, size))?;
-            // What could not be sent does not come later.
+            // A publish that could not be sent is not sent later.
             let old = self.published_size(ino).max(self.end_in_flight(ino));
             self.note_behind(ino, old);
             // Before a node, this one too, gives up what it wrote and did not publish. Otherwise its
@@ -93,7 +93,7 @@ impl<P: Platform> Cluster<P> {
         self.note_missed(ino, size, &holders, &told.lost);
         let heard = holders.iter().filter(|rank| !told.lost.contains(rank));
         self.note_told(ino, size, heard.copied());
-        // What other nodes were publishing has arrived, and raised the size; or not all of it has.
+        // Publishes of other nodes have arrived and raised the size, but perhaps not all of them.
         let behind = match holders.is_empty() {
             true => 0,
             false => old.max(told.end),
@@ -144,15 +144,6 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// A file of this server is at least as long as this.
-    fn keep_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
-        self.node(|node| node.raise_to(ino, size, 0))?;
-        let mut files = self.inner.files.borrow_mut();
-        let file = files.published.entry(ino).or_default();
-        file.size = file.size.max(size);
-        Ok(())
-    }
-
     /// True if a node that is away held a file of this server.
     fn is_missed(&self, ino: Ino) -> bool {
         let files = self.inner.files.borrow();
@@ -167,10 +158,8 @@ impl<P: Platform> Cluster<P> {
         let mut files = self.inner.files.borrow_mut();
         let file = files.published.entry(ino).or_default();
         let old = std::mem::replace(&mut file.size, size);
-        if let Some(cutting) = files.cutting.get_mut(&ino) {
-            cutting.old = cutting.old.max(old);
-        }
         drop(files);
+        self.note_behind(ino, old);
         self.note_published(ino);
         Ok(())
     }
@@ -179,7 +168,7 @@ impl<P: Platform> Cluster<P> {
     pub(in crate::cluster) async fn cut_here(&self, op: &peer::Cut) -> Result<u64, FsError> {
         let ino = op.ino;
         let session = self.session_now(ino.rank());
-        // What is on its way to the slices gets there before it is erased.
+        // The bytes of a publish under way reach the slices before they are erased.
         let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
         // The home began anew meanwhile: it knows nothing of this truncation any more, and will erase
         // nothing for it.
