@@ -157,6 +157,9 @@ fn what_failed_once_fails_no_more() {
         // A server that came back laminated by itself what was due, while other nodes wrote it.
         Plan::of(5039),
         Plan::of(8254).moving(),
+        // A server that came back ended files without a name before it had joined the others, with
+        // bytes that it had not published.
+        Plan::of(3814),
         // A home asked a node whether anybody there writes a file, while it was telling that node
         // that it may: laminated, it was open for writing.
         Plan::of(6_111_583),

@@ -73,7 +73,6 @@ impl<P: Platform> Cluster<P> {
         self.begin_tokens(self.rank(), own.copied());
         // Others may have written what they did not publish.
         self.node(Node::ask_of_raw_files);
-        self.node(|node| node.keep_orphans(true));
         self.hear_of(&self.others());
         let mut sessions = self.inner.sessions.borrow_mut();
         sessions.begin_anew(self.others().into_iter(), now_ns);
@@ -224,8 +223,7 @@ impl<P: Platform> Cluster<P> {
         // What is being published may wait for this, and what is to be erased waits for that.
         drop(telling);
         self.node(|node| {
-            node.keep_orphans(false);
-            node.sweep();
+            node.keep_orphans_no_more();
         });
         self.erase_gone().await;
     }

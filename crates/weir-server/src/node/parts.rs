@@ -47,9 +47,11 @@ impl<P: Platform> Node<'_, P> {
         self.names.file_stand_ins()
     }
 
-    /// Unnamed files stay until this is said to be over.
-    pub(crate) fn keep_orphans(&mut self, keep: bool) {
-        self.keeps_orphans = keep;
+    /// The others have said which files they have open: of the unnamed ones the rest ends. After a
+    /// restart all of them stay until then.
+    pub(crate) fn keep_orphans_no_more(&mut self) {
+        self.keeps_orphans = false;
+        self.sweep();
     }
 
     /// Sets the time for what is done next, ns since 1970.

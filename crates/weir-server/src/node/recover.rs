@@ -110,7 +110,13 @@ impl<'m, P: Platform> Node<'m, P> {
         }
         self.cut_beyond_ends();
         self.given = std::mem::take(&mut state.given);
-        let orphans = state.inodes.values().filter(|image| image.nlink == 0);
+        // Other nodes may have an unnamed file open, and this one bytes of theirs to publish.
+        self.keeps_orphans = self.identity.is_of_several();
+        let own = state
+            .inodes
+            .values()
+            .filter(|image| image.home == image.ino);
+        let orphans = own.filter(|image| image.nlink == 0);
         self.orphans.extend(orphans.map(|image| image.ino));
         let due = state.inodes.values().map(|image| image.ino).filter(|ino| {
             let attr = self.names.attr(*ino);
