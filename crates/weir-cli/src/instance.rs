@@ -77,11 +77,17 @@ fn sharing(config: &Config) -> Sharing {
             laminate_on: None,
         }));
     }
-    rules.extend(config.laminate.close.below(&mount).map(|pattern| Rule {
-        pattern,
-        visibility: None,
-        laminate_on: Some(LaminateOn::Close),
-    }));
+    let laminated = [
+        (&config.laminate.chmod, LaminateOn::Chmod),
+        (&config.laminate.close, LaminateOn::Close),
+    ];
+    for (patterns, on) in laminated {
+        rules.extend(patterns.below(&mount).map(|pattern| Rule {
+            pattern,
+            visibility: None,
+            laminate_on: Some(on),
+        }));
+    }
     Sharing {
         policy: Policy {
             visibility: visibility(config.visibility.default),

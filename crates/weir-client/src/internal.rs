@@ -2,14 +2,17 @@
 //!
 //! They sit at high numbers, where programs that count on the lowest free number, or
 //! close "everything up to 256", do not meet them. A program that closes one is told
-//! that it is not open; a program that claims the number (dup2) gets it, and ours moves.
+//! that it is not open; a program that claims the number (dup2) gets it, and ours moves. One that is
+//! closed behind weir's back is found out before it is used ([`Internal::sure`]): whatever has its
+//! number by then is not written to.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::{getrlimit, Resource};
 
 use crate::kernel::{self, Fd};
+use crate::neighbour::Identity;
 
 /// How many there can be: a socket, a bell and the placeholder directory, a placeholder for each
 /// description of another server, and as many as tests need that have several sessions in a
@@ -19,10 +22,14 @@ const SLOTS: usize = 48;
 pub const MAX_FDS: usize = 65_536;
 /// How far below the limit to begin looking for a free number.
 const BELOW_LIMIT: i32 = 64;
+/// The number of one that was closed behind our back. Its place is taken until it is closed here.
+const LOST: Fd = -2;
 /// F_DUPFD_CLOEXEC.
 const DUPFD_CLOEXEC: i32 = 1030;
 
 static NUMBERS: [AtomicI32; SLOTS] = [const { AtomicI32::new(-1) }; SLOTS];
+/// What they are: device and inode.
+static FILES: [[AtomicU64; 2]; SLOTS] = [const { [const { AtomicU64::new(0) }; 2] }; SLOTS];
 
 /// A descriptor of ours; closed by [`Internal::close`], not by dropping.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +40,13 @@ pub struct Internal(usize);
 pub struct InternalSlot(AtomicU32);
 
 impl InternalSlot {
+    /// That holds `held`.
+    pub fn holding(held: Internal) -> InternalSlot {
+        let slot = InternalSlot::default();
+        slot.set(held);
+        slot
+    }
+
     /// Lets it hold `held`.
     pub fn set(&self, held: Internal) {
         let slot = u32::try_from(held.0).unwrap_or(u32::MAX);
@@ -59,26 +73,48 @@ impl Internal {
     /// Takes over the open descriptor `fd`: moves it to a high number.
     pub fn adopt(fd: Fd) -> Result<Internal, Errno> {
         let moved = move_high(fd);
+        let identity = identity_of(moved);
         let slot = NUMBERS.iter().position(|number| {
             number
                 .compare_exchange(-1, moved, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
         });
-        slot.map(Internal).ok_or_else(|| {
+        let Some(slot) = slot else {
             let _ = kernel::close(moved);
-            Errno::MFILE
-        })
+            return Err(Errno::MFILE);
+        };
+        for (part, is) in FILES[slot].iter().zip(identity.unwrap_or_default().parts()) {
+            part.store(is, Ordering::Relaxed);
+        }
+        Ok(Internal(slot))
     }
 
-    /// Its number now; -1 once closed.
+    /// What the kernel told it by when it was taken over.
+    pub fn identity(self) -> Identity {
+        let parts = FILES[self.0].each_ref();
+        Identity::from_parts(parts.map(|part| part.load(Ordering::Relaxed)))
+    }
+
+    /// Its number, if it still is what was taken over.
+    pub fn sure(self) -> Option<Fd> {
+        let number = self.number();
+        if number >= 0 && identity_of(number) == Some(self.identity()) {
+            return Some(number);
+        }
+        disown(number);
+        None
+    }
+
+    /// Its number now; negative once closed.
     pub fn number(self) -> Fd {
         NUMBERS[self.0].load(Ordering::Acquire)
     }
 
     /// Closes it.
     pub fn close(self) {
-        let number = NUMBERS[self.0].swap(-1, Ordering::AcqRel);
-        if number >= 0 {
+        let number = self.sure();
+        NUMBERS[self.0].store(-1, Ordering::Release);
+        if let Some(number) = number {
             let _ = kernel::close(number);
         }
     }
@@ -88,6 +124,18 @@ impl Internal {
 #[inline]
 pub fn is_internal(fd: Fd) -> bool {
     fd >= 0 && NUMBERS.iter().any(|n| n.load(Ordering::Relaxed) == fd)
+}
+
+/// A number is not ours any more: it was closed behind our back.
+pub fn disown(fd: Fd) {
+    for number in NUMBERS.iter().filter(|_| fd >= 0) {
+        let _ = number.compare_exchange(fd, LOST, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+fn identity_of(fd: Fd) -> Option<Identity> {
+    let stat = kernel::borrow(fd).and_then(rustix::fs::fstat).ok()?;
+    Some(Identity::of(&stat))
 }
 
 /// Makes the number `fd` free for the application, if it is one of ours.
@@ -144,11 +192,28 @@ mod tests {
         assert!(numbers().contains(&ours.number()));
         let slot = InternalSlot::default();
         assert!(slot.take().is_none());
+        assert_eq!(ours.sure(), Some(ours.number()));
         slot.set(ours);
         assert_eq!(slot.get().unwrap().number(), ours.number());
         assert!(slot.take().is_some() && slot.get().is_none());
         ours.close();
         assert_eq!(ours.number(), -1);
         assert!(!is_internal(-1));
+    }
+
+    #[test]
+    fn what_was_closed_unseen_is_not_used() {
+        let dir = |path| open(path, OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let ours = Internal::adopt(kernel::into_number(dir("/"))).unwrap();
+        let number = ours.number();
+        kernel::close(number).unwrap();
+        let other = kernel::into_number(dir("/proc"));
+        assert_eq!(kernel::dup3(other, number, 0), Ok(number));
+        assert_eq!(ours.sure(), None);
+        assert!(!is_internal(number));
+        ours.close();
+        assert!(kernel::fcntl(number, 1, 0).is_ok(), "it is another's");
+        kernel::close(number).unwrap();
+        kernel::close(other).unwrap();
     }
 }

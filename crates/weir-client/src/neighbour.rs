@@ -2,8 +2,8 @@
 //! its current directory.
 //!
 //! ```text
-//! MEMORY/NAME/open, names, ph, cwd/<inode>       this process's server
-//! MEMORY/NAME.2/open, names, ph, cwd/<inode>     a neighbour: same user, same instance
+//! MEMORY/NAME/open, names       this process's server
+//! MEMORY/NAME.2/open, names     a neighbour: same user, same instance
 //! ```
 //!
 //! Its open file descriptions are used in place, so that offset and flags stay those of all who
@@ -18,7 +18,7 @@
 use core::sync::atomic::Ordering;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 use weir_core::names::{FileType, NamesView};
 use weir_core::node::ofd::Ofd;
@@ -57,7 +57,7 @@ pub struct Description {
 }
 
 /// By which the kernel tells a file from others: device and inode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Identity(u64, u64);
 
 impl Identity {
@@ -65,6 +65,16 @@ impl Identity {
     #[allow(clippy::unnecessary_cast)] // other widths on other architectures
     pub fn of(stat: &Stat) -> Identity {
         Identity(stat.st_dev as u64, stat.st_ino as u64)
+    }
+
+    /// Device and inode.
+    pub fn parts(self) -> [u64; 2] {
+        [self.0, self.1]
+    }
+
+    /// From device and inode.
+    pub fn from_parts([device, inode]: [u64; 2]) -> Identity {
+        Identity(device, inode)
     }
 }
 
@@ -187,21 +197,16 @@ fn is_stopped(hub: &Hub) -> bool {
     hub.stopped.load(Ordering::Acquire) != 0
 }
 
-/// The directory of the memory of a server, `up` from `from`, which is one of its placeholders if
-/// `name` is found there as the same directory. ENOENT: it is not.
-pub fn memory_of(from: impl AsFd, up: &str, name: &[u8]) -> Result<OwnedFd, Errno> {
+/// The directory of the memory of a server, `up` from `from`, which is a directory there that has no
+/// name any more. ENOENT: there is no memory of a server.
+pub fn memory_of(from: impl AsFd, up: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(&from, up, flags, Mode::empty())?;
-    let named = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    let itself = rustix::fs::statat(&from, c"", AtFlags::EMPTY_PATH)?;
-    if Identity::of(&named) != Identity::of(&itself) {
-        return Err(Errno::NOENT);
-    }
-    Ok(dir)
+    is_memory(&dir).then_some(dir).ok_or(Errno::NOENT)
 }
 
 /// Whether there is memory of a server in `dir`, of whatever instance and version.
-pub fn is_memory(dir: impl AsFd) -> bool {
+fn is_memory(dir: impl AsFd) -> bool {
     // Something else of that name, a pipe, must not be waited for.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut magic = [0; 8];

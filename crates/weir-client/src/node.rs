@@ -141,7 +141,12 @@ impl Node {
         Ok(*self.pool.get_or_init(|| mapping.leak_window()))
     }
 
-    /// The descriptors that the slabs keep open.
+    /// The slabs, if they are in use.
+    pub fn slabs_in_use(&self) -> Option<&SlabMap> {
+        self.slabs.get()
+    }
+
+    /// The descriptors kept there.
     pub fn kept_fds(&self) -> impl Iterator<Item = Fd> + '_ {
         self.slabs.get().into_iter().flat_map(SlabMap::kept_fds)
     }

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{futex, membarrier, sched_getcpu, MembarrierCommand};
 use rustix::time::{clock_gettime, ClockId, Timespec};
@@ -40,9 +40,10 @@ use weir_store::slabmap::SlabMap;
 
 use crate::data::Log;
 use crate::errno::errno_of;
-use crate::internal::Internal;
+use crate::internal::{Internal, InternalSlot};
 use crate::kernel::{self, Fd};
 use crate::lock::SlowLock;
+use crate::neighbour::Identity;
 use crate::node::{map_file, Node};
 use crate::operation;
 use crate::slots::{Slot, Slots};
@@ -57,6 +58,9 @@ pub struct Session {
     node: &'static Node,
     welcome: Welcome,
     socket: Internal,
+    /// The directory that all virtual descriptors are, opened with O_PATH.
+    placeholder: InternalSlot,
+    placeholder_identity: Identity,
     /// What wakes a server that waits for other servers too.
     bell: Option<Internal>,
     header: &'static ClientHeader,
@@ -95,11 +99,14 @@ impl Session {
         node: impl FnOnce(&Welcome) -> Result<&'static Node, Errno>,
     ) -> Result<Session, Errno> {
         let _signals = kernel::block_signals();
-        let (socket, welcome) = socket::connect(run_dir, Role::Client)?;
+        let connected = socket::connect(run_dir, Role::Client)?;
+        let welcome = connected.welcome;
         let node = node(&welcome)?;
         let name = format!("client-{}", welcome.client.0);
         let region = map_file(welcome.shm_dir.as_bytes(), &name, Access::ReadWrite)?;
-        let socket = Internal::adopt(kernel::into_number(socket))?;
+        let socket = Internal::adopt(kernel::into_number(connected.socket))?;
+        let placeholder = Internal::adopt(kernel::into_number(connected.placeholder))
+            .inspect_err(|_| socket.close())?;
         // What the server's barriers need to reach this process, once for its memory.
         let fences = welcome.servers > 1
             && (welcome.fences || membarrier(MembarrierCommand::RegisterGlobalExpedited).is_err());
@@ -110,8 +117,10 @@ impl Session {
         } else {
             None
         };
-        Session::over(node, welcome, (socket, bell), region, fences).map_err(|_| {
+        let own = (socket, placeholder, bell);
+        Session::over(node, welcome, own, region, fences).map_err(|_| {
             socket.close();
+            placeholder.close();
             bell.into_iter().for_each(Internal::close);
             Errno::PROTO
         })
@@ -120,7 +129,7 @@ impl Session {
     fn over(
         node: &'static Node,
         welcome: Welcome,
-        (socket, bell): (Internal, Option<Internal>),
+        (socket, placeholder, bell): (Internal, Internal, Option<Internal>),
         region: Region,
         fences: bool,
     ) -> Result<Session, MapError> {
@@ -131,6 +140,8 @@ impl Session {
         Ok(Session {
             node,
             socket,
+            placeholder_identity: placeholder.identity(),
+            placeholder: InternalSlot::holding(placeholder),
             bell,
             header,
             records: RecordRing {
@@ -229,6 +240,28 @@ impl Session {
         &self.welcome
     }
 
+    /// What the kernel tells the directory by that all virtual descriptors are.
+    pub fn placeholder_identity(&self) -> Identity {
+        self.placeholder_identity
+    }
+
+    /// The directory that all virtual descriptors are, opened with O_PATH.
+    pub fn placeholder(&self) -> Fd {
+        self.placeholder.get().map_or(-1, Internal::number)
+    }
+
+    /// Has the server give it again: it was closed behind our back. One caller at a time.
+    pub fn renew_placeholder(&self, run_dir: &[u8]) -> Result<(), Errno> {
+        let _signals = kernel::block_signals();
+        let connected = socket::connect(run_dir, Role::Control)?;
+        let placeholder = Internal::adopt(kernel::into_number(connected.placeholder))?;
+        if let Some(lost) = self.placeholder.take() {
+            lost.close();
+        }
+        self.placeholder.set(placeholder);
+        Ok(())
+    }
+
     /// The word that changes when a lock somebody of this process waits for may be
     /// free; a futex shared with the server.
     pub fn event(&self) -> &'static AtomicU32 {
@@ -323,6 +356,10 @@ impl Session {
     pub fn hang_up(&self) {
         self.dead.store(true, Ordering::Relaxed);
         self.socket.close();
+        self.placeholder
+            .take()
+            .into_iter()
+            .for_each(Internal::close);
         self.bell.into_iter().for_each(Internal::close);
     }
 
@@ -397,7 +434,7 @@ impl Session {
     /// Wakes a server that waits for other servers too.
     #[cold]
     fn ring_bell(&self) {
-        let bell = self.bell.map(|bell| kernel::borrow(bell.number()));
+        let bell = self.bell.and_then(Internal::sure).map(kernel::borrow);
         if let Some(Ok(bell)) = bell {
             match rustix::io::write(bell, &[1]) {
                 // A pipe that is full was rung by others.
@@ -456,13 +493,27 @@ impl Session {
         }
     }
 
+    /// Whether nobody holds the lock that a server holds while it lives. For programs that closed the
+    /// socket unseen: the server keeps them for as long as they live.
+    fn is_unguarded(&self) -> bool {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(dir) = rustix::fs::open(self.node.shm_dir(), flags, Mode::empty()) else {
+            return true;
+        };
+        let dir = kernel::into_number(dir);
+        let locked = kernel::borrow(dir)
+            .and_then(|dir| rustix::fs::flock(dir, FlockOperation::NonBlockingLockShared));
+        let _ = kernel::close(dir);
+        locked.is_ok()
+    }
+
     /// Whether the server has stopped or died.
     pub fn server_gone(&self) -> bool {
         if self.is_dead() || self.hub().stopped.load(Ordering::Acquire) != 0 {
             return true;
         }
-        let Ok(socket) = kernel::borrow(self.socket.number()) else {
-            return true;
+        let Some(Ok(socket)) = self.socket.sure().map(kernel::borrow) else {
+            return self.is_unguarded();
         };
         let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;

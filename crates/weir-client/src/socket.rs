@@ -7,14 +7,19 @@
 //! ```
 //!
 //! The client says Hello, the server Welcome, and then a client's socket is silent: it
-//! is the sign that both live. Raw system calls only; every wait has a limit.
+//! is the sign that both live. With Welcome comes a descriptor of the placeholder
+//! directory, which has no name. Raw system calls only; every wait has a limit.
 
+use core::mem::MaybeUninit;
 use core::time::Duration;
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{self, Errno};
-use rustix::net::{self, sockopt, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{
+    self, sockopt, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags,
+    SocketAddrUnix, SocketFlags, SocketType,
+};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 use weir_core::proto::{self, Hello, Role, Welcome};
@@ -24,8 +29,19 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest frame that is believed.
 const MAX_FRAME: usize = 16 << 20;
 
+/// What a server gives who connects.
+#[derive(Debug)]
+pub struct Connected {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// What the server said.
+    pub welcome: Welcome,
+    /// The directory that all virtual descriptors are, opened with O_PATH.
+    pub placeholder: OwnedFd,
+}
+
 /// Connects to the server of the instance with this run directory and greets it.
-pub fn connect(run_dir: &[u8], role: Role) -> Result<(OwnedFd, Welcome), Errno> {
+pub fn connect(run_dir: &[u8], role: Role) -> Result<Connected, Errno> {
     let socket = net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -41,7 +57,7 @@ pub fn connect(run_dir: &[u8], role: Role) -> Result<(OwnedFd, Welcome), Errno> 
         role,
     };
     send(&socket, &hello)?;
-    let welcome: Welcome = receive(&socket)?;
+    let (welcome, placeholder): (Welcome, _) = receive_with(&socket)?;
     if welcome.version != proto::VERSION {
         return Err(Errno::PROTONOSUPPORT);
     }
@@ -51,7 +67,11 @@ pub fn connect(run_dir: &[u8], role: Role) -> Result<(OwnedFd, Welcome), Errno> 
     if welcome.client == proto::NO_ROOM {
         return Err(Errno::NOSPC);
     }
-    Ok((socket, welcome))
+    Ok(Connected {
+        socket,
+        welcome,
+        placeholder: placeholder.ok_or(Errno::PROTO)?,
+    })
 }
 
 fn connect_to(socket: &OwnedFd, run_dir: &[u8]) -> Result<(), Errno> {
@@ -85,23 +105,46 @@ pub fn send<T: Serialize>(socket: impl AsFd, message: &T) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Receives one message; ECONNRESET where the other side has gone.
-pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> Result<T, Errno> {
+/// Receives one message, and the descriptor that came with it; ECONNRESET where the other side has
+/// gone.
+pub fn receive_with<T: DeserializeOwned>(socket: impl AsFd) -> Result<(T, Option<OwnedFd>), Errno> {
     let mut length = [0; 4];
-    receive_all(&socket, &mut length)?;
+    let (got, gift) = receive_some_with(&socket, &mut length)?;
+    receive_all(&socket, &mut length[got..])?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_FRAME {
         return Err(Errno::PROTO);
     }
     let mut frame = vec![0; length];
     receive_all(&socket, &mut frame)?;
-    postcard::from_bytes(&frame).map_err(|_| Errno::PROTO)
+    let message = postcard::from_bytes(&frame).map_err(|_| Errno::PROTO)?;
+    Ok((message, gift))
+}
+
+/// Receives the first bytes of a message; a descriptor comes with the first one (unix(7)).
+fn receive_some_with(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut buffers = [io::IoSliceMut::new(buffer)];
+    let received = io::retry_on_intr(|| {
+        net::recvmsg(&socket, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if received.bytes == 0 {
+        return Err(Errno::CONNRESET);
+    }
+    let gift = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut gifts) => gifts.next(),
+        _ => None,
+    });
+    Ok((received.bytes, gift))
 }
 
 fn receive_all(socket: impl AsFd, mut buffer: &mut [u8]) -> Result<(), Errno> {
     while !buffer.is_empty() {
-        let (got, _) =
-            io::retry_on_intr(|| net::recv(&socket, &mut *buffer, net::RecvFlags::empty()))?;
+        let (got, _) = io::retry_on_intr(|| net::recv(&socket, &mut *buffer, RecvFlags::empty()))?;
         if got == 0 {
             return Err(Errno::CONNRESET);
         }
@@ -128,10 +171,11 @@ mod tests {
             role: Role::Control,
         };
         send(&a, &hello).unwrap();
-        assert_eq!(receive::<Hello>(&b), Ok(hello));
+        let receive = |socket| receive_with::<Hello>(socket).map(|(hello, _)| hello);
+        assert_eq!(receive(&b), Ok(hello));
         io::write(&a, &u32::MAX.to_le_bytes()).unwrap();
-        assert_eq!(receive::<Hello>(&b), Err(Errno::PROTO), "an absurd length");
+        assert_eq!(receive(&b), Err(Errno::PROTO), "an absurd length");
         drop(a);
-        assert_eq!(receive::<Hello>(&b), Err(Errno::CONNRESET));
+        assert_eq!(receive(&b), Err(Errno::CONNRESET));
     }
 }

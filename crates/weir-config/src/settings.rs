@@ -179,9 +179,12 @@ settings! {
 
     /// What makes files read-only for good: then each node may keep where their bytes are.
     laminate: Laminate {
-        /// Where nothing else is said: a chmod that takes the last write permission, as well the
-        /// end of the last descriptor open for writing (close), or only an explicit request.
-        on: LaminateOn = "chmod",
+        /// Where nothing else is said: only an explicit request, a chmod that takes the last write
+        /// permission (as UnifyFS does), or as well the end of the last descriptor open for writing
+        /// (close).
+        on: LaminateOn = "request",
+        /// Files that are laminated by a chmod that takes the last write permission.
+        chmod: Patterns = "",
         /// Files that are laminated when the last descriptor open for writing is closed.
         close: Patterns = "",
     }

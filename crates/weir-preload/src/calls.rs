@@ -12,7 +12,8 @@ use libc::{iovec, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use weir_client::types::{LockRange, Outcome};
 
-use crate::next::interpose;
+use crate::made::Descriptor;
+use crate::next::{interpose, six};
 use crate::{process, raw};
 
 pub use crate::names::{open, openat};
@@ -46,26 +47,75 @@ pub unsafe fn room<'a>(buffer: *mut c_void, n: usize) -> &'a mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(buffer.cast(), n.min(MAX_TRANSFER)) }
 }
 
+/// What a call does with a caller's buffer to fill. EFAULT: there can be none at its address.
+///
+/// # Safety
+///
+/// As for `room`.
+#[inline]
+unsafe fn into<'a, T>(
+    fd: c_int,
+    buffer: *mut c_void,
+    n: usize,
+    act: impl FnOnce(&'a mut [u8]) -> Outcome<T>,
+) -> Outcome<T> {
+    if n > 0 && !crate::is_address(buffer) {
+        return is_ours(fd).map(|()| Err(Errno::FAULT));
+    }
+    // SAFETY: as the caller vouches.
+    act(unsafe { room(buffer, n) })
+}
+
+/// The same of a buffer to read from.
+///
+/// # Safety
+///
+/// As for `bytes`.
+#[inline]
+unsafe fn out_of<'a, T>(
+    fd: c_int,
+    buffer: *const c_void,
+    n: usize,
+    act: impl FnOnce(&'a [u8]) -> Outcome<T>,
+) -> Outcome<T> {
+    if n > 0 && !crate::is_address(buffer) {
+        return is_ours(fd).map(|()| Err(Errno::FAULT));
+    }
+    // SAFETY: as the caller vouches.
+    act(unsafe { bytes(buffer, n) })
+}
+
+/// A number that the caller may give by its address. EFAULT: there can be none there.
+///
+/// # Safety
+///
+/// `pointer` is null, no address of the program's, or one of a number that nobody else uses.
+unsafe fn number_at<'a>(pointer: *mut i64) -> Result<Option<&'a mut i64>, Errno> {
+    match crate::is_address(pointer) || pointer.is_null() {
+        // SAFETY: as the caller vouches.
+        true => Ok(unsafe { pointer.as_mut() }),
+        false => Err(Errno::FAULT),
+    }
+}
+
 /// The most that one call transfers, as on Linux.
 const MAX_TRANSFER: usize = 0x7fff_f000;
 
 /// The most pieces that a call may have (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 
-/// A caller's vector; EINVAL: too many pieces, EFAULT: none where there should be some.
+/// A caller's vector; EINVAL: too many pieces, EFAULT: there can be none at an address.
 ///
 /// # Safety
 ///
 /// `count` elements at `vector` are readable, and what they point to is as the call needs.
 unsafe fn gather<'a>(vector: *const iovec, count: c_int) -> Result<Vec<IoSlice<'a>>, Errno> {
-    let count = pieces(vector, count)?;
     // SAFETY: as the caller vouches.
-    Ok(unsafe {
-        (0..count)
-            .map(|i| &*vector.add(i))
-            .map(|v| IoSlice::new(bytes(v.iov_base, v.iov_len)))
-            .collect()
-    })
+    unsafe {
+        let pieces = pieces(vector, count)?.iter();
+        let slices = pieces.map(|v| IoSlice::new(bytes(v.iov_base, v.iov_len)));
+        Ok(slices.collect())
+    }
 }
 
 /// As `gather`, to fill.
@@ -74,22 +124,38 @@ unsafe fn gather<'a>(vector: *const iovec, count: c_int) -> Result<Vec<IoSlice<'
 ///
 /// As for `gather`.
 unsafe fn scatter<'a>(vector: *const iovec, count: c_int) -> Result<Vec<IoSliceMut<'a>>, Errno> {
-    let count = pieces(vector, count)?;
     // SAFETY: as the caller vouches.
-    Ok(unsafe {
-        (0..count)
-            .map(|i| &*vector.add(i))
-            .map(|v| IoSliceMut::new(room(v.iov_base, v.iov_len)))
-            .collect()
-    })
+    unsafe {
+        let pieces = pieces(vector, count)?.iter();
+        let slices = pieces.map(|v| IoSliceMut::new(room(v.iov_base, v.iov_len)));
+        Ok(slices.collect())
+    }
 }
 
-fn pieces(vector: *const iovec, count: c_int) -> Result<usize, Errno> {
-    match usize::try_from(count) {
-        Ok(count) if count <= MAX_PIECES && (count == 0 || !vector.is_null()) => Ok(count),
-        Ok(count) if count <= MAX_PIECES => Err(Errno::FAULT),
-        _ => Err(Errno::INVAL),
+/// The elements of a caller's vector.
+///
+/// # Safety
+///
+/// As for `gather`.
+unsafe fn pieces<'a>(vector: *const iovec, count: c_int) -> Result<&'a [iovec], Errno> {
+    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+    if count > MAX_PIECES {
+        return Err(Errno::INVAL);
     }
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if !crate::is_address(vector) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: as the caller vouches.
+    let pieces = unsafe { core::slice::from_raw_parts(vector, count) };
+    let is_sound = |piece: &iovec| piece.iov_len == 0 || crate::is_address(piece.iov_base);
+    pieces
+        .iter()
+        .all(is_sound)
+        .then_some(pieces)
+        .ok_or(Errno::FAULT)
 }
 
 /// Whether it is worth building a vector.
@@ -128,17 +194,17 @@ interpose! {
     [close_range] (first: c_uint, last: c_uint, flags: c_int) -> c_int: libc::SYS_close_range, [first, last, flags]
         => |p| p.close_range(first, last, flags.cast_unsigned());
     [read __read] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_read, [fd, buffer, n]
-        => |p| p.read(fd, unsafe { room(buffer, n) });
+        => |p| unsafe { into(fd, buffer, n, |room| p.read(fd, room)) };
     [__read_chk] (fd: c_int, buffer: *mut c_void, n: size_t, _have: size_t) -> ssize_t: libc::SYS_read, [fd, buffer, n]
-        => |p| p.read(fd, unsafe { room(buffer, n) });
+        => |p| unsafe { into(fd, buffer, n, |room| p.read(fd, room)) };
     [write __write] (fd: c_int, buffer: *const c_void, n: size_t) -> ssize_t: libc::SYS_write, [fd, buffer, n]
-        => |p| p.write(fd, unsafe { bytes(buffer, n) });
+        => |p| unsafe { out_of(fd, buffer, n, |bytes| p.write(fd, bytes)) };
     [pread pread64 __pread64] (fd: c_int, buffer: *mut c_void, n: size_t, offset: off_t) -> ssize_t: libc::SYS_pread64, [fd, buffer, n, offset]
-        => |p| p.pread(fd, unsafe { room(buffer, n) }, offset);
+        => |p| unsafe { into(fd, buffer, n, |room| p.pread(fd, room, offset)) };
     [__pread_chk __pread64_chk] (fd: c_int, buffer: *mut c_void, n: size_t, offset: off_t, _have: size_t) -> ssize_t: libc::SYS_pread64, [fd, buffer, n, offset]
-        => |p| p.pread(fd, unsafe { room(buffer, n) }, offset);
+        => |p| unsafe { into(fd, buffer, n, |room| p.pread(fd, room, offset)) };
     [pwrite pwrite64 __pwrite64] (fd: c_int, buffer: *const c_void, n: size_t, offset: off_t) -> ssize_t: libc::SYS_pwrite64, [fd, buffer, n, offset]
-        => |p| p.pwrite(fd, unsafe { bytes(buffer, n) }, offset);
+        => |p| unsafe { out_of(fd, buffer, n, |bytes| p.pwrite(fd, bytes, offset)) };
     [readv] (fd: c_int, vector: *const iovec, count: c_int) -> ssize_t: libc::SYS_readv, [fd, vector, count]
         => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.readv(fd, v));
     [writev] (fd: c_int, vector: *const iovec, count: c_int) -> ssize_t: libc::SYS_writev, [fd, vector, count]
@@ -162,7 +228,7 @@ interpose! {
         => |p| p.sync_file_range(fd, offset, length, flags);
     [fallocate fallocate64] (fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int: libc::SYS_fallocate, [fd, mode, offset, length]
         => |p| p.fallocate(fd, mode, offset, length);
-    [dup] (fd: c_int) -> c_int: libc::SYS_dup, [fd] => |p| p.dup(fd);
+    [dup] (fd: c_int) -> Descriptor: libc::SYS_dup, [fd] => |p| p.dup(fd);
     // aarch64 has no dup2: what stands in for it before libc's is known differs only
     // where both numbers are the same.
     [dup2 __dup2] (old: c_int, new: c_int) -> c_int: libc::SYS_dup3, [old, new, 0] => |p| p.dup2(old, new);
@@ -175,12 +241,18 @@ interpose! {
     [readahead] (fd: c_int, offset: off_t, n: size_t) -> ssize_t: libc::SYS_readahead, [fd, offset, n]
         => |p| p.fadvise(fd, offset, 0, libc::POSIX_FADV_WILLNEED).map(|r| r.map(|()| 0usize));
     [getdents64] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getdents64, [fd, buffer, n]
-        => |p| p.getdents64(fd, unsafe { room(buffer, n) });
+        => |p| unsafe { into(fd, buffer, n, |room| p.getdents64(fd, room)) };
     [copy_file_range] (from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, n: size_t, flags: c_uint) -> ssize_t:
         libc::SYS_copy_file_range, [from, from_at, to, to_at, n, flags]
-        => |p| p.copy_file_range(from, unsafe { from_at.as_mut() }, to, unsafe { to_at.as_mut() }, n, flags);
+        => |p| match unsafe { (number_at(from_at), number_at(to_at)) } {
+            (Ok(from_at), Ok(to_at)) => p.copy_file_range(from, from_at, to, to_at, n, flags),
+            _ => is_ours(from).or(is_ours(to)).map(|()| Err(Errno::FAULT)),
+        };
     [sendfile sendfile64] (to: c_int, from: c_int, offset: *mut i64, n: size_t) -> ssize_t: libc::SYS_sendfile, [to, from, offset, n]
-        => |p| p.sendfile(to, from, unsafe { offset.as_mut() }, n);
+        => |p| match unsafe { number_at(offset) } {
+            Ok(offset) => p.sendfile(to, from, offset, n),
+            Err(errno) => is_ours(from).or(is_ours(to)).map(|()| Err(errno)),
+        };
     [splice] (from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, n: size_t, flags: c_uint) -> ssize_t:
         libc::SYS_splice, [from, from_at, to, to_at, n, flags]
         => |p| p.splice(from, to);
@@ -205,6 +277,9 @@ unsafe fn io_control(
 ) -> Outcome<c_int> {
     if request != libc::FIONREAD {
         return p.ioctl(fd, request);
+    }
+    if !crate::is_address(argument as *const c_int) {
+        return is_ours(fd).map(|()| Err(Errno::FAULT));
     }
     let waiting = p.fstat(fd)?.and_then(|stat| {
         let at = p.lseek(fd, 0, libc::SEEK_CUR).unwrap_or(Err(Errno::BADF))?;
@@ -236,10 +311,12 @@ unsafe fn control(
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW => {
             is_ours(fd)?;
-            // SAFETY: these commands take a struct flock.
-            let Some(flock) = (unsafe { (argument as *mut libc::flock).as_mut() }) else {
+            let flock = argument as *mut libc::flock;
+            if !crate::is_address(flock) {
                 return Some(Err(Errno::FAULT));
-            };
+            }
+            // SAFETY: these commands take a struct flock.
+            let flock = unsafe { &mut *flock };
             let mut range = LockRange {
                 kind: flock.l_type,
                 whence: flock.l_whence,
@@ -257,7 +334,22 @@ unsafe fn control(
             }
             Some(done.map(|()| 0))
         }
-        _ => p.fcntl(fd, command, argument.cast_signed() as i64),
+        _ => {
+            let ours = p.fcntl(fd, command, argument.cast_signed() as i64);
+            match command {
+                libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if ours.is_none() => {
+                    // SAFETY: numbers.
+                    let new = unsafe {
+                        raw::syscall(
+                            libc::SYS_fcntl,
+                            six([fd as usize, command as usize, argument]),
+                        )
+                    };
+                    Some(raw::result(new).map(|new| crate::made(new as c_int)))
+                }
+                _ => ours,
+            }
+        }
     }
 }
 

@@ -134,7 +134,11 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
     // SAFETY: as the caller vouches.
     unsafe {
         if !crate::is_our_c_path(libc::AT_FDCWD, path) {
-            return next::opendir().map_or(core::ptr::null_mut(), |f| f(path));
+            let opened = next::opendir().map_or(core::ptr::null_mut(), |f| f(path));
+            if let Some(number) = next::dirfd().filter(|_| !opened.is_null()) {
+                crate::made(number(opened));
+            }
+            return opened;
         }
         let fd = calls::open(path, DIRECTORY, 0);
         match fd {

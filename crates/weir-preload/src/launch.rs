@@ -18,7 +18,7 @@ use weir_client::kernel::block_signals;
 use weir_client::process::process;
 use weir_client::siglock::SigLock;
 
-use crate::{bytes_of, calls, is_our_c_path, raw, HEAP};
+use crate::{bytes_of, calls, is_our_c_path, raw, stdio, HEAP};
 
 type Strings = *const *const c_char;
 
@@ -578,7 +578,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     around_fork(|| {
         // SAFETY: as the caller vouches.
         in_own_environment(|| unsafe {
-            next::popen().map_or(core::ptr::null_mut(), |f| f(command, mode))
+            stdio::made(next::popen().map_or(core::ptr::null_mut(), |f| f(command, mode)))
         })
     })
 }

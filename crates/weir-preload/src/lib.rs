@@ -9,7 +9,8 @@
 //! | [`next`], [`raw`] | what stands behind a wrapper; system calls |
 //! | [`calls`], [`names`], [`status`] | descriptors; names; what stat and its like fill |
 //! | [`stdio`], [`dir`], [`aio`] | what libc does from inside itself: streams of files, of directories, aio |
-//! | [`launch`], [`ending`] | fork, exec, spawn; exit |
+//! | [`launch`], [`detach`], [`ending`] | fork, exec, spawn; daemons, terminals; exit |
+//! | [`made`], [`syscall`] | descriptors that the kernel makes; system calls by number |
 //! | [`memory`], [`sockets`] | mappings; descriptors sent over sockets |
 //! | [`signals`] | whether the program has handlers of signals |
 //! | [`temp`] | realpath, mkstemp and their like |
@@ -29,9 +30,11 @@
 pub mod aio;
 mod aio_reads;
 pub mod calls;
+pub mod detach;
 pub mod dir;
 pub mod ending;
 pub mod launch;
+pub mod made;
 pub mod memory;
 pub mod names;
 pub mod next;
@@ -40,6 +43,7 @@ pub mod signals;
 pub mod sockets;
 pub mod status;
 pub mod stdio;
+pub mod syscall;
 pub mod temp;
 
 use core::ffi::{c_char, c_int, CStr};
@@ -80,19 +84,43 @@ pub(crate) unsafe fn is_our_c_path(dirfd: c_int, path: *const c_char) -> bool {
     unsafe { bytes_of(path) }.is_some_and(|path| process::process().is_our_path(dirfd, path))
 }
 
+/// The kernel has just made this descriptor, or none: it is not weir's, whatever had its number before.
+#[inline]
+pub(crate) fn made(fd: c_int) -> c_int {
+    if fd >= 0 {
+        process::process().kernel_gave(fd);
+    }
+    fd
+}
+
+/// A function that the C library of this machine does not have.
+pub(crate) fn missing() -> c_int {
+    raw::set_errno(Errno::NOSYS);
+    -1
+}
+
 /// libc replaced a descriptor of ours behind our back.
 pub(crate) fn forget_descriptor(fd: c_int) {
     process::process().forget(fd);
 }
 
-/// A C string's bytes; `None` for null, which the kernel shall complain about.
+/// Whether something of the program's can be at an address: not in the first page, which Linux lets
+/// nobody map (`vm.mmap_min_addr`), nor in the kernel's half. What is not mapped in between is not found
+/// out: the program gets SIGSEGV where the kernel would say EFAULT.
+#[inline]
+pub(crate) fn is_address<T>(pointer: *const T) -> bool {
+    const FIRST: usize = 4096;
+    (pointer as usize).wrapping_sub(FIRST) < isize::MAX as usize - FIRST
+}
+
+/// A C string's bytes; `None` for what is none (null), which the kernel shall complain about.
 ///
 /// # Safety
 ///
-/// `text` is null or a C string that lives as long as the result is used.
+/// `text` is no address of the program's or a C string that lives as long as the result is used.
 #[inline]
 pub(crate) unsafe fn bytes_of<'a>(text: *const c_char) -> Option<&'a [u8]> {
-    if text.is_null() {
+    if !is_address(text) {
         return None;
     }
     // SAFETY: as the caller vouches.
@@ -139,6 +167,8 @@ finishes! {
 /// Runs before `main`, though other libraries' constructors may have run before it.
 extern "C" fn construct() {
     calls::resolve();
+    made::resolve();
+    made::resolve_others();
     names::resolve();
     status::resolve();
     names::resolve_others();
@@ -147,6 +177,7 @@ extern "C" fn construct() {
     weir_client::kernel::handlers_are_watched();
     sockets::resolve();
     sockets::resolve_others();
+    detach::resolve();
     dir::resolve();
     stdio::resolve_all();
     aio::resolve();

@@ -17,10 +17,14 @@ fn failed(errno: Errno) -> *mut c_void {
     libc::MAP_FAILED
 }
 
+/// `mmap(2)`. Not the symbol of that name: who watches it (UCX) has its first instructions jump to code that
+/// makes the system call by `syscall`, which comes here.
+///
 /// # Safety
 ///
 /// As mmap(2) demands.
-unsafe fn map(
+#[inline(never)]
+pub unsafe fn map(
     address: *mut c_void,
     length: size_t,
     protection: c_int,

@@ -8,9 +8,11 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, uid_t};
-use weir_client::types::Time;
+use rustix::io::Errno;
+use weir_client::types::{Outcome, Time};
 
 use crate::bytes_of;
+use crate::made::Descriptor;
 use crate::next::interpose;
 
 /// A caller's buffer.
@@ -37,6 +39,75 @@ unsafe fn given<'a>(value: *const c_void, n: size_t) -> &'a [u8] {
     }
     // SAFETY: as the caller vouches.
     unsafe { core::slice::from_raw_parts(value.cast(), n.min(isize::MAX.cast_unsigned())) }
+}
+
+/// Whether there may be `n` elements at an address.
+fn may_be<T>(address: *const T, n: size_t) -> Result<(), Errno> {
+    match n == 0 || crate::is_address(address) {
+        true => Ok(()),
+        false => Err(Errno::FAULT),
+    }
+}
+
+/// A call with a path and `n` elements at an address. EFAULT: there can be none, and the path is weir's.
+///
+/// # Safety
+///
+/// `path` is no address of the program's, or a C string.
+unsafe fn by_path<T, U>(
+    at: c_int,
+    path: *const c_char,
+    (address, n): (*const U, size_t),
+    act: impl FnOnce(&[u8]) -> Outcome<T>,
+) -> Outcome<T> {
+    // SAFETY: as the caller vouches.
+    let bytes = unsafe { bytes_of(path) }?;
+    match may_be(address, n) {
+        Ok(()) => act(bytes),
+        // SAFETY: as the caller vouches.
+        Err(errno) => unsafe { crate::is_our_c_path(at, path) }.then_some(Err(errno)),
+    }
+}
+
+/// A call with two paths, each relative to a directory. EFAULT: one is at no address of the program's, and
+/// the other is weir's.
+///
+/// # Safety
+///
+/// Each path is no address of the program's, or a C string.
+unsafe fn by_two<T>(
+    (old_at, old): (c_int, *const c_char),
+    (new_at, new): (c_int, *const c_char),
+    act: impl FnOnce(&[u8], &[u8]) -> Outcome<T>,
+) -> Outcome<T> {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if let Some((old, new)) = bytes_of(old).zip(bytes_of(new)) {
+            return act(old, new);
+        }
+        let ours = crate::is_our_c_path(old_at, old) || crate::is_our_c_path(new_at, new);
+        ours.then_some(Err(Errno::FAULT))
+    }
+}
+
+/// What the target of a symbolic link is relative to here: to nothing.
+const NO_DIRECTORY: c_int = -1;
+
+/// The same of a descriptor.
+fn by_descriptor<T, U>(
+    fd: c_int,
+    (address, n): (*const U, size_t),
+    act: impl FnOnce() -> Outcome<T>,
+) -> Outcome<T> {
+    match may_be(address, n) {
+        Ok(()) => act(),
+        Err(errno) => crate::is_ours(fd).then_some(Err(errno)),
+    }
+}
+
+/// An address that may be null, and how many elements are there.
+fn if_any<T>(address: *const T) -> (*const T, size_t) {
+    (address, usize::from(!address.is_null()))
 }
 
 /// Two times of a call that sets them; null: now.
@@ -86,15 +157,15 @@ macro_rules! path {
 }
 
 interpose! {
-    [open open64 __open __open64] (path: *const c_char, flags: c_int, mode: mode_t) -> c_int: libc::SYS_openat, [HERE, path, flags, mode]
+    [open open64 __open __open64] (path: *const c_char, flags: c_int, mode: mode_t) -> Descriptor: libc::SYS_openat, [HERE, path, flags, mode]
         => |p| path!(path).and_then(|path| p.openat(HERE, path, flags, mode));
-    [__open_2 __open64_2] (path: *const c_char, flags: c_int) -> c_int: libc::SYS_openat, [HERE, path, flags, 0]
+    [__open_2 __open64_2] (path: *const c_char, flags: c_int) -> Descriptor: libc::SYS_openat, [HERE, path, flags, 0]
         => |p| path!(path).and_then(|path| p.openat(HERE, path, flags, 0));
-    [openat openat64 __openat __openat64] (at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int: libc::SYS_openat, [at, path, flags, mode]
+    [openat openat64 __openat __openat64] (at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Descriptor: libc::SYS_openat, [at, path, flags, mode]
         => |p| path!(path).and_then(|path| p.openat(at, path, flags, mode));
-    [__openat_2 __openat64_2] (at: c_int, path: *const c_char, flags: c_int) -> c_int: libc::SYS_openat, [at, path, flags, 0]
+    [__openat_2 __openat64_2] (at: c_int, path: *const c_char, flags: c_int) -> Descriptor: libc::SYS_openat, [at, path, flags, 0]
         => |p| path!(path).and_then(|path| p.openat(at, path, flags, 0));
-    [creat creat64] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_openat, [HERE, path, CREAT, mode]
+    [creat creat64] (path: *const c_char, mode: mode_t) -> Descriptor: libc::SYS_openat, [HERE, path, CREAT, mode]
         => |p| path!(path).and_then(|path| p.openat(HERE, path, CREAT, mode));
     [access] (path: *const c_char, mode: c_int) -> c_int: libc::SYS_faccessat, [HERE, path, mode]
         => |p| path!(path).and_then(|path| p.faccessat(HERE, path, mode, 0));
@@ -109,27 +180,27 @@ interpose! {
     [rmdir] (path: *const c_char) -> c_int: libc::SYS_unlinkat, [HERE, path, libc::AT_REMOVEDIR]
         => |p| path!(path).and_then(|path| p.unlinkat(HERE, path, libc::AT_REMOVEDIR));
     [rename] (old: *const c_char, new: *const c_char) -> c_int: libc::SYS_renameat2, [HERE, old, HERE, new, 0]
-        => |p| path!(old).zip(path!(new)).and_then(|(old, new)| p.renameat2(HERE, old, HERE, new, 0));
+        => |p| unsafe { by_two((HERE, old), (HERE, new), |old, new| p.renameat2(HERE, old, HERE, new, 0)) };
     [renameat] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char) -> c_int: libc::SYS_renameat2, [old_at, old, new_at, new, 0]
-        => |p| path!(old).zip(path!(new)).and_then(|(old, new)| p.renameat2(old_at, old, new_at, new, 0));
+        => |p| unsafe { by_two((old_at, old), (new_at, new), |old, new| p.renameat2(old_at, old, new_at, new, 0)) };
     [renameat2] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_uint) -> c_int: libc::SYS_renameat2, [old_at, old, new_at, new, flags]
-        => |p| path!(old).zip(path!(new)).and_then(|(old, new)| p.renameat2(old_at, old, new_at, new, flags));
+        => |p| unsafe { by_two((old_at, old), (new_at, new), |old, new| p.renameat2(old_at, old, new_at, new, flags)) };
     [link] (old: *const c_char, new: *const c_char) -> c_int: libc::SYS_linkat, [HERE, old, HERE, new, 0]
-        => |p| path!(old).zip(path!(new)).and_then(|(old, new)| p.linkat(HERE, old, HERE, new, 0));
+        => |p| unsafe { by_two((HERE, old), (HERE, new), |old, new| p.linkat(HERE, old, HERE, new, 0)) };
     [linkat] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_int) -> c_int: libc::SYS_linkat, [old_at, old, new_at, new, flags]
-        => |p| path!(old).zip(path!(new)).and_then(|(old, new)| p.linkat(old_at, old, new_at, new, flags));
+        => |p| unsafe { by_two((old_at, old), (new_at, new), |old, new| p.linkat(old_at, old, new_at, new, flags)) };
     [symlink] (target: *const c_char, path: *const c_char) -> c_int: libc::SYS_symlinkat, [target, HERE, path]
-        => |p| path!(target).zip(path!(path)).and_then(|(target, path)| p.symlinkat(target, HERE, path));
+        => |p| unsafe { by_two((NO_DIRECTORY, target), (HERE, path), |target, path| p.symlinkat(target, HERE, path)) };
     [symlinkat] (target: *const c_char, at: c_int, path: *const c_char) -> c_int: libc::SYS_symlinkat, [target, at, path]
-        => |p| path!(target).zip(path!(path)).and_then(|(target, path)| p.symlinkat(target, at, path));
+        => |p| unsafe { by_two((NO_DIRECTORY, target), (at, path), |target, path| p.symlinkat(target, at, path)) };
     [readlink] (path: *const c_char, buffer: *mut c_char, n: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
-        => |p| path!(path).and_then(|path| p.readlinkat(HERE, path, unsafe { room(buffer, n) }));
+        => |p| unsafe { by_path(HERE, path, (buffer, n), |path| p.readlinkat(HERE, path, room(buffer, n))) };
     [readlinkat] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
-        => |p| path!(path).and_then(|path| p.readlinkat(at, path, unsafe { room(buffer, n) }));
+        => |p| unsafe { by_path(at, path, (buffer, n), |path| p.readlinkat(at, path, room(buffer, n))) };
     [__readlink_chk] (path: *const c_char, buffer: *mut c_char, n: size_t, _have: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
-        => |p| path!(path).and_then(|path| p.readlinkat(HERE, path, unsafe { room(buffer, n) }));
+        => |p| unsafe { by_path(HERE, path, (buffer, n), |path| p.readlinkat(HERE, path, room(buffer, n))) };
     [__readlinkat_chk] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t, _have: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
-        => |p| path!(path).and_then(|path| p.readlinkat(at, path, unsafe { room(buffer, n) }));
+        => |p| unsafe { by_path(at, path, (buffer, n), |path| p.readlinkat(at, path, room(buffer, n))) };
     [mkdir] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [HERE, path, mode]
         => |p| path!(path).and_then(|path| p.mkdirat(HERE, path, mode));
     [mkdirat] (at: c_int, path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [at, path, mode]
@@ -157,9 +228,14 @@ interpose! {
     [truncate truncate64] (path: *const c_char, length: off_t) -> c_int: libc::SYS_truncate, [path, length]
         => |p| path!(path).and_then(|path| p.truncate(path, length));
     [utimensat] (at: c_int, path: *const c_char, times: *const libc::timespec, flags: c_int) -> c_int: libc::SYS_utimensat, [at, path, times, flags]
-        => |p| if path.is_null() { p.futimens(at, unsafe { times_of(times) }) } else { path!(path).and_then(|path| p.utimensat(at, path, unsafe { times_of(times) }, flags)) };
+        => |p| unsafe {
+            match path.is_null() {
+                true => by_descriptor(at, if_any(times), || p.futimens(at, times_of(times))),
+                false => by_path(at, path, if_any(times), |path| p.utimensat(at, path, times_of(times), flags)),
+            }
+        };
     [futimens] (fd: c_int, times: *const libc::timespec) -> c_int: libc::SYS_utimensat, [fd, 0, times, 0]
-        => |p| p.futimens(fd, unsafe { times_of(times) });
+        => |p| unsafe { by_descriptor(fd, if_any(times), || p.futimens(fd, times_of(times))) };
     [chdir] (path: *const c_char) -> c_int: libc::SYS_chdir, [path]
         => |p| path!(path).and_then(|path| p.chdir(path));
     [chroot] (path: *const c_char) -> c_int: libc::SYS_chroot, [path]
@@ -169,21 +245,21 @@ interpose! {
     [name_to_handle_at] (at: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int: libc::SYS_name_to_handle_at, [at, path, handle, mount, flags]
         => |p| path!(path).and_then(|path| p.refuse_path(at, path, "name_to_handle"));
     [getxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getxattr, [path, name, value, n]
-        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.getxattr(path, true, name, unsafe { room(value.cast(), n) }));
+        => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, (value, n), |path| p.getxattr(path, true, name, room(value.cast(), n))) });
     [lgetxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_lgetxattr, [path, name, value, n]
-        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.getxattr(path, false, name, unsafe { room(value.cast(), n) }));
+        => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, (value, n), |path| p.getxattr(path, false, name, room(value.cast(), n))) });
     [fgetxattr] (fd: c_int, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_fgetxattr, [fd, name, value, n]
-        => |p| path!(name).and_then(|name| p.fgetxattr(fd, name, unsafe { room(value.cast(), n) }));
+        => |p| path!(name).and_then(|name| by_descriptor(fd, (value, n), || p.fgetxattr(fd, name, unsafe { room(value.cast(), n) })));
     [setxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_setxattr, [path, name, value, n, flags]
-        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.setxattr(path, true, name, unsafe { given(value, n) }, flags.cast_unsigned()));
+        => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, (value, n), |path| p.setxattr(path, true, name, given(value, n), flags.cast_unsigned())) });
     [lsetxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_lsetxattr, [path, name, value, n, flags]
-        => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.setxattr(path, false, name, unsafe { given(value, n) }, flags.cast_unsigned()));
+        => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, (value, n), |path| p.setxattr(path, false, name, given(value, n), flags.cast_unsigned())) });
     [fsetxattr] (fd: c_int, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_fsetxattr, [fd, name, value, n, flags]
-        => |p| path!(name).and_then(|name| p.fsetxattr(fd, name, unsafe { given(value, n) }));
+        => |p| path!(name).and_then(|name| by_descriptor(fd, (value, n), || p.fsetxattr(fd, name, unsafe { given(value, n) })));
     [listxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_listxattr, [path, list, n]
-        => |p| path!(path).and_then(|path| p.listxattr(path, true, unsafe { room(list, n) }));
+        => |p| unsafe { by_path(HERE, path, (list, n), |path| p.listxattr(path, true, room(list, n))) };
     [llistxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_llistxattr, [path, list, n]
-        => |p| path!(path).and_then(|path| p.listxattr(path, false, unsafe { room(list, n) }));
+        => |p| unsafe { by_path(HERE, path, (list, n), |path| p.listxattr(path, false, room(list, n))) };
     [flistxattr] (fd: c_int, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_flistxattr, [fd, list, n]
         => |p| p.flistxattr(fd);
     [removexattr] (path: *const c_char, name: *const c_char) -> c_int: libc::SYS_removexattr, [path, name]
@@ -237,16 +313,16 @@ macro_rules! micro {
 
 micro! {
     utime(path: *const c_char, times: *const libc::utimbuf) => |p| {
-        let times = times.as_ref().map(|t| [t.actime, t.modtime].map(|sec| Time { sec, nsec: 0 }));
-        bytes_of(path).and_then(|path| p.utimensat(HERE, path, times, 0))
+        let both = || times.as_ref().map(|t| [t.actime, t.modtime].map(|sec| Time { sec, nsec: 0 }));
+        by_path(HERE, path, if_any(times), |path| p.utimensat(HERE, path, both(), 0))
     };
     utimes(path: *const c_char, times: *const libc::timeval) => |p|
-        bytes_of(path).and_then(|path| p.utimensat(HERE, path, micro_times_of(times), 0));
+        by_path(HERE, path, if_any(times), |path| p.utimensat(HERE, path, micro_times_of(times), 0));
     lutimes(path: *const c_char, times: *const libc::timeval) => |p|
-        bytes_of(path).and_then(|path| p.utimensat(HERE, path, micro_times_of(times), NOFOLLOW));
-    futimes(fd: c_int, times: *const libc::timeval) => |p| p.futimens(fd, micro_times_of(times));
+        by_path(HERE, path, if_any(times), |path| p.utimensat(HERE, path, micro_times_of(times), NOFOLLOW));
+    futimes(fd: c_int, times: *const libc::timeval) => |p| by_descriptor(fd, if_any(times), || p.futimens(fd, micro_times_of(times)));
     futimesat(at: c_int, path: *const c_char, times: *const libc::timeval) => |p|
-        bytes_of(path).and_then(|path| p.utimensat(at, path, micro_times_of(times), 0));
+        by_path(at, path, if_any(times), |path| p.utimensat(at, path, micro_times_of(times), 0));
 }
 
 /// `remove(3)`: a file, or an empty directory.

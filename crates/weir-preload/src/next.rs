@@ -52,10 +52,11 @@ impl Next {
 /// Declares wrappers of functions that are system calls.
 ///
 /// `[names] (arguments) -> result: system call, [its arguments] => |process| ours;`
-/// where `ours` is an `Option<Result<_, Errno>>`: `None` sends the call on.
+/// where `ours` is an `Option<Result<_, Errno>>`: `None` sends the call on. Where the result is a
+/// [`Descriptor`](crate::made::Descriptor), the kernel has just made it.
 macro_rules! interpose {
     ($(
-        [$($name:ident)+] $parameters:tt -> $r:ty: $number:expr, $arguments:tt
+        [$($name:ident)+] $parameters:tt -> $r:ident: $number:expr, $arguments:tt
             => |$process:ident| $ours:expr;
     )*) => {
         $($(
@@ -80,7 +81,9 @@ macro_rules! interpose {
             },
         );
     };
-    (@one $name:ident ($($p:ident: $t:ty),*) -> $r:ty: $number:expr, [$($a:expr),*] => |$process:ident| $ours:expr) => {
+    (@given Descriptor $result:expr) => { $crate::made($result) };
+    (@given $r:ident $result:expr) => { $result };
+    (@one $name:ident ($($p:ident: $t:ty),*) -> $r:ident: $number:expr, [$($a:expr),*] => |$process:ident| $ours:expr) => {
         #[doc = concat!("`", stringify!($name), "`: ours, or the next library's.")]
         ///
         /// # Safety
@@ -96,13 +99,15 @@ macro_rules! interpose {
             let next = next::$name.get();
             if next.is_null() {
                 // SAFETY: the caller vouches for the arguments.
-                return unsafe { $crate::raw::outcome($crate::raw::syscall($number, $crate::next::six([$($a as usize),*]))) } as $r;
+                let result = unsafe { $crate::raw::outcome($crate::raw::syscall($number, $crate::next::six([$($a as usize),*]))) } as $r;
+                return $crate::next::interpose!(@given $r result);
             }
             // SAFETY: the symbol of this name has this signature, and the caller
             // vouches for the arguments.
-            unsafe {
+            let result = unsafe {
                 core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn($($t),*) -> $r>(next)($($p),*)
-            }
+            };
+            $crate::next::interpose!(@given $r result)
         }
     };
 }

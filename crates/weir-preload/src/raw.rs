@@ -7,14 +7,23 @@ use rustix::io::Errno;
 /// What a C function returns for a system call's result: the value, or -1 with errno.
 #[inline]
 pub fn outcome(result: isize) -> isize {
-    if (-4095..0).contains(&result) {
-        set_errno(Errno::from_raw_os_error(
-            c_int::try_from(-result).unwrap_or(libc::EIO),
-        ));
-        -1
-    } else {
-        result
+    match self::result(result) {
+        Ok(value) => value,
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
     }
+}
+
+/// What a system call's result says.
+#[inline]
+pub fn result(result: isize) -> Result<isize, Errno> {
+    if (-4095..0).contains(&result) {
+        let number = c_int::try_from(-result).unwrap_or(libc::EIO);
+        return Err(Errno::from_raw_os_error(number));
+    }
+    Ok(result)
 }
 
 /// Sets the calling thread's errno.

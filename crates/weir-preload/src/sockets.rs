@@ -36,7 +36,7 @@ unsafe fn carried(message: *const msghdr) -> Vec<c_int> {
 interpose! {
     [sendmsg] (socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t: libc::SYS_sendmsg, [socket, message, flags]
         => |p| {
-            if p.is_active() && !message.is_null() {
+            if p.is_active() && crate::is_address(message) {
                 // SAFETY: the caller's message.
                 p.share(&unsafe { carried(message) });
             }

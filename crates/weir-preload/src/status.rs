@@ -8,6 +8,7 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
+use rustix::io::Errno;
 use weir_client::types::{Outcome, Stat, StatFs};
 
 use crate::bytes_of;
@@ -24,10 +25,13 @@ const EMPTY: c_int = libc::AT_EMPTY_PATH;
 /// `into` is writable.
 unsafe fn give<T, F>(outcome: Outcome<F>, into: *mut T, convert: fn(&F) -> T) -> Outcome<()> {
     outcome.map(|result| {
-        result.map(|value| {
-            // SAFETY: as the caller vouches.
-            unsafe { into.write(convert(&value)) }
-        })
+        let value = result?;
+        if !crate::is_address(into) {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: as the caller vouches.
+        unsafe { into.write(convert(&value)) };
+        Ok(())
     })
 }
 

@@ -129,6 +129,19 @@ fn replace(table: usize) -> bool {
     true
 }
 
+/// A stream that libc has just opened: its descriptor is not weir's.
+///
+/// # Safety
+///
+/// `file` is a glibc FILE, or null.
+pub unsafe fn made(file: *mut FILE) -> *mut FILE {
+    if !file.is_null() {
+        // SAFETY: as the caller vouches.
+        crate::made(unsafe { fileno(file) });
+    }
+    file
+}
+
 /// The descriptor of a stream.
 ///
 /// # Safety
@@ -228,6 +241,8 @@ crate::next::next_fn! {
     fdopen: fn(c_int, *const c_char) -> *mut FILE;
     freopen: fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
     freopen64: fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
+    tmpfile: fn() -> *mut FILE;
+    tmpfile64: fn() -> *mut FILE;
 }
 
 /// A mode string of fopen(3), taken apart.
@@ -345,7 +360,7 @@ macro_rules! fopens {
             unsafe {
                 match open_stream(path, mode) {
                     Some(file) => file,
-                    None => super::$name().map_or(core::ptr::null_mut(), |f| f(path, mode)),
+                    None => super::made(super::$name().map_or(core::ptr::null_mut(), |f| f(path, mode))),
                 }
             }
         }
@@ -367,6 +382,21 @@ macro_rules! freopens {
     )*};
 }
 
+macro_rules! tmpfiles {
+    ($($name:ident)*) => {$(
+        /// `tmpfile(3)`: a file of the kernel's.
+        ///
+        /// # Safety
+        ///
+        /// None.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name() -> *mut FILE {
+            // SAFETY: what libc gives is a stream, or null.
+            unsafe { super::made(super::$name().map_or(core::ptr::null_mut(), |f| f())) }
+        }
+    )*};
+}
+
 /// The exported symbols, in a module of their own, since the next library's functions
 /// have the same names.
 mod exported {
@@ -375,6 +405,7 @@ mod exported {
 
     fopens! { fopen fopen64 }
     freopens! { freopen freopen64 }
+    tmpfiles! { tmpfile tmpfile64 }
 
     /// `fdopen(3)`.
     ///

@@ -46,6 +46,8 @@ unsafe fn hand_over(text: &[u8], into: *mut c_char, room: usize) -> *mut c_char 
         } else if room <= text.len() {
             raw::set_errno(Errno::RANGE);
             return core::ptr::null_mut();
+        } else if !crate::is_address(into) {
+            return fails(Errno::FAULT);
         } else {
             into
         };
@@ -295,7 +297,7 @@ macro_rules! templates {
                 if is_our_c_path(libc::AT_FDCWD, template) {
                     return make_file(template, $suffix, $flags);
                 }
-                next::$name().map_or(-1, |f| f(template, $($p),*))
+                crate::made(next::$name().map_or(-1, |f| f(template, $($p),*)))
             }
         }
     )*};

@@ -19,10 +19,10 @@
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use rustix::fs::CWD;
+use rustix::fs::{Stat, CWD};
 use rustix::io::{fcntl_dupfd_cloexec, pread, pwrite, Errno};
 use rustix::process::{getrlimit, Resource};
 
@@ -57,8 +57,49 @@ pub struct SlabMap {
 #[derive(Debug)]
 struct StorageDir {
     dir: CString,
-    /// -1: not open yet.
-    files: Box<[AtomicI32]>,
+    files: Box<[KeptFile]>,
+}
+
+/// A descriptor that is kept, and what it is: a program may close it unseen, and get the number for
+/// something else.
+#[derive(Debug)]
+struct KeptFile {
+    /// -1: not open.
+    fd: AtomicI32,
+    /// Its inode, in the storage directory's file system.
+    inode: AtomicU64,
+}
+
+impl KeptFile {
+    const fn none() -> KeptFile {
+        KeptFile {
+            fd: AtomicI32::new(-1),
+            inode: AtomicU64::new(0),
+        }
+    }
+
+    /// The descriptor, if it still is what was opened.
+    fn sure(&self) -> Option<RawFd> {
+        let fd = self.fd.load(Ordering::Acquire);
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: only its attributes are asked, whatever it is by now.
+        let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) });
+        let inode = self.inode.load(Ordering::Relaxed);
+        let is_slab =
+            |stat: Stat| stat.st_ino == inode && stat.st_size.unsigned_abs() == SLAB_BYTES;
+        if stat.is_ok_and(is_slab) {
+            return Some(fd);
+        }
+        self.disown(fd);
+        None
+    }
+
+    fn disown(&self, fd: RawFd) {
+        let to = Ordering::Relaxed;
+        let _ = self.fd.compare_exchange(fd, -1, Ordering::AcqRel, to);
+    }
 }
 
 impl SlabMap {
@@ -70,7 +111,7 @@ impl SlabMap {
     pub fn new(memory_dir: &Path, memory_slabs: u32, storage: &[(&Path, u32)]) -> SlabMap {
         let storage_dir = |&(dir, slabs): &(&Path, u32)| StorageDir {
             dir: c_path(dir),
-            files: (0..slabs).map(|_| AtomicI32::new(-1)).collect(),
+            files: (0..slabs).map(|_| KeptFile::none()).collect(),
         };
         SlabMap {
             memory_dir: c_path(memory_dir),
@@ -188,10 +229,19 @@ impl SlabMap {
 
     /// The descriptors kept here.
     pub fn kept_fds(&self) -> impl Iterator<Item = RawFd> + '_ {
-        let files = self.storage.iter().flat_map(|dir| &dir.files);
-        files
-            .map(|file| file.load(Ordering::Relaxed))
-            .filter(|&fd| fd >= 0)
+        let numbers = self.files().map(|file| file.fd.load(Ordering::Relaxed));
+        numbers.filter(|&fd| fd >= 0)
+    }
+
+    /// A number is not one of those any more: it was closed behind our back.
+    pub fn disown(&self, fd: RawFd) {
+        if fd >= 0 {
+            self.files().for_each(|file| file.disown(fd));
+        }
+    }
+
+    fn files(&self) -> impl Iterator<Item = &KeptFile> {
+        self.storage.iter().flat_map(|dir| &dir.files)
     }
 
     /// Maps a memory slab for good and notes where.
@@ -222,9 +272,9 @@ impl SlabMap {
         let dir = slab.place().number().checked_sub(1).ok_or(Errno::IO)?;
         let dir = self.storage.get(dir).ok_or(Errno::IO)?;
         let entry = dir.files.get(slab.index() as usize).ok_or(Errno::IO)?;
-        let fd = match entry.load(Ordering::Acquire) {
-            -1 => self.keep_open(slab, entry)?,
-            fd => fd,
+        let fd = match entry.sure() {
+            None => self.keep_open(slab, entry)?,
+            Some(fd) => fd,
         };
         // SAFETY: descriptors noted in the table are never closed by weir, and the
         // interposer keeps the program from closing them (`owns_fd`).
@@ -232,10 +282,16 @@ impl SlabMap {
     }
 
     #[cold]
-    fn keep_open(&self, slab: SlabId, entry: &AtomicI32) -> Result<RawFd, Errno> {
+    fn keep_open(&self, slab: SlabId, entry: &KeptFile) -> Result<RawFd, Errno> {
         let file = move_high(self.open(slab)?);
         let fd = file.as_raw_fd();
-        match entry.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Acquire) {
+        // The same, whoever opens it.
+        let inode = rustix::fs::fstat(&file)?.st_ino;
+        entry.inode.store(inode, Ordering::Relaxed);
+        match entry
+            .fd
+            .compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Acquire)
+        {
             Ok(_) => Ok(file.into_raw_fd()),
             // Another thread was faster; ours is closed when dropped.
             Err(other) => Ok(other),

@@ -285,6 +285,15 @@ const CHECKS: &[Check] = &[
     ),
     c("faults::sigkill_loses_no_finished_write", "c/kill.c"),
     c("faults::signal_handlers_use_files_too", "c/signals.c"),
+    c(
+        "descriptors::what_is_closed_unseen_is_not_written_to",
+        "c/closed.c",
+    ),
+    check(
+        "programs::that_the_interposer_is_not_in",
+        What::Shell("shell/uninjected.sh", &[]),
+        C,
+    ),
     // Allocators, which call weir with their locks held
     c(
         "allocators::no_wrapper_asks_the_program_for_memory",

@@ -122,6 +122,24 @@ static const struct {
 	{"qAA", "execve execvpe"},
 	{"@qAA0", "execveat"},
 	{"dAA", "fexecve"},
+	{"110", "socket __socket"},
+	{"d00", "accept"},
+	{"d000", "accept4"},
+	{"110b", "socketpair"},
+	{"b", "pipe"},
+	{"b0", "pipe2"},
+	{"", "inotify_init"},
+	{"1", "epoll_create"},
+	{"0", "epoll_create1 inotify_init1"},
+	{"2", "posix_openpt"},
+	{"00", "eventfd timerfd_create fanotify_init pidfd_open"},
+	{"000", "pidfd_getfd"},
+	{"db0", "signalfd open_by_handle_at"},
+	{"u0", "memfd_create"},
+	{"u00", "shm_open"},
+	{"u000", "mq_open"},
+	{"bb000", "openpty"},
+	{"3e", "syscall"},
 };
 
 /*
@@ -129,7 +147,7 @@ static const struct {
  * by others of itself the wrappers do nothing else.
  */
 static const char others[] =
-	"_exit _Exit vfork popen system posix_spawn posix_spawnp posix_spawn_file_actions_addopen dlopen "
+	"_exit _Exit vfork daemon login_tty forkpty tmpfile tmpfile64 popen system posix_spawn posix_spawnp posix_spawn_file_actions_addopen dlopen "
 	"opendir fdopendir closedir scandir scandir64 scandirat scandirat64 "
 	"fopen fopen64 fdopen freopen freopen64 canonicalize_file_name get_current_dir_name "
 	"aio_read aio_read64 aio_write aio_write64 aio_fsync aio_fsync64 aio_cancel aio_cancel64 lio_listio lio_listio64";

@@ -7,7 +7,9 @@
 #include <limits.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 
 static struct stat st;
@@ -226,6 +228,51 @@ static void refusals(void)
 	close(fd);
 }
 
+/* What no program can have at an address: the kernel says so, and so must who stands before it. */
+static void addresses(void)
+{
+	static char *volatile bad[] = {(char *)8, (char *)4095, (char *)-1, (char *)-4096};
+	int fd = open(in_dir("file"), O_RDWR), other = open(in_dir("file"), O_RDONLY);
+	int list = open(in_dir("full"), O_RDONLY | O_DIRECTORY);
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		char *no = bad[i];
+		struct iovec vector = {no, 10}, good = {buf, 10};
+		CHECK_FAILS(read(fd, no, 10), EFAULT, "read into %p", no);
+		CHECK_FAILS(write(fd, no, 10), EFAULT, "write from %p", no);
+		CHECK_FAILS(pread(fd, no, 10, 0), EFAULT, "pread");
+		CHECK_FAILS(pwrite(fd, no, 10, 0), EFAULT, "pwrite");
+		CHECK_FAILS(readv(fd, &vector, 1), EFAULT, "readv of a piece");
+		CHECK_FAILS(writev(fd, &vector, 1), EFAULT, "writev of a piece");
+		CHECK_FAILS(readv(fd, (struct iovec *)no, 1), EFAULT, "readv");
+		CHECK_FAILS(pwritev(fd, (struct iovec *)no, 1, 0), EFAULT, "pwritev");
+		CHECK(pwritev(fd, &good, 1, 0) == 10, "a good one");
+		CHECK_FAILS(open(no, O_RDONLY), EFAULT, "open");
+		CHECK_FAILS(openat(list, no, O_RDONLY), EFAULT, "openat");
+		CHECK_FAILS(stat(no, &st), EFAULT, "stat of a path");
+		CHECK_FAILS(stat(in_dir("file"), (struct stat *)no), EFAULT, "stat");
+		CHECK_FAILS(lstat(in_dir("file"), (struct stat *)no), EFAULT, "lstat");
+		CHECK_FAILS(fstat(fd, (struct stat *)no), EFAULT, "fstat");
+		CHECK_FAILS(fstatat(list, "d", (struct stat *)no, 0), EFAULT, "fstatat");
+		CHECK_FAILS(access(no, F_OK), EFAULT, "access");
+		CHECK_FAILS(unlink(no), EFAULT, "unlink");
+		CHECK_FAILS(rename(in_dir("file"), no), EFAULT, "rename");
+		CHECK_FAILS(mkdir(no, 0700), EFAULT, "mkdir");
+		CHECK_FAILS(chdir(no), EFAULT, "chdir");
+		CHECK_FAILS(truncate(no, 0), EFAULT, "truncate");
+		CHECK_FAILS(readlink(in_dir("dangling"), no, 10), EFAULT, "readlink");
+		CHECK_FAILS(utimensat(AT_FDCWD, in_dir("file"), (struct timespec *)no, 0), EFAULT, "utimensat");
+		CHECK_FAILS(futimens(fd, (struct timespec *)no), EFAULT, "futimens");
+		CHECK_FAILS(fcntl(fd, F_SETLK, no), EFAULT, "fcntl");
+		CHECK_FAILS(copy_file_range(other, (off_t *)no, fd, NULL, 1, 0), EFAULT, "copy_file_range");
+		CHECK_FAILS(sendfile(fd, other, (off_t *)no, 1), EFAULT, "sendfile");
+		CHECK_FAILS(getdents64(list, no, 4096), EFAULT, "getdents64");
+		CHECK_FAILS(syscall(SYS_getcwd, no, 4096), EFAULT, "getcwd");
+	}
+	close(fd);
+	close(other);
+	close(list);
+}
+
 int main(int argc, char **argv)
 {
 	check_begin(argc, argv);
@@ -239,5 +286,6 @@ int main(int argc, char **argv)
 	descriptors();
 	pointers_and_limits();
 	refusals();
+	addresses();
 	return check_end();
 }

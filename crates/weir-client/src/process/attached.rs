@@ -39,7 +39,6 @@ impl Process {
             run_dir: run_dir.to_vec(),
             shm_dir: session.welcome().shm_dir.clone().into(),
             prefix,
-            placeholder: std::sync::OnceLock::new(),
         };
         let process: &'static Process = Box::leak(Box::new(Process::new()));
         let session: &'static Session = Box::leak(Box::new(session));
@@ -88,10 +87,6 @@ impl Process {
         }
         if let Some(session) = self.session.swap(None) {
             session.hang_up();
-        }
-        let placeholder = self.instance.get().and_then(|i| i.placeholder.get());
-        if let Some(placeholder) = placeholder {
-            placeholder.close();
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::types::{Time, UTIME_NOW, UTIME_OMIT};
 impl Process {
     /// The inode of a descriptor that is more than a place (not O_PATH).
     fn changeable(&'static self, fd: Fd) -> Outcome<Ino> {
-        let handle = self.handle(fd)?;
+        let handle = self.sure_handle(fd)?;
         Some(if handle.has(PATH) {
             Err(Errno::BADF)
         } else {

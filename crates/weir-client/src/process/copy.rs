@@ -27,7 +27,7 @@ impl Process {
         length: usize,
         flags: u32,
     ) -> Outcome<usize> {
-        if self.handle(from).is_none() && self.handle(to).is_none() {
+        if self.sure_handle(from).is_none() && self.sure_handle(to).is_none() {
             return None;
         }
         if flags != 0 {
@@ -57,7 +57,7 @@ impl Process {
         offset: Option<&mut i64>,
         length: usize,
     ) -> Outcome<usize> {
-        if self.handle(from).is_none() && self.handle(to).is_none() {
+        if self.sure_handle(from).is_none() && self.sure_handle(to).is_none() {
             return None;
         }
         let from = Side {

@@ -1,26 +1,30 @@
 //! The current directory, where it is one of weir's.
 //!
-//! The kernel's current directory is then a real directory of the server's memory that is named
-//! by the inode, so that children and executed programs inherit it. The number means the same at
+//! The kernel's current directory is then a real directory in the server's memory that was named
+//! by the inode and by who entered it, so that children and executed programs inherit it. It has
+//! been removed by then: whatever is not weir's and uses a relative path (a static program, a raw
+//! system call) gets ENOENT, root too, and leaves no file there that nobody sees; and what somebody
+//! does to it concerns nobody else. The number means the same at
 //! all servers of the instance, so that a program at another one of this machine goes on there. One
 //! of another instance, or of none, must not take the real directory for its current one, where it
 //! would find nothing and leave files that nobody sees: it has none then, as one whose current
 //! directory was removed.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fd::AsFd;
 use rustix::fs::Mode;
 use rustix::io::Errno;
+use rustix::time::{clock_gettime, ClockId};
 use weir_core::names::FileType;
 use weir_core::types::Ino;
 
 use super::place::{done, kernel_cwd, Found};
-use super::start::Instance;
+use super::start::{own_pid, Instance};
 use super::table::{self, DIR, GONE};
 use super::{Outcome, Process};
 use crate::kernel::{Fd, AT_FDCWD};
-use crate::neighbour::{is_memory, memory_of};
+use crate::neighbour::memory_of;
 use crate::operation;
 use crate::path::access;
 
@@ -43,7 +47,7 @@ impl Process {
     /// fchdir(2). To be called for every fchdir.
     pub fn fchdir(&'static self, fd: Fd) -> Outcome<()> {
         self.concerned()?;
-        match self.handle(fd) {
+        match self.sure_handle(fd) {
             Some(handle) if handle.has(GONE) => Some(Err(Errno::IO)),
             Some(handle) if handle.has(DIR) => Some(self.enter(handle.ino())),
             Some(_) => Some(Err(Errno::NOTDIR)),
@@ -70,11 +74,10 @@ impl Process {
         }
         let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
         let path = marker(instance, ino);
-        match rustix::fs::mkdir(&path[..], Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(error),
-        }
-        rustix::process::chdir(&path[..])?;
+        rustix::fs::mkdir(&path[..], Mode::RWXU)?;
+        let entered = rustix::process::chdir(&path[..]);
+        rustix::fs::rmdir(&path[..])?;
+        entered?;
         self.cwd.store(ino.0, Ordering::Relaxed);
         Ok(())
     }
@@ -103,8 +106,14 @@ impl Process {
 
     /// Finds out whether the directory that was inherited is one of weir's.
     pub(super) fn adopt_cwd(&'static self, instance: Option<&Instance>) {
-        let Some(cwd) = kernel_cwd() else { return };
-        let Some((memory, ino)) = named_by(&cwd) else {
+        // One that has a path is none of weir's.
+        if kernel_cwd().is_some() {
+            return;
+        }
+        let Ok(cwd) = rustix::fs::readlink("/proc/self/cwd", Vec::new()) else {
+            return;
+        };
+        let Some((memory, ino)) = named_by(cwd.as_bytes()) else {
             return;
         };
         let own = instance.is_some_and(|instance| instance.shm_dir == memory);
@@ -112,8 +121,7 @@ impl Process {
             self.cwd.store(ino.0, Ordering::Relaxed);
             return;
         }
-        let name = &cwd[memory.len() + 1..];
-        let Ok(memory) = memory_of(rustix::fs::CWD, "../..", name) else {
+        let Ok(memory) = memory_of(rustix::fs::CWD, "../..") else {
             return;
         };
         let neighbour = self
@@ -121,26 +129,41 @@ impl Process {
             .and_then(|node| self.neighbours.at(memory.as_fd(), node));
         if neighbour.is_ok() {
             self.cwd.store(ino.0, Ordering::Relaxed);
-        } else if is_memory(&memory) {
+        } else {
             self.cwd.store(FOREIGN, Ordering::Relaxed);
             self.count_refusal("other-instance");
         }
     }
 }
 
+/// How the kernel ends the path of a directory that was removed.
+const REMOVED: &[u8] = b" (deleted)";
+
 /// What the path of a real directory says, if it stands for one of weir's: the directory of the
 /// server's memory, and the inode.
 fn named_by(path: &[u8]) -> Option<(&[u8], Ino)> {
+    let path = path.strip_suffix(REMOVED)?;
     let slash = path.iter().rposition(|b| *b == b'/')?;
     let memory = path[..slash].strip_suffix(&b"/cwd"[..])?;
     let name = core::str::from_utf8(&path[slash + 1..]).ok()?;
-    let ino = u64::from_str_radix(name, 16).ok()?;
-    (name.len() == 16 && ino != 0 && ino != FOREIGN).then_some((memory, Ino(ino)))
+    let (number, _) = name.split_once('-')?;
+    let ino = u64::from_str_radix(number, 16).ok()?;
+    (number.len() == 16 && ino != 0 && ino != FOREIGN).then_some((memory, Ino(ino)))
 }
 
-/// The real directory that stands for a directory of weir's.
+/// A name for a real directory that stands for a directory of weir's. Nobody else has it: threads
+/// enter directories at the same time, and a process may have the number of one that was killed.
 fn marker(instance: &Instance, ino: Ino) -> Vec<u8> {
-    let name = format!("/cwd/{:016x}", ino.0);
+    static ENTERED: AtomicU64 = AtomicU64::new(0);
+    let time = clock_gettime(ClockId::Monotonic);
+    let nth = ENTERED.fetch_add(1, Ordering::Relaxed);
+    let name = format!(
+        "/cwd/{:016x}-{}-{}.{}-{nth}",
+        ino.0,
+        own_pid(),
+        time.tv_sec,
+        time.tv_nsec
+    );
     [&instance.shm_dir, name.as_bytes()].concat()
 }
 
@@ -151,14 +174,19 @@ mod tests {
     #[test]
     fn a_directory_is_known_by_its_inode() {
         let named = |path: &'static str| named_by(path.as_bytes());
-        let known = named("/m/weir-0-memory/x.2/cwd/0003000000000002");
+        let known = named("/m/weir-0-memory/x.2/cwd/0003000000000002-7-1.2-3 (deleted)");
         let memory = &b"/m/weir-0-memory/x.2"[..];
         assert_eq!(known, Some((memory, Ino(0x0003_0000_0000_0002))));
-        assert_eq!(named("/m/x/cwd/3"), None, "too short");
-        assert_eq!(named("/m/x/cwd/000300000000000g"), None);
-        assert_eq!(named("/m/x/cwd/0000000000000000"), None);
-        assert_eq!(named("/m/x/cwd/ffffffffffffffff"), None);
-        assert_eq!(named("/m/x/cud/0003000000000002"), None);
+        assert_eq!(
+            named("/m/x/cwd/0003000000000002-7-1.2-3"),
+            None,
+            "not removed"
+        );
+        assert_eq!(named("/m/x/cwd/3-7-1.2-3 (deleted)"), None, "too short");
+        assert_eq!(named("/m/x/cwd/000300000000000g-7 (deleted)"), None);
+        assert_eq!(named("/m/x/cwd/0000000000000000-7 (deleted)"), None);
+        assert_eq!(named("/m/x/cwd/ffffffffffffffff-7 (deleted)"), None);
+        assert_eq!(named("/m/x/cud/0003000000000002-7 (deleted)"), None);
         assert_eq!(named("/"), None);
     }
 }

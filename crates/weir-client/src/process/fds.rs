@@ -116,7 +116,7 @@ impl Process {
     }
 
     fn duplicate(&'static self, fd: Fd, command: i32, least: i32) -> Outcome<Fd> {
-        let handle = self.handle(fd)?;
+        let handle = self.sure_handle(fd)?;
         let _held = self.lock.hold();
         let whose = self.whose();
         let new = match kernel::fcntl(fd, command, least) {
@@ -137,7 +137,7 @@ impl Process {
     /// dup2(2); ours if either number is.
     pub fn dup2(&'static self, old: Fd, new: Fd) -> Outcome<Fd> {
         if old == new {
-            self.handle(old)?;
+            self.sure_handle(old)?;
             return Some(kernel::fcntl(old, F_GETFD, 0).map(|_| new));
         }
         self.dup_onto(old, new, 0)
@@ -146,7 +146,7 @@ impl Process {
     /// dup3(2); ours if either number is.
     pub fn dup3(&'static self, old: Fd, new: Fd, flags: i32) -> Outcome<Fd> {
         if old == new {
-            self.handle(old)?;
+            self.sure_handle(old)?;
             return Some(Err(Errno::INVAL));
         }
         self.dup_onto(old, new, flags)
@@ -160,7 +160,7 @@ impl Process {
             // Its bytes may be on their way there: it cannot give way.
             return Some(Err(Errno::BUSY));
         }
-        let source = self.handle(old);
+        let source = self.sure_handle(old);
         let aside = internal::is_internal(new);
         if source.is_none() && self.handle(new).is_none() && !aside {
             return None;
@@ -190,7 +190,7 @@ impl Process {
 
     /// fcntl(2), commands with an integer argument or none.
     pub fn fcntl(&'static self, fd: Fd, command: i32, argument: i64) -> Outcome<i32> {
-        let handle = self.handle(fd)?;
+        let handle = self.sure_handle(fd)?;
         let number = i32::try_from(argument);
         Some(match command {
             F_DUPFD | F_DUPFD_CLOEXEC => match number {
@@ -232,7 +232,7 @@ impl Process {
     /// One descriptor less refers to `handle`, which is already closed in the kernel. An
     /// error says that what was written cannot be seen by all, as [`Process::before_close`] may
     /// have found.
-    fn forget_fd(
+    pub(super) fn forget_fd(
         &'static self,
         handle: &'static Handle,
         published: Result<(), Errno>,

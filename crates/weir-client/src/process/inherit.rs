@@ -15,6 +15,7 @@
 //! The same is done where `WEIR_INSTANCE` names no instance: then no descriptor of weir's can be
 //! used, and none must be taken for a directory of the kernel's.
 
+use core::cell::OnceCell;
 use core::sync::atomic::Ordering;
 
 use rustix::fd::AsFd;
@@ -33,9 +34,6 @@ use crate::kernel::{self, Fd};
 use crate::neighbour::{memory_of, Description, Identity};
 use crate::view::open::Target;
 
-/// The placeholder of descriptors, in the directory of a server's memory.
-const PLACEHOLDER: &[u8] = b"ph";
-
 impl Process {
     /// Takes over the descriptors of weir and the current directory that the program
     /// before this one, in the same process, left.
@@ -50,10 +48,8 @@ impl Process {
         instance: Option<&Instance>,
         fds: impl Iterator<Item = Fd>,
     ) {
-        let own = instance.and_then(|instance| {
-            let path = [&instance.shm_dir, &b"/"[..], PLACEHOLDER].concat();
-            Some(Identity::of(&rustix::fs::stat(path).ok()?))
-        });
+        // Known once somebody asks: most programs inherit nothing.
+        let own = OnceCell::new();
         for fd in fds.filter(|fd| table::get(*fd).is_none()) {
             let Ok(stat) = kernel::borrow(fd).and_then(rustix::fs::fstat) else {
                 continue;
@@ -62,7 +58,8 @@ impl Process {
                 continue;
             }
             let Some(index) = index_of(fd) else { continue };
-            let handle = if Some(Identity::of(&stat)) == own {
+            let own = own.get_or_init(|| instance.and_then(|_| self.placeholder_identity()));
+            let handle = if Some(Identity::of(&stat)) == *own {
                 self.own_handle(index)
             } else if is_placeholder(fd, index) {
                 Some(self.handle_elsewhere(fd, index))
@@ -74,6 +71,11 @@ impl Process {
                 table::set(fd, Some(handle));
             }
         }
+    }
+
+    /// What the kernel tells the own server's placeholder by.
+    fn placeholder_identity(&self) -> Option<Identity> {
+        Some(self.session().ok()?.placeholder_identity())
     }
 
     /// The handle of a description of the own server.
@@ -118,7 +120,7 @@ impl Process {
     }
 
     fn description_elsewhere(&'static self, fd: Fd, index: u32) -> Result<Description, Errno> {
-        let memory = memory_of(kernel::borrow(fd)?, "..", PLACEHOLDER)?;
+        let memory = memory_of(kernel::borrow(fd)?, "..")?;
         let neighbour = self.neighbours.at(memory.as_fd(), self.node()?)?;
         neighbour.description(index)
     }

@@ -46,14 +46,14 @@ impl Process {
     /// write(2).
     #[inline(always)]
     pub fn write(&'static self, fd: Fd, bytes: &[u8]) -> Outcome<usize> {
-        let handle = self.handle(fd)?;
+        let handle = self.handle_for(fd, bytes.len())?;
         Some(self.for_writing(handle).and_then(|open| open.write(bytes)))
     }
 
     /// pwrite(2). As on Linux, O_APPEND wins over the offset.
     #[inline(always)]
     pub fn pwrite(&'static self, fd: Fd, bytes: &[u8], offset: i64) -> Outcome<usize> {
-        let handle = self.handle(fd)?;
+        let handle = self.handle_for(fd, bytes.len())?;
         let Ok(offset) = u64::try_from(offset) else {
             return Some(Err(Errno::INVAL));
         };
@@ -66,14 +66,14 @@ impl Process {
     /// read(2).
     #[inline(always)]
     pub fn read(&'static self, fd: Fd, bytes: &mut [u8]) -> Outcome<usize> {
-        let handle = self.handle(fd)?;
+        let handle = self.handle_for(fd, bytes.len())?;
         Some(self.for_reading(handle).and_then(|open| open.read(bytes)))
     }
 
     /// pread(2).
     #[inline(always)]
     pub fn pread(&'static self, fd: Fd, bytes: &mut [u8], offset: i64) -> Outcome<usize> {
-        let handle = self.handle(fd)?;
+        let handle = self.handle_for(fd, bytes.len())?;
         let Ok(offset) = u64::try_from(offset) else {
             return Some(Err(Errno::INVAL));
         };

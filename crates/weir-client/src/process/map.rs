@@ -14,7 +14,7 @@ const BUFFER: usize = 1 << 20;
 impl Process {
     /// Whether a file may be mapped: shared mappings get ENODEV, counted.
     pub fn mmap(&'static self, fd: Fd, shared: bool, write: bool) -> Outcome<()> {
-        let handle = self.handle(fd)?;
+        let handle = self.sure_handle(fd)?;
         if handle.file.get().is_none() {
             return Some(Err(Errno::NODEV));
         }
@@ -40,7 +40,7 @@ impl Process {
         offset: u64,
         bytes: &mut [u8],
     ) -> Outcome<usize> {
-        let handle = self.handle(fd)?;
+        let handle = self.sure_handle(fd)?;
         let open = match self.for_reading(handle) {
             Ok(open) => open,
             Err(error) => return Some(Err(error)),
@@ -50,7 +50,7 @@ impl Process {
 
     /// A descriptor of the kernel with a copy of the file (a memfd), for execve, dlopen.
     pub fn materialize(&'static self, fd: Fd) -> Outcome<Fd> {
-        let handle = self.handle(fd)?;
+        let handle = self.sure_handle(fd)?;
         Some(self.copy_out(handle))
     }
 

@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | `start`, `share`, `inherit` | the instance and the session; fork and exec; what others left |
 //! | `attached`, `told` | of a library ([`crate::library`]): its own state; what is asked of a path |
-//! | `table`, `fds` | descriptors; close, dup, fcntl |
+//! | `table`, `fds`, `lost` | descriptors; close, dup, fcntl; what was closed unseen |
 //! | `open` | open and creation; `io`: reading and writing; `vector`: of several pieces |
 //! | `place` | from a path to a place; `outside`: what leads out of weir |
 //! | `stat`, `attr`, `xattr` | looking at attributes, setting them |
@@ -32,6 +32,7 @@ mod fds;
 mod inherit;
 mod io;
 mod locks;
+mod lost;
 mod map;
 mod names;
 mod open;

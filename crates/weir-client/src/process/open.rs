@@ -213,7 +213,10 @@ impl Process {
             self.give_up(handle);
             return Ok(fd);
         }
-        table::set(fd, Some(handle));
+        if let Some(before) = table::set(fd, Some(handle)) {
+            // It had this number, and was closed behind our back.
+            let _ = self.forget_fd(before, Ok(()));
+        }
         Ok(fd)
     }
 
@@ -254,10 +257,29 @@ impl Process {
 
     /// A new open description of the kernel's, which stands in for ours.
     fn open_placeholder(&self, cloexec: bool) -> Result<Fd, Errno> {
-        let dir = kernel::borrow(self.placeholder()?)?;
+        let session = self.session()?;
         let mut flags = OFlags::RDONLY | OFlags::DIRECTORY;
         flags.set(OFlags::CLOEXEC, cloexec);
-        let fd = kernel::into_number(rustix::fs::openat(dir, c".", flags, Mode::empty())?);
+        let open = || {
+            let dir = kernel::borrow(session.placeholder())?;
+            rustix::fs::openat(dir, c".", flags, Mode::empty())
+        };
+        let opened = match open() {
+            // A program may have changed the directory's mode by a descriptor of it,
+            Err(Errno::ACCESS) => {
+                let path = format!("/proc/self/fd/{}", session.placeholder());
+                rustix::fs::chmod(path, Mode::RWXU)?;
+                open()
+            }
+            // or have closed ours unseen.
+            Err(Errno::BADF | Errno::NOTDIR) => {
+                let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
+                session.renew_placeholder(&instance.run_dir)?;
+                open()
+            }
+            opened => opened,
+        };
+        let fd = kernel::into_number(opened?);
         if usize::try_from(fd).is_ok_and(|fd| fd < crate::internal::MAX_FDS) {
             return Ok(fd);
         }

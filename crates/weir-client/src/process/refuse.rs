@@ -70,10 +70,4 @@ impl Process {
     pub fn is_active(&'static self) -> bool {
         self.instance().is_some()
     }
-
-    /// A descriptor was closed or replaced behind our back (by libc, from inside).
-    pub fn forget(&'static self, fd: Fd) {
-        let _held = self.lock.hold();
-        self.install(fd, None);
-    }
 }

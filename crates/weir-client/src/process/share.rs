@@ -159,6 +159,9 @@ impl Process {
         let Some(instance) = self.instance() else {
             return;
         };
+        for fd in fds {
+            self.kernel_gave(*fd);
+        }
         let _held = self.lock.hold();
         self.adopt_among(Some(instance), fds.iter().copied());
     }

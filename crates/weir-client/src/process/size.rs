@@ -21,7 +21,7 @@ impl Process {
     /// ftruncate(2).
     pub fn ftruncate(&'static self, fd: Fd, length: i64) -> Outcome<()> {
         let _call = operation::begin();
-        let handle = self.handle(fd)?;
+        let handle = self.sure_handle(fd)?;
         if handle.file.get().is_none() || !handle.has(WRITE) {
             return Some(Err(if handle.has(PATH) {
                 Errno::BADF
@@ -66,7 +66,7 @@ impl Process {
     /// fsync(2).
     pub fn fsync(&'static self, fd: Fd) -> Outcome<()> {
         let _call = operation::begin();
-        let handle = self.handle(fd)?;
+        let handle = self.sure_handle(fd)?;
         Some(self.sync(handle))
     }
 
@@ -103,7 +103,7 @@ impl Process {
         length: i64,
         flags: u32,
     ) -> Outcome<()> {
-        let handle = self.handle(fd)?;
+        let handle = self.sure_handle(fd)?;
         if offset < 0 || length < 0 || flags > 7 {
             return Some(Err(Errno::INVAL));
         }
@@ -112,7 +112,7 @@ impl Process {
 
     /// syncfs(2).
     pub fn syncfs(&'static self, fd: Fd) -> Outcome<()> {
-        self.handle(fd)?;
+        self.sure_handle(fd)?;
         Some(Ok(()))
     }
 
@@ -120,7 +120,7 @@ impl Process {
     /// may still meet ENOSPC.
     pub fn fallocate(&'static self, fd: Fd, mode: i32, offset: i64, length: i64) -> Outcome<()> {
         let _call = operation::begin();
-        let handle = self.handle(fd)?;
+        let handle = self.sure_handle(fd)?;
         Some(self.allocate(handle, mode, offset, length))
     }
 
@@ -168,7 +168,7 @@ impl Process {
 
     /// posix_fadvise(2): taken note of, no more.
     pub fn fadvise(&'static self, fd: Fd, _offset: i64, length: i64, advice: i32) -> Outcome<()> {
-        let handle = self.handle(fd)?;
+        let handle = self.sure_handle(fd)?;
         Some(if handle.has(PATH) {
             Err(Errno::BADF)
         } else if length < 0 || !(0..=5).contains(&advice) {

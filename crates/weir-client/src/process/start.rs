@@ -14,8 +14,7 @@ use weir_core::types::Ino;
 
 use super::table::{Handle, DIR, PATH, READ, WRITE};
 use super::Process;
-use crate::internal::Internal;
-use crate::kernel::{self, Fd};
+use crate::kernel;
 use crate::node::Node;
 use crate::path::{Credentials, Prefix};
 use crate::session::Session;
@@ -39,8 +38,6 @@ pub struct Instance {
     pub shm_dir: Vec<u8>,
     /// Where it is mounted.
     pub prefix: Prefix,
-    /// The placeholder directory; opened with the first file.
-    pub placeholder: std::sync::OnceLock<Internal>,
 }
 
 impl Process {
@@ -118,7 +115,6 @@ impl Process {
             run_dir,
             shm_dir,
             prefix: Prefix::new(&prefix)?,
-            placeholder: std::sync::OnceLock::new(),
         })
     }
 
@@ -188,22 +184,6 @@ impl Process {
     /// umask(2) was called with `mask`.
     pub fn umask_changed(&self, mask: u32) {
         self.umask.store(mask & 0o777, Ordering::Relaxed);
-    }
-
-    /// The directory whose descriptors stand in for files.
-    pub(super) fn placeholder(&self) -> Result<Fd, Errno> {
-        let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
-        if let Some(placeholder) = instance.placeholder.get() {
-            return Ok(placeholder.number());
-        }
-        let path = [&instance.shm_dir, &b"/ph"[..]].concat();
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = kernel::into_number(rustix::fs::open(path, flags, Mode::empty())?);
-        let placeholder = Internal::adopt(fd)?;
-        if let Err(second) = instance.placeholder.set(placeholder) {
-            second.close();
-        }
-        Ok(instance.placeholder.get().map_or(-1, |p| p.number()))
     }
 
     /// Makes `handle` one of the file `ino`, opened with `flags`.

@@ -77,7 +77,7 @@ impl Process {
 
     /// fgetxattr(2).
     pub fn fgetxattr(&'static self, fd: Fd, name: &[u8], out: &mut [u8]) -> Outcome<usize> {
-        let ino = self.handle(fd)?.ino();
+        let ino = self.sure_handle(fd)?.ino();
         Some(of_open(self.xattr_of(ino, name, out)))
     }
 
@@ -116,7 +116,7 @@ impl Process {
     /// fsetxattr(2).
     pub fn fsetxattr(&'static self, fd: Fd, name: &[u8], value: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
-        let ino = self.handle(fd)?.ino();
+        let ino = self.sure_handle(fd)?.ino();
         Some(self.set_xattr_of(ino, name, value))
     }
 
@@ -174,7 +174,7 @@ impl Process {
 
     /// fremovexattr(2).
     pub fn fremovexattr(&'static self, fd: Fd, name: &[u8]) -> Outcome<()> {
-        self.handle(fd)?;
+        self.sure_handle(fd)?;
         Some(self.refuse_removal(name))
     }
 
@@ -198,7 +198,7 @@ impl Process {
 
     /// flistxattr: none are shown.
     pub fn flistxattr(&'static self, fd: Fd) -> Outcome<usize> {
-        self.handle(fd)?;
+        self.sure_handle(fd)?;
         Some(Ok(0))
     }
 }

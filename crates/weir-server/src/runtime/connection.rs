@@ -1,13 +1,18 @@
 //! One connection to the server's socket: frames in, frames out, never blocking.
 
+use std::mem::MaybeUninit;
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::event::PollFlags;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{recv, send, RecvFlags, SendFlags};
+use rustix::net::{
+    recv, send, sendmsg, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
 use weir_core::proto::{Hello, Role, VERSION};
 
+use super::regions::Placeholder;
 use crate::frame::{self, MAX_REQUEST};
 
 /// What a connection may have to send at most: a tool that reads nothing is cut off.
@@ -56,6 +61,8 @@ pub struct Connection {
     pub pid: u32,
     received: Vec<u8>,
     pending: Vec<u8>,
+    /// Goes with the first bytes that are sent.
+    gift: Option<Arc<Placeholder>>,
     /// Since when.
     pub since: Instant,
     /// Close once all is sent.
@@ -72,6 +79,7 @@ impl Connection {
             since: Instant::now(),
             received: Vec::new(),
             pending: Vec::new(),
+            gift: None,
             closing: false,
         }
     }
@@ -142,11 +150,23 @@ impl Connection {
         self.flush()
     }
 
+    /// The first bytes that are sent have a descriptor with them.
+    pub fn give(&mut self, gift: Arc<Placeholder>) {
+        self.gift = Some(gift);
+    }
+
     /// Sends what the other side has room for.
     pub fn flush(&mut self) -> Result<(), End> {
         while !self.pending.is_empty() {
-            match send(self.socket.as_fd(), &self.pending, SendFlags::NOSIGNAL) {
-                Ok(n) => drop(self.pending.drain(..n)),
+            let sent = match &self.gift {
+                Some(gift) => send_with(self.socket.as_fd(), &self.pending, gift.given.as_fd()),
+                None => send(self.socket.as_fd(), &self.pending, SendFlags::NOSIGNAL),
+            };
+            match sent {
+                Ok(n) => {
+                    self.gift = None;
+                    self.pending.drain(..n);
+                }
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(_) => return Err(End::Gone),
@@ -154,4 +174,16 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// Sends bytes with a descriptor (SCM_RIGHTS, unix(7)).
+fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], gift: BorrowedFd<'_>) -> Result<usize, Errno> {
+    let gifts = [gift];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&gifts)) {
+        return Err(Errno::NOBUFS);
+    }
+    let bytes = [rustix::io::IoSlice::new(bytes)];
+    sendmsg(socket, &bytes, &mut control, SendFlags::NOSIGNAL)
 }

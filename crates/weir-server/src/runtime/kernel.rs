@@ -1,6 +1,5 @@
 //! What the logic asks of the kernel: futexes, locks of placeholders, time.
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use weir_store::slabmap::Window;
 
 use super::doors::Doors;
 use super::ground::Ground;
-use super::regions::{client_file, ClientRegion, Instance, PLACEHOLDER};
+use super::regions::{client_file, ClientRegion, Instance, Placeholder};
 use super::storage::Storage;
 use super::ServerError;
 use crate::arrival::Arrival;
@@ -29,7 +28,7 @@ use crate::node::{Platform, Table};
 #[derive(Debug)]
 pub struct Kernel {
     /// The directory that all virtual descriptors are.
-    placeholder: File,
+    placeholder: Arc<Placeholder>,
     /// Where bytes of other nodes arrive.
     pool: Window,
     /// Where the regions of clients are.
@@ -42,11 +41,9 @@ pub struct Kernel {
 impl Kernel {
     /// Opens what there is of an instance.
     pub fn new(instance: &Instance, doors: Arc<Doors>) -> Result<Kernel, ServerError> {
-        let path = instance.shm_dir().join(PLACEHOLDER);
-        let placeholder = File::open(&path).map_err(|error| ServerError::path(&path, &error))?;
         let pool = instance.pool()?;
         Ok(Kernel {
-            placeholder,
+            placeholder: instance.placeholder()?,
             pool,
             shm_dir: instance.shm_dir().to_owned(),
             grounds: instance.grounds(pool.len())?,
@@ -117,7 +114,7 @@ impl Platform for Kernel {
             l_len: 1,
             l_pid: 0,
         };
-        let asked = fcntl(&self.placeholder, FcntlArg::F_OFD_GETLK(&mut lock));
+        let asked = fcntl(&self.placeholder.watched, FcntlArg::F_OFD_GETLK(&mut lock));
         // What cannot be asked is taken to live: nothing is taken away then.
         asked.is_err() || i32::from(lock.l_type) != nix::libc::F_UNLCK
     }

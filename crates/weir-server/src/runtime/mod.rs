@@ -250,7 +250,13 @@ fn serve_in(
     let rouser = Rouser::new(open.hub, bell.clone());
     let (service_box, poller_box) = mailboxes(rouser.clone()).map_err(ServerError::Event)?;
     let listener = instance.listen()?;
-    let poller = poller::start(listener, poller_box, options, Arc::clone(&doors))?;
+    let poller = poller::start(
+        listener,
+        poller_box,
+        options,
+        Arc::clone(&doors),
+        instance.placeholder()?,
+    )?;
     let welcome = Welcome {
         version: VERSION,
         client: ClientId(0),

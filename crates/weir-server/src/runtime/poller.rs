@@ -25,6 +25,7 @@ use weir_core::types::ClientId;
 use super::connection::{Connection, End, Heard, Peer};
 use super::doors::{Doors, Refusal};
 use super::mailbox::{Answer, Event, PollerBox, Serial};
+use super::regions::Placeholder;
 use super::ServerError;
 use crate::options::Options;
 
@@ -60,6 +61,7 @@ struct Poller {
     /// No descriptors left: accept later.
     exhausted: bool,
     doors: Arc<Doors>,
+    placeholder: Arc<Placeholder>,
 }
 
 /// Starts the thread.
@@ -68,6 +70,7 @@ pub fn start(
     mailbox: PollerBox,
     options: &Options,
     doors: Arc<Doors>,
+    placeholder: Arc<Placeholder>,
 ) -> Result<JoinHandle<()>, ServerError> {
     let watched = options
         .watch_pid
@@ -82,6 +85,7 @@ pub fn start(
         most: 2 * options.max_clients + 64,
         exhausted: false,
         doors,
+        placeholder,
     };
     std::thread::Builder::new()
         .name("weir-poller".into())
@@ -248,6 +252,9 @@ impl Poller {
             return;
         };
         let pid = connection.pid;
+        if matches!(heard, Heard::Client | Heard::Tool) {
+            connection.give(Arc::clone(&self.placeholder));
+        }
         match heard {
             Heard::Request(bytes) => self.mailbox.tell(Event::Request(serial, bytes)),
             Heard::Tool => self.mailbox.tell(Event::Tool(serial)),

@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{symlink, DirBuilderExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{chmod, flock, mknodat, open, FileType, FlockOperation, Mode, OFlags, CWD};
@@ -45,8 +46,9 @@ use crate::frame::SOCKET;
 use crate::node::{ClientMemory, OpenRegion, Table};
 use crate::options::Options;
 
-/// The directory that all virtual descriptors are.
-pub const PLACEHOLDER: &str = "ph";
+/// The directory that all virtual descriptors are, while it is made.
+const PLACEHOLDER: &str = "ph";
+/// Where clients make the directories that stand for their current ones, and remove them at once.
 const WORKING_DIRS: &str = "cwd";
 const OPEN: &str = "open";
 const OPEN_BEFORE: &str = "open.old";
@@ -76,6 +78,35 @@ pub struct Instance {
     /// Held for the server's life, so that nobody comes after one that lives.
     lock: Option<OwnedFd>,
     claim: Option<Region>,
+    placeholder: Option<Arc<Placeholder>>,
+}
+
+/// The directory that all virtual descriptors of a server's clients are. It has no name any more, so
+/// that nobody, root neither, can make anything in it: what is not weir's own and tries gets an error,
+/// and leaves no file that nobody sees.
+#[derive(Debug)]
+pub struct Placeholder {
+    /// For the locks of clients, which are looked at.
+    pub watched: OwnedFd,
+    /// For clients, who open it anew: an O_PATH description, with which they can do no more.
+    pub given: OwnedFd,
+}
+
+impl Placeholder {
+    fn make(path: &Path) -> Result<Placeholder, ServerError> {
+        let failed = |error: &std::io::Error| ServerError::path(path, error);
+        private_dir(path)?;
+        let open_as = |access: OFlags| {
+            let flags = access | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            open(path.as_os_str().as_bytes(), flags, Mode::empty()).map_err(|e| failed(&e.into()))
+        };
+        let placeholder = Placeholder {
+            watched: open_as(OFlags::RDONLY)?,
+            given: open_as(OFlags::PATH)?,
+        };
+        std::fs::remove_dir(path).map_err(|error| failed(&error))?;
+        Ok(placeholder)
+    }
 }
 
 /// A client's region as it is mapped here.
@@ -103,6 +134,7 @@ impl Instance {
             made: Vec::new(),
             lock: None,
             claim: None,
+            placeholder: None,
         };
         let made = instance.make_dirs();
         if made.is_err() {
@@ -141,9 +173,9 @@ impl Instance {
         let bytes = open_layout(OFDS, BLOCKS, CELLS).bytes as u64;
         self.claim = Some(self.map_new(OPEN, bytes)?.leak());
         self.open_ground()?.lay(0, size_of::<Hub>() as u64)?;
-        for name in [PLACEHOLDER, WORKING_DIRS] {
-            private_dir(&self.shm_dir.join(name))?;
-        }
+        let placeholder = Placeholder::make(&self.shm_dir.join(PLACEHOLDER))?;
+        self.placeholder = Some(Arc::new(placeholder));
+        private_dir(&self.shm_dir.join(WORKING_DIRS))?;
         self.make_links();
         Ok(())
     }
@@ -181,6 +213,13 @@ impl Instance {
             removed(&path, std::fs::remove_dir_all(&path))?;
         }
         Ok(())
+    }
+
+    /// The directory that all virtual descriptors are, once the server has settled in.
+    pub fn placeholder(&self) -> Result<Arc<Placeholder>, ServerError> {
+        let gone =
+            || ServerError::path(&self.shm_dir.join(PLACEHOLDER), &ErrorKind::NotFound.into());
+        self.placeholder.clone().ok_or_else(gone)
     }
 
     /// The `open` region of the server before.

@@ -1,0 +1,95 @@
+//! Descriptors that were closed behind weir's back.
+//!
+//! The kernel's table of descriptors is the one that counts, and a program may change it by system
+//! calls that nobody sees: its own (a runtime in assembler), or those that libc makes from inside. The
+//! number that became free so is given to something else, and what is then written to it must not go
+//! to the file of weir that had it. Three things see to that:
+//!
+//! | what | when it is found out |
+//! | --- | --- |
+//! | libc's functions that give a descriptor, and `syscall` | as they return ([`Process::kernel_gave`]) |
+//! | calls that take long anyway, [`SURE_BYTES`] and more read or written | before they begin: the kernel's descriptor is looked at |
+//! | weir's own descriptors ([`crate::internal`], slabs of the file tier) | before they are used |
+//!
+//! Left out: small reads and writes, lseek and fstat, after a number was closed *and* given anew by
+//! system calls that do not go through libc. To look at the descriptor costs ten times such a call.
+
+use core::sync::atomic::Ordering;
+
+use rustix::fs::FileType;
+
+use super::share::Whose;
+use super::table::{self, Handle, GONE};
+use super::Process;
+use crate::internal;
+use crate::kernel::{self, Fd};
+use crate::neighbour::Identity;
+
+/// From so many bytes on a read or a write makes sure of its descriptor, which costs it one per cent.
+pub(super) const SURE_BYTES: usize = 128 << 10;
+
+impl Process {
+    /// A descriptor was closed or replaced behind our back (by libc, from inside).
+    pub fn forget(&'static self, fd: Fd) {
+        let _held = self.lock.hold();
+        self.install(fd, None);
+    }
+
+    /// The kernel has given `fd` to something that is not weir's: what had this number before was
+    /// closed without a word.
+    #[inline]
+    pub fn kernel_gave(&'static self, fd: Fd) {
+        if table::get(fd).is_some() || self.is_internal_fd(fd) {
+            self.lost(fd);
+        }
+    }
+
+    #[cold]
+    fn lost(&'static self, fd: Fd) {
+        let _held = self.lock.hold();
+        // The descriptors of a child of vfork are its own, the table is its parent's.
+        if let Whose::VforkChild = self.whose() {
+            return;
+        }
+        internal::disown(fd);
+        if let Some(slabs) = self.node.get().and_then(|node| node.slabs_in_use()) {
+            slabs.disown(fd);
+        }
+        self.install(fd, None);
+    }
+
+    /// As [`Process::handle`], for calls that take long enough to make sure that the descriptor still
+    /// is what it was.
+    pub(super) fn sure_handle(&'static self, fd: Fd) -> Option<&'static Handle> {
+        let handle = self.handle(fd)?;
+        if self.is_still(fd, handle) {
+            return Some(handle);
+        }
+        self.lost(fd);
+        None
+    }
+
+    /// The handle for a transfer of so many bytes.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // on the way of every read and write
+    pub(super) fn handle_for(&'static self, fd: Fd, bytes: usize) -> Option<&'static Handle> {
+        match bytes < SURE_BYTES {
+            true => self.handle(fd),
+            false => self.sure_handle(fd),
+        }
+    }
+
+    /// Whether the kernel's descriptor is a placeholder: a directory that was removed, and the own
+    /// server's, unless the description is another one's.
+    fn is_still(&self, fd: Fd, handle: &Handle) -> bool {
+        let Ok(stat) = kernel::borrow(fd).and_then(rustix::fs::fstat) else {
+            return false;
+        };
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let of_own = !handle.is_elsewhere() && handle.access.load(Ordering::Relaxed) & GONE == 0;
+        let own = self.session.get().filter(|_| of_own);
+        is_dir
+            && stat.st_nlink == 0
+            && own.is_none_or(|session| session.placeholder_identity() == Identity::of(&stat))
+    }
+}

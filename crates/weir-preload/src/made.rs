@@ -1,0 +1,117 @@
+//! Functions of libc that give a descriptor of the kernel.
+//!
+//! What they give is not weir's. Where weir knows the number it was closed behind weir's back, and what
+//! is written to it from now on must not go to the file that had it: see `weir_client`'s
+//! `process/lost.rs`. Those that open a path are in [`crate::names`], [`crate::stdio`] and
+//! [`crate::dir`].
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{mode_t, sockaddr, socklen_t};
+use rustix::io::Errno;
+
+use crate::made;
+use crate::next::interpose;
+
+/// What an interposed function gives that makes a descriptor.
+pub type Descriptor = c_int;
+
+type Kernels = Option<Result<c_int, Errno>>;
+
+interpose! {
+    [socket __socket] (domain: c_int, kind: c_int, protocol: c_int) -> Descriptor: libc::SYS_socket, [domain, kind, protocol]
+        => |_p| Kernels::None;
+    [accept] (fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> Descriptor: libc::SYS_accept, [fd, address, length]
+        => |_p| Kernels::None;
+    [accept4] (fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> Descriptor: libc::SYS_accept4, [fd, address, length, flags]
+        => |_p| Kernels::None;
+    [epoll_create] (_size: c_int) -> Descriptor: libc::SYS_epoll_create1, [0] => |_p| Kernels::None;
+    [epoll_create1] (flags: c_int) -> Descriptor: libc::SYS_epoll_create1, [flags] => |_p| Kernels::None;
+    [eventfd] (value: c_uint, flags: c_int) -> Descriptor: libc::SYS_eventfd2, [value, flags] => |_p| Kernels::None;
+    [timerfd_create] (clock: c_int, flags: c_int) -> Descriptor: libc::SYS_timerfd_create, [clock, flags] => |_p| Kernels::None;
+    [signalfd] (fd: c_int, mask: *const c_void, flags: c_int) -> Descriptor: libc::SYS_signalfd4, [fd, mask, KERNEL_SIGSET, flags]
+        => |_p| Kernels::None;
+    [inotify_init] () -> Descriptor: libc::SYS_inotify_init1, [0] => |_p| Kernels::None;
+    [inotify_init1] (flags: c_int) -> Descriptor: libc::SYS_inotify_init1, [flags] => |_p| Kernels::None;
+    [fanotify_init] (flags: c_uint, events: c_uint) -> Descriptor: libc::SYS_fanotify_init, [flags, events] => |_p| Kernels::None;
+    [memfd_create] (name: *const c_char, flags: c_uint) -> Descriptor: libc::SYS_memfd_create, [name, flags] => |_p| Kernels::None;
+    [pidfd_open] (pid: libc::pid_t, flags: c_uint) -> Descriptor: libc::SYS_pidfd_open, [pid, flags] => |_p| Kernels::None;
+    [pidfd_getfd] (pidfd: c_int, fd: c_int, flags: c_uint) -> Descriptor: libc::SYS_pidfd_getfd, [pidfd, fd, flags] => |_p| Kernels::None;
+    [open_by_handle_at] (mount: c_int, handle: *mut c_void, flags: c_int) -> Descriptor: libc::SYS_open_by_handle_at, [mount, handle, flags]
+        => |_p| Kernels::None;
+    [posix_openpt] (flags: c_int) -> Descriptor: libc::SYS_openat, [libc::AT_FDCWD, c"/dev/ptmx".as_ptr(), flags, 0]
+        => |_p| Kernels::None;
+}
+
+/// Bytes of the kernel's sigset_t.
+const KERNEL_SIGSET: usize = 8;
+
+/// Functions that give two descriptors, in an array.
+macro_rules! pairs {
+    ($($name:ident ($($p:ident: $t:ty),*), $both:ident: $number:expr, [$($a:expr),*];)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(2)`.")]
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($($p: $t),*) -> c_int {
+            // SAFETY: the caller vouches for the arguments; where the call succeeds there are two.
+            unsafe {
+                let done = crate::raw::syscall($number, crate::next::six([$($a as usize),*]));
+                if done == 0 {
+                    made($both.read());
+                    made($both.add(1).read());
+                }
+                crate::raw::outcome(done) as c_int
+            }
+        }
+    )*};
+}
+
+pairs! {
+    pipe(both: *mut c_int), both: libc::SYS_pipe2, [both, 0];
+    pipe2(both: *mut c_int, flags: c_int), both: libc::SYS_pipe2, [both, flags];
+    socketpair(domain: c_int, kind: c_int, protocol: c_int, both: *mut c_int), both:
+        libc::SYS_socketpair, [domain, kind, protocol, both];
+}
+
+mod others {
+    use super::{c_char, c_int, c_void, mode_t};
+
+    crate::next::next_fn! {
+        shm_open: fn(*const c_char, c_int, mode_t) -> c_int;
+        mq_open: fn(*const c_char, c_int, mode_t, *mut c_void) -> c_int;
+    }
+}
+
+pub use others::resolve_all as resolve_others;
+
+/// `shm_open(3)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn shm_open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe { others::shm_open().map_or_else(crate::missing, |f| made(f(name, flags, mode))) }
+}
+
+/// `mq_open(3)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn mq_open(
+    name: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+    attributes: *mut c_void,
+) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        others::mq_open().map_or_else(crate::missing, |f| made(f(name, flags, mode, attributes)))
+    }
+}
