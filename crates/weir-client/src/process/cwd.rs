@@ -1,10 +1,10 @@
 //! The current directory, where it is one of weir's.
 //!
-//! The kernel's current directory is then a real directory in the server's memory that was named
-//! by the inode and by who entered it, so that children and executed programs inherit it. It has
-//! been removed by then: whatever is not weir's and uses a relative path (a static program, a raw
-//! system call) gets ENOENT, root too, and leaves no file there that nobody sees; and what somebody
-//! does to it concerns nobody else. The number means the same at
+//! The kernel's current directory is then a directory in the server's memory that has been removed:
+//! whatever is not weir's and uses a relative path (a static program, a raw system call) gets ENOENT,
+//! root too, and leaves no file there that nobody sees. Before another program can begin, it is one
+//! that was named by the inode and by who entered it (`show_cwd`), so that the program finds out where
+//! it is; until then it is the placeholder, which costs one system call. The number means the same at
 //! all servers of the instance, so that a program at another one of this machine goes on there. One
 //! of another instance, or of none, must not take the real directory for its current one, where it
 //! would find nothing and leave files that nobody sees: it has none then, as one whose current
@@ -23,7 +23,7 @@ use super::place::{done, kernel_cwd, Found};
 use super::start::{own_pid, Instance};
 use super::table::{self, DIR, GONE};
 use super::{Outcome, Process};
-use crate::kernel::{Fd, AT_FDCWD};
+use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::neighbour::memory_of;
 use crate::operation;
 use crate::path::access;
@@ -72,13 +72,34 @@ impl Process {
         if !self.who().may(&attr, access::EXECUTE) {
             return Err(Errno::ACCESS);
         }
+        let placeholder = self.session.get().map(|session| session.placeholder());
+        match placeholder.and_then(|fd| rustix::process::fchdir(kernel::borrow(fd).ok()?).ok()) {
+            Some(()) => self.cwd_shown.store(false, Ordering::Relaxed),
+            None => self.show(ino)?,
+        }
+        self.cwd.store(ino.0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Before another program can begin in this process's current directory.
+    pub(super) fn show_cwd(&'static self) {
+        if let Some(Ok(cwd)) = self.own_cwd() {
+            if !self.cwd_shown.load(Ordering::Relaxed) {
+                // Else the program finds itself in a directory that was removed.
+                let _ = self.show(cwd);
+            }
+        }
+    }
+
+    /// Lets the kernel's current directory say which one of weir's it stands for.
+    fn show(&'static self, ino: Ino) -> Result<(), Errno> {
         let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
         let path = marker(instance, ino);
         rustix::fs::mkdir(&path[..], Mode::RWXU)?;
         let entered = rustix::process::chdir(&path[..]);
         rustix::fs::rmdir(&path[..])?;
         entered?;
-        self.cwd.store(ino.0, Ordering::Relaxed);
+        self.cwd_shown.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -119,6 +140,7 @@ impl Process {
         let own = instance.is_some_and(|instance| instance.shm_dir == memory);
         if own {
             self.cwd.store(ino.0, Ordering::Relaxed);
+            self.cwd_shown.store(true, Ordering::Relaxed);
             return;
         }
         let Ok(memory) = memory_of(rustix::fs::CWD, "../..") else {
@@ -129,6 +151,7 @@ impl Process {
             .and_then(|node| self.neighbours.at(memory.as_fd(), node));
         if neighbour.is_ok() {
             self.cwd.store(ino.0, Ordering::Relaxed);
+            self.cwd_shown.store(true, Ordering::Relaxed);
         } else {
             self.cwd.store(FOREIGN, Ordering::Relaxed);
             self.count_refusal("other-instance");

@@ -85,6 +85,8 @@ pub struct Process {
     umask: AtomicU32,
     /// The current directory, if it is weir's; else 0, or [`cwd::FOREIGN`].
     cwd: AtomicU64,
+    /// Whether an executed program can tell which one.
+    cwd_shown: AtomicBool,
     /// Whether the kernel's current directory may be one above the mount.
     cwd_unknown: AtomicBool,
     cwd_above: AtomicBool,
@@ -124,6 +126,7 @@ impl Process {
             who: Slot::empty(),
             umask: AtomicU32::new(0o022),
             cwd: AtomicU64::new(0),
+            cwd_shown: AtomicBool::new(false),
             cwd_unknown: AtomicBool::new(true),
             cwd_above: AtomicBool::new(false),
             ofd_next: AtomicU32::new(0),

@@ -85,6 +85,7 @@ impl Process {
         self.lock.take();
         self.forking.fetch_add(1, Ordering::Relaxed);
         if let Whose::Own = self.whose() {
+            self.show_cwd();
             for (fd, handle) in table::all() {
                 Self::mark(fd, handle);
             }
@@ -134,6 +135,7 @@ impl Process {
             return;
         }
         let _held = self.lock.hold();
+        self.show_cwd();
         for (fd, handle) in table::all() {
             let survives = kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
             if survives {

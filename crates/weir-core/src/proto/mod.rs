@@ -29,7 +29,7 @@ pub use parts::{
 };
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Why an operation was refused. Mapped to errno in `weir-client`, one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
