@@ -11,7 +11,7 @@
 //! | calls that take long anyway, [`SURE_BYTES`] and more read or written | before they begin: the kernel's descriptor is looked at |
 //! | weir's own descriptors ([`crate::internal`], slabs of the file tier) | before they are used |
 //!
-//! Left out: small reads and writes, lseek and fstat, after a number was closed *and* given anew by
+//! Left out: small reads and writes, lseek, fstat and fsync, after a number was closed *and* given anew by
 //! system calls that do not go through libc. To look at the descriptor costs ten times such a call.
 
 use core::sync::atomic::Ordering;
@@ -25,8 +25,8 @@ use crate::internal;
 use crate::kernel::{self, Fd};
 use crate::neighbour::Identity;
 
-/// From so many bytes on a read or a write makes sure of its descriptor, which costs it one per cent.
-pub(super) const SURE_BYTES: usize = 128 << 10;
+/// From so many bytes on a read or a write makes sure of its descriptor, which costs it two per cent at most.
+pub(super) const SURE_BYTES: usize = 1 << 20;
 
 impl Process {
     /// A descriptor was closed or replaced behind our back (by libc, from inside).

@@ -66,7 +66,7 @@ impl Process {
     /// fsync(2).
     pub fn fsync(&'static self, fd: Fd) -> Outcome<()> {
         let _call = operation::begin();
-        let handle = self.sure_handle(fd)?;
+        let handle = self.handle(fd)?;
         Some(self.sync(handle))
     }
 
