@@ -27,6 +27,7 @@ use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::neighbour::memory_of;
 use crate::operation;
 use crate::path::access;
+use crate::session::Session;
 
 /// Says of [`Process::cwd`] that it is a directory of weir's that this process cannot use.
 const FOREIGN: u64 = u64::MAX;
@@ -72,7 +73,7 @@ impl Process {
         if !self.who().may(&attr, access::EXECUTE) {
             return Err(Errno::ACCESS);
         }
-        let placeholder = self.session.get().map(|session| session.placeholder());
+        let placeholder = self.session.get().map(Session::placeholder);
         match placeholder.and_then(|fd| rustix::process::fchdir(kernel::borrow(fd).ok()?).ok()) {
             Some(()) => self.cwd_shown.store(false, Ordering::Relaxed),
             None => self.show(ino)?,
