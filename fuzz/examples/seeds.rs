@@ -748,6 +748,7 @@ fn texts() {
         host: "n1".into(),
         why: "no".into(),
         lives: None,
+        dead: false,
     };
     let ups = [
         Up::Bound(vec![member(1)]),
@@ -787,6 +788,7 @@ fn texts() {
         instance: id,
         secret: weir_core::roster::Secret::new([1; 32]),
         name: "weir".into(),
+        job: weir_cli::launch::message::Job::default(),
         servers: 2,
         settings: toml,
         seats: vec![Seat {

@@ -124,11 +124,19 @@ pub enum Command {
     /// In a batch job, or with --hosts, it has a server on each node. On every node its run
     /// directory has the same path, so that WEIR_INSTANCE may be passed on as it is.
     ///
+    /// If the server of an instance of this name was killed, a new one goes on with what it left.
+    ///
     /// In a script: eval "$(weir start --shell)"
     Start(StartArgs),
     /// Stop an instance and clear what it took.
+    ///
+    /// One that is dead, whose server was killed, is cleared: what it had is gone then. Nothing else
+    /// does that while its job lasts.
     Stop(StopArgs),
-    /// Show an instance, or list those that run.
+    /// Show an instance, or list those that run and those that are dead.
+    ///
+    /// One is dead whose server was killed. weir start NAME goes on with what it left, and so
+    /// does a weir run that uses it; weir stop NAME clears it.
     Status(StatusArgs),
     /// List a directory of the file system.
     Ls(LsArgs),

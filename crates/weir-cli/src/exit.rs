@@ -16,6 +16,8 @@ pub const USAGE: u8 = 2;
 pub const RUNNING: u8 = 3;
 /// There is no such instance.
 pub const NO_INSTANCE: u8 = 4;
+/// The instance is dead: its server was killed.
+pub const DEAD: u8 = 5;
 /// `weir run`: weir itself failed.
 pub const RUN_FAILED: u8 = 125;
 /// `weir run`: the command was found but cannot be executed.
@@ -30,6 +32,7 @@ pub const CODES: &[(u8, &str)] = &[
     (USAGE, "the command line or the configuration was refused"),
     (RUNNING, "weir start: an instance of that name runs already"),
     (NO_INSTANCE, "there is no such instance"),
+    (DEAD, "the instance is dead: its server was killed; weir start goes on with it, weir stop clears it"),
 ];
 
 /// Of `weir run`.
@@ -59,6 +62,15 @@ pub enum Failure {
         /// Where it was looked for.
         run_dir: PathBuf,
     },
+    /// Its server was killed.
+    #[error("{why}")]
+    Dead {
+        /// Which, what it holds and what can be done.
+        why: String,
+    },
+    /// What was asked for does not go together.
+    #[error("{0}")]
+    Refused(String),
     /// The command of `weir run` could not be started.
     #[error("{command}: {source}")]
     Command {
@@ -79,9 +91,10 @@ impl Failure {
     /// The exit code outside of `weir run`.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) => USAGE,
+            Self::Config(_) | Self::Refused(_) => USAGE,
             Self::AlreadyRunning { .. } => RUNNING,
             Self::NoInstance { .. } => NO_INSTANCE,
+            Self::Dead { .. } => DEAD,
             Self::Command { .. } | Self::Unfit | Self::Other(_) => FAILED,
         }
     }

@@ -11,6 +11,7 @@ use weir_core::proto::TierStatus;
 
 use crate::instance::Report;
 use crate::launch::message::Seen;
+use crate::place::Remains;
 
 /// What is to be known of a server whose journal was given up.
 pub const NO_JOURNAL: &str = "given up, for want of room where memory is: a server that is killed \
@@ -201,6 +202,42 @@ pub fn status(name: &str, prefix: &str, report: &Report, now_ns: i64) -> String 
         let _ = writeln!(out, "  journal   {NO_JOURNAL}");
     }
     out + &refusals(report)
+}
+
+/// A dead instance, for people.
+pub fn dead(remains: &Remains) -> String {
+    let (memory, files) = remains.held_bytes();
+    let label = remains.first();
+    let name = &remains.name;
+    let next = match remains.obstacle() {
+        None => format!("weir start {name} goes on with it; weir stop {name} clears it"),
+        Some(why) => format!("{why}; weir stop {name} clears it"),
+    };
+    format!(
+        "{name} at {}, dead: its server was killed ({})\n  left      {} in memory, {} in files\n  \
+         next      {next}\n",
+        label.mount.display(),
+        label.job,
+        bytes(memory),
+        bytes(files),
+    )
+}
+
+/// The same for programs.
+pub fn dead_json(remains: &Remains) -> Value {
+    let (memory_bytes, file_bytes) = remains.held_bytes();
+    let label = remains.first();
+    json!({
+        "name": remains.name,
+        "dead": true,
+        "recoverable": remains.obstacle().is_none(),
+        "job": label.job.id(),
+        "servers": label.servers,
+        "memory_bytes": memory_bytes,
+        "file_bytes": file_bytes,
+        "prefix": label.mount.display().to_string(),
+        "run_dir": label.run_dir.display().to_string(),
+    })
 }
 
 /// What the servers that answered did, as if one had done it.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use anyhow::{Context, Result};
-use weir_config::{Config, Environment, Loaded};
+use weir_config::{all_keys, Config, Environment, Loaded, Origin};
 
 use crate::args::{RunArgs, StartArgs, StopArgs};
 use crate::exit::{Failure, RUN_FAILED};
@@ -13,7 +13,7 @@ use crate::launch::agent::{self, Summary};
 use crate::launch::nodes;
 use crate::launch::root::{self, run_dir_of_rank, Root};
 use crate::launch::server::{self, Launch, Ready, Server};
-use crate::place::{self, Parent};
+use crate::place::{self, Job, Parent, Remains};
 use crate::{inject, report, supervise};
 
 /// Which instance is meant: by name or run directory, by `WEIR_INSTANCE`, or by default.
@@ -38,15 +38,31 @@ pub fn live_run_dir(
     config: &Config,
     env: &Environment,
 ) -> Result<PathBuf, Failure> {
-    living(run_dir_of(named, config, env)?)
+    living(run_dir_of(named, config, env)?, config, env)
 }
 
-fn living(run_dir: PathBuf) -> Result<PathBuf, Failure> {
+fn living(run_dir: PathBuf, config: &Config, env: &Environment) -> Result<PathBuf, Failure> {
     if place::lives(&run_dir) {
-        Ok(run_dir)
-    } else {
-        Err(Failure::NoInstance { run_dir })
+        return Ok(run_dir);
     }
+    Err(match remains_of(&run_dir, config, env) {
+        Some(remains) => Failure::Dead {
+            why: remains.describe(),
+        },
+        None => Failure::NoInstance { run_dir },
+    })
+}
+
+/// What a killed server left of the instance that has, or had, this run directory.
+pub fn remains_of(run_dir: &Path, config: &Config, env: &Environment) -> Option<Remains> {
+    if let Some(remains) = Remains::at(run_dir, config, env) {
+        return Some(remains);
+    }
+    // A directory for temporary files may be gone before the memory that belongs to it.
+    let name = Parent::holding(run_dir)?.name_in(run_dir)?;
+    let remains = Remains::named(&name, config, env)?;
+    let known = &remains.first().run_dir;
+    (known == run_dir || !known.exists()).then_some(remains)
 }
 
 fn library(env: &Environment) -> Result<PathBuf> {
@@ -57,13 +73,17 @@ fn library(env: &Environment) -> Result<PathBuf> {
 /// `weir run`; the exit code.
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
     let library = library(env)?;
-    if let Some(run_dir) = another(args, &settings.config, env)? {
-        let run_dir = living(run_dir_of_rank(&living(run_dir)?, args.rank))?;
+    let config = &settings.config;
+    if let Some(run_dir) = another(args, config, env)? {
+        let run_dir = living(run_dir, config, env)?;
+        let run_dir = living(run_dir_of_rank(&run_dir, args.rank), config, env)?;
         let status = run_in(args, &run_dir, &library, env)?;
         return Ok(supervise::exit_code(status));
     }
-    if let Some(found) = nodes::find(&args.nodes.wanted(), &settings.config.launch, env)? {
-        let root = root::start(&found, None, settings, true)?;
+    let job = Job::of(env);
+    tell_of_dead(&job, None, config, env);
+    if let Some(found) = nodes::find(&args.nodes.wanted(), &config.launch, env)? {
+        let root = root::start(&found, None, settings, &job, true)?;
         let status = run_on(args, &root, &library, env);
         let ended = end_all(root, settings);
         let code = supervise::exit_code(status?);
@@ -71,25 +91,91 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
     }
     let server = server::start(&Launch {
         name: None,
+        run_dir: None,
+        job,
         lifeline: true,
         settings: settings.toml(),
         part: None,
     })?;
+    tell_of_cleared(&server.ready);
     let status = run_in(args, &server.ready.run_dir, &library, env);
-    let ended = end(server, settings);
+    let ended = end(server, settings, env);
     let code = supervise::exit_code(status?);
     Ok(if ended { code } else { RUN_FAILED })
 }
 
 /// The instance that is used, if one is that was there before: one that was named, or that of
-/// `weir start` without a name.
-fn another(args: &RunArgs, config: &Config, env: &Environment) -> Result<Option<PathBuf>> {
+/// `weir start` without a name. If its server was killed, another one goes on with it.
+fn another(args: &RunArgs, config: &Config, env: &Environment) -> Result<Option<PathBuf>, Failure> {
     let named = args.instance.is_some() || env.get("WEIR_INSTANCE").is_some();
     if !named && args.describes_one() {
         return Ok(None);
     }
     let run_dir = run_dir_of(args.instance.as_deref(), config, env)?;
-    Ok((named || place::lives(&run_dir)).then_some(run_dir))
+    if place::lives(&run_dir) {
+        return Ok(Some(run_dir));
+    }
+    let job = Job::of(env);
+    let remains = remains_of(&run_dir, config, env);
+    let remains = remains.filter(|remains| !remains.first().job.is_over(&job));
+    if let Some(remains) = remains {
+        let settings = remains.first().settings.clone();
+        return match take_up(&remains, settings, job) {
+            Ok(ready) => Ok(Some(ready.run_dir)),
+            // Another command of the job was faster.
+            Err(Failure::AlreadyRunning { run_dir, .. }) => Ok(Some(run_dir)),
+            Err(failure) => Err(failure),
+        };
+    }
+    Ok(named.then_some(run_dir))
+}
+
+/// Starts a server that goes on with what a killed one left, and says so.
+fn take_up(remains: &Remains, settings: String, job: Job) -> Result<Ready, Failure> {
+    if remains.obstacle().is_some() {
+        return Err(Failure::Dead {
+            why: remains.describe(),
+        });
+    }
+    let left = remains.state();
+    let label = remains.first();
+    let server = server::start(&Launch {
+        name: Some(label.name.clone()),
+        run_dir: Some(label.run_dir.clone()),
+        job,
+        lifeline: false,
+        settings,
+        part: None,
+    });
+    let name = &remains.name;
+    let server = server.map_err(|failure| match failure {
+        Failure::AlreadyRunning { .. } | Failure::Dead { .. } => failure,
+        other => Failure::Dead {
+            why: format!(
+                "instance {name} is dead, and no server can go on with it: {other}; \
+                 weir stop {name} clears it"
+            ),
+        },
+    })?;
+    eprintln!("weir: {left}; a new server goes on with it");
+    let ready = server.detach();
+    tell_of_cleared(&ready);
+    Ok(ready)
+}
+
+/// Names the dead instances of this job, which nobody clears but who is told to.
+fn tell_of_dead(job: &Job, except: Option<&str>, config: &Config, env: &Environment) {
+    for remains in place::remains::all(config, env) {
+        if remains.first().job == *job && except != Some(remains.name.as_str()) {
+            eprintln!("weir: {}", remains.describe());
+        }
+    }
+}
+
+fn tell_of_cleared(ready: &Ready) {
+    for name in &ready.cleared {
+        eprintln!("weir: cleared what instance {name} left, whose job is over");
+    }
 }
 
 /// Runs the command at this node's server, or with `--servers` at the one of `--rank`.
@@ -139,12 +225,15 @@ fn run_in(
 }
 
 /// Stops the server and reports; whether all went well with weir.
-fn end(server: Server, settings: &Loaded) -> bool {
+fn end(server: Server, settings: &Loaded, env: &Environment) -> bool {
     let run_dir = server.ready.run_dir.clone();
     let ended = match server.stop() {
         Ok(ended) => ended,
         Err(e) => {
             eprintln!("weir: {e:#}; its log is in {}", run_dir.display());
+            if let Some(remains) = remains_of(&run_dir, &settings.config, env) {
+                eprintln!("weir: {}", remains.describe());
+            }
             return false;
         }
     };
@@ -171,10 +260,27 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
         .clone()
         .unwrap_or_else(|| place::default_name(env));
     place::check_name(&name)?;
-    if let Some(found) = nodes::find(&args.nodes.wanted(), &settings.config.launch, env)? {
-        let root = root::start(&found, Some(&name), settings, false)?;
+    let job = Job::of(env);
+    let found = nodes::find(&args.nodes.wanted(), &settings.config.launch, env)?;
+    tell_of_dead(&job, Some(&name), &settings.config, env);
+    let remains = Remains::named(&name, &settings.config, env);
+    let remains = remains.filter(|remains| !remains.first().job.is_over(&job));
+    if let Some(remains) = remains {
+        if found.is_some() {
+            let why = format!(
+                "{}; it cannot become one of several servers",
+                remains.describe()
+            );
+            return Err(Failure::Dead { why });
+        }
+        let settings = settings_to_go_on(&remains, settings)?;
+        let ready = take_up(&remains, settings, job)?;
+        return Ok(announce(args, &ready, "", &library, env)?);
+    }
+    if let Some(found) = found {
+        let root = root::start(&found, Some(&name), settings, &job, false)?;
         for (host, name) in root.cleared() {
-            eprintln!("weir: cleared what instance {name} left on {host}");
+            eprintln!("weir: cleared what instance {name} left on {host}, whose job is over");
         }
         let ready = root.server(root.own).context("no server on this node")?;
         let of = format!(" on {} servers", root.seated.len());
@@ -182,21 +288,44 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
     }
     let server = server::start(&Launch {
         name: Some(name),
+        run_dir: None,
+        job,
         lifeline: false,
         settings: settings.toml(),
         part: None,
     })?;
     let ready = server.detach();
-    for name in &ready.cleared {
-        eprintln!("weir: cleared what instance {name} left");
-    }
-    if ready.took_up {
-        eprintln!(
-            "weir: goes on where a killed server of {} left off",
-            ready.name
-        );
-    }
+    tell_of_cleared(&ready);
     Ok(announce(args, &ready, "", &library, env)?)
+}
+
+/// The settings with which a server goes on: those given now, but where the data is, which was
+/// settled when the instance was started.
+fn settings_to_go_on(remains: &Remains, given: &Loaded) -> Result<String, Failure> {
+    const SETTLED: &[&str] = &[
+        "mount.prefix",
+        "memory.directory",
+        "file.enabled",
+        "file.directories",
+    ];
+    let saved = Loaded::from_toml(&remains.first().settings, &Environment::default())?;
+    for key in all_keys().filter(|key| SETTLED.contains(&key.path().as_str())) {
+        let (was, now) = (key.shown(&saved.config), key.shown(&given.config));
+        if was != now && *given.origin(key) == Origin::CommandLine {
+            let name = &remains.name;
+            return Err(Failure::Refused(format!(
+                "instance {name} is dead, and a server that goes on with it has {} = {was}, not \
+                 {now}: leave that out, or clear it with weir stop {name} first",
+                key.path(),
+            )));
+        }
+    }
+    let mut merged = given.clone();
+    merged.config.mount.prefix = saved.config.mount.prefix;
+    merged.config.memory.directory = saved.config.memory.directory;
+    merged.config.file.enabled = saved.config.file.enabled;
+    merged.config.file.directories = saved.config.file.directories;
+    Ok(merged.toml())
 }
 
 /// The one line of `weir start`, or those for a shell.
@@ -232,7 +361,16 @@ pub fn shell_quoted(text: &str) -> String {
 
 /// `weir stop`.
 pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
-    let run_dir = live_run_dir(args.instance.as_deref(), &settings.config, env)?;
+    let run_dir = run_dir_of(args.instance.as_deref(), &settings.config, env)?;
+    if !place::lives(&run_dir) {
+        if let Some(remains) = remains_of(&run_dir, &settings.config, env) {
+            let left = remains.state();
+            remains.clear()?;
+            eprintln!("weir: {left}; cleared");
+            return Ok(());
+        }
+        return Err(Failure::NoInstance { run_dir });
+    }
     if let Some(summary) = agent::stop(&run_dir)? {
         place::wait_until_gone(&run_dir)?;
         show(&summary, settings);

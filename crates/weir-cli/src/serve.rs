@@ -23,7 +23,7 @@ use crate::instance;
 use crate::launch::address::fabric_listener;
 use crate::launch::endpoint::{self, Opened};
 use crate::launch::server::{read_line, to_line, Ended, Go, Launch, Part, Ready, Word};
-use crate::place::{claim, Burial, Claim, Claimed, Parent};
+use crate::place::{claim, Burial, Claim, Claimant, Claimed, Parent};
 use crate::roster;
 
 /// Serves one instance.
@@ -46,6 +46,7 @@ pub fn run() -> Result<()> {
             }
         },
         Ok(Claimed::Lives { run_dir }) => say(&Word::Lives { run_dir }),
+        Ok(Claimed::Dead(label)) => say(&Word::Dead(Box::new(label))),
         Err(e) => say(&Word::Failed(format!("{e:#}"))),
     }
 }
@@ -135,15 +136,19 @@ fn prepare(launch: &Launch) -> Result<Claimed> {
     let config = settings(launch)?;
     let env = Environment::of_process();
     std::env::set_current_dir("/")?;
-    let runs = match launch.part {
-        Some(_) => Parent::of_shared_runs(&config),
-        None => Parent::of_runs(&env),
+    let runs = match (&launch.part, &launch.run_dir) {
+        (Some(_), _) => Parent::of_shared_runs(&config),
+        (None, Some(dir)) => Parent::holding(dir).context("not a run directory")?,
+        (None, None) => Parent::of_runs(&env),
     };
     runs.check_length()?;
-    // An instance of several that is started anew is another one: what is left is no part of it.
-    let resume = launch.part.as_ref().is_none_or(|part| part.again.is_some());
+    let claimant = Claimant {
+        job: &launch.job,
+        // An instance of several that is started anew is another one: what is left is no part of it.
+        resumes: launch.part.as_ref().is_none_or(|part| part.again.is_some()),
+    };
     if let Some(name) = &launch.name {
-        return claim(name, &config, &runs, resume);
+        return claim(name, &config, &runs, claimant);
     }
     // A pid is free of live namesakes except where containers share a directory.
     let pid = std::process::id();
@@ -156,8 +161,10 @@ fn prepare(launch: &Launch) -> Result<Claimed> {
     });
     loop {
         let name = names.next().context("a hundred instances of one name")?;
-        match claim(&name, &config, &runs, resume)? {
-            Claimed::Lives { .. } => {}
+        match claim(&name, &config, &runs, claimant)? {
+            // Not what a killed server of that number left either.
+            Claimed::Lives { .. } | Claimed::Dead(_) => {}
+            Claimed::Ours(claim, _) if claim.takes_up => claim.leave(),
             ours @ Claimed::Ours(..) => return Ok(ours),
         }
     }
@@ -180,10 +187,15 @@ fn serve(
         cleared: burial.names(),
         took_up: claim.takes_up,
     };
+    let servers = launch.part.as_ref().map_or(1, |part| part.servers);
+    let label = claim.label(servers, &launch.job, &ready.mount, &launch.settings);
     let mut is_ready = false;
-    let served = instance::serve(&claim, &config, membership, || {
+    let begin = || {
         for name in &ready.cleared {
-            tracing::info!("cleared what instance {name} left");
+            tracing::info!("cleared what instance {name} left, whose job is over");
+        }
+        if let Err(e) = label.put() {
+            tracing::error!("what a killed server leaves would not be known as its: {e:#}");
         }
         let said = say(&Word::Ready(ready));
         is_ready = true;
@@ -195,7 +207,10 @@ fn serve(
         if let Err(e) = said {
             tracing::warn!("who started this instance has gone: {e}");
         }
-    });
+    };
+    let served = label
+        .prepare()
+        .and_then(|()| instance::serve(&claim, &config, membership, begin));
     let result = served.map_err(|e| format!("{e:#}"));
     if let Err(why) = &result {
         tracing::error!("{why}");

@@ -16,8 +16,8 @@ use crate::instance::{Connection, Report};
 use crate::launch::agent;
 use crate::launch::message::Seen;
 use crate::layout;
-use crate::place::{self, Parent};
-use crate::run::live_run_dir;
+use crate::place::{self, Parent, Remains};
+use crate::run::{live_run_dir, remains_of, run_dir_of};
 use crate::{report, roster};
 
 /// How long `weir status --rates` watches.
@@ -29,7 +29,15 @@ const READDIR_BYTES: u32 = 256 << 10;
 pub fn status(args: &StatusArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
     let one = args.instance.is_some() || env.get("WEIR_INSTANCE").is_some();
     if one {
-        let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
+        let run_dir = run_dir_of(args.instance.as_deref(), config, env)?;
+        if !place::lives(&run_dir) {
+            let Some(remains) = remains_of(&run_dir, config, env) else {
+                return Err(Failure::NoInstance { run_dir });
+            };
+            show_dead(&remains, args);
+            let why = remains.describe();
+            return Err(Failure::Dead { why });
+        }
         return Ok(show_status(&run_dir, args)?);
     }
     for run_dir in live(config, env) {
@@ -38,7 +46,18 @@ pub fn status(args: &StatusArgs, config: &Config, env: &Environment) -> Result<(
             eprintln!("weir: {e:#}");
         }
     }
+    for remains in place::remains::all(config, env) {
+        show_dead(&remains, args);
+    }
     Ok(())
+}
+
+fn show_dead(remains: &Remains, args: &StatusArgs) {
+    if args.json {
+        outln!("{}", report::dead_json(remains));
+    } else {
+        out!("{}", report::dead(remains));
+    }
 }
 
 /// The run directories of all instances of the user on this node.

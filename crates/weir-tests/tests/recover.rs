@@ -84,9 +84,17 @@ impl Room {
         assert!(out.contains(" passed, 0 failed"), "{out}");
     }
 
-    /// The processes of the servers that answer, by rank.
     fn pids(&self) -> Vec<i32> {
-        let out = self.said(&["status", "x", "--json"]);
+        self.pids_of("x")
+    }
+
+    fn server_pid_of(&self, name: &str) -> i32 {
+        self.pids_of(name)[0]
+    }
+
+    /// The processes of the servers that answer, by rank.
+    fn pids_of(&self, name: &str) -> Vec<i32> {
+        let out = self.said(&["status", name, "--json"]);
         // Of several servers, each has its object in a list; one that sums them up is behind it.
         let list = out.split_once("\"each\"");
         let pids = list.map_or(&out[..], |(_, each)| each).split("\"pid\":");
@@ -174,6 +182,42 @@ fn one_server_killed_again_and_again() {
     }
     room.said(&["stop", "x"]);
     assert!(has_nothing_left(room.memory.path()));
+}
+
+/// A batch script whose server is killed between two steps, and what else the script may call.
+#[test]
+fn the_next_step_of_a_script_finds_what_the_one_before_had_written() {
+    let room = Room::new();
+    let _instance = Instance(&room);
+    let said = |words: &[&str]| {
+        let output = room.weir(words).env("SLURM_JOB_ID", "9").output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (text(output.stdout), text(output.stderr))
+    };
+    said(&["start"]);
+    let write = "seq 100000 > /weir/data; mkdir /weir/d; echo text > /weir/d/f";
+    said(&["run", "--", "sh", "-c", write]);
+    kill(room.server_pid_of("job-9"));
+    until("the server is gone", || {
+        room.weir(&["status", "job-9"])
+            .output()
+            .unwrap()
+            .status
+            .code()
+            == Some(5)
+    });
+    let (_, err) = said(&["run", "--memory", "64M", "--", "true"]);
+    assert!(err.contains("instance job-9 (job 9) is dead"), "{err}");
+    said(&["start", "x"]);
+    said(&["stop", "x"]);
+    let read = "cat /weir/d/f; cksum < /weir/data; seq 100000 | cksum";
+    let (out, err) = said(&["run", "--", "sh", "-c", read]);
+    assert!(err.contains("a new server goes on with it"), "{err}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!((lines[0], lines[1]), ("text", lines[2]), "{out}");
+    said(&["stop"]);
+    assert!(find(room.memory.path(), "journal").is_empty());
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::launch::errand::Task;
 use crate::launch::nodes::Found;
 use crate::launch::root::{self, Root};
 use crate::launch::server::{self, Launch, Server};
+use crate::place::Job;
 use crate::roster;
 
 /// A node of the instance.
@@ -63,7 +64,7 @@ impl Stage {
         processes: usize,
         alone: bool,
     ) -> Result<Stage, Failure> {
-        let mut root = root::start(found, None, settings, true)?;
+        let mut root = root::start(found, None, settings, &Job::of(env), true)?;
         let ready = root.server(root.own).context("no server on this node")?;
         let (run_dir, mount) = (ready.run_dir.clone(), ready.mount.clone());
         let roster = roster::read(&run_dir)?.context("no roster")?;
@@ -96,6 +97,8 @@ impl Stage {
         if alone {
             let single = server::start(&Launch {
                 name: None,
+                run_dir: None,
+                job: Job::of(env),
                 lifeline: true,
                 settings: settings.toml(),
                 part: None,

@@ -1,4 +1,5 @@
-//! Instances that run on this node: whether each could go on if its server were killed.
+//! Instances of this node: whether each that runs could go on if its server were killed, and those
+//! whose server was.
 
 use std::path::Path;
 
@@ -6,6 +7,7 @@ use weir_core::proto::Status;
 
 use super::{Finding, Patient};
 use crate::instance::Connection;
+use crate::place::remains;
 use crate::{report, show};
 
 const CHECK: &str = "instances";
@@ -13,7 +15,12 @@ const CHECK: &str = "instances";
 /// One finding for each that has one, or that there are none that do.
 pub fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let live = show::live(&patient.loaded.config, patient.env);
-    let wrong: Vec<Finding> = live.iter().filter_map(|run_dir| look(run_dir)).collect();
+    let mut wrong: Vec<Finding> = live.iter().filter_map(|run_dir| look(run_dir)).collect();
+    let dead = remains::all(&patient.loaded.config, patient.env);
+    wrong.extend(
+        dead.iter()
+            .map(|one| Finding::warn(CHECK, one.state(), one.advice())),
+    );
     if wrong.is_empty() {
         let found = format!("{} run, with nothing to say of them", live.len());
         return vec![Finding::ok(CHECK, found)];

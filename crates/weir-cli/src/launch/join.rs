@@ -147,6 +147,7 @@ mod tests {
             instance: InstanceId([1; 16]),
             secret: Secret::new([secret; 32]),
             name: "x".into(),
+            job: crate::place::Job::default(),
             servers: 2,
             settings: "[fabric]\naddress = \"127.0.0.0/8\"\n".into(),
             seats: vec![Seat {

@@ -47,6 +47,7 @@ use super::errand::Errand;
 use super::reach::Reach;
 use super::server::{to_line, Ended, Ready};
 use crate::instance::Report;
+pub use crate::place::Job;
 
 /// The longest line, bytes: a roster of the most members fits several times.
 const LINE_MOST: u64 = 16 << 20;
@@ -90,6 +91,8 @@ pub struct Charge {
     pub secret: Secret,
     /// Its name.
     pub name: String,
+    /// The job that it belongs to.
+    pub job: Job,
     /// How many servers it has.
     pub servers: u16,
     /// The settings in force, as a weir.toml.
@@ -187,6 +190,8 @@ pub struct Failed {
     pub why: String,
     /// The run directory of the instance of that name which runs there already.
     pub lives: Option<PathBuf>,
+    /// Whether one of that name is dead there, which nobody has cleared.
+    pub dead: bool,
 }
 
 /// A message upwards, of the agent with this number.

@@ -16,6 +16,7 @@ use super::message::{Charge, Down, Ear, Heard, Seated, Up};
 use super::nodes::Found;
 use super::server::{read_line, to_line, Ready};
 use crate::exit::Failure;
+use crate::place::Job;
 
 /// An instance of several servers that runs.
 #[derive(Debug)]
@@ -35,6 +36,7 @@ pub fn start(
     found: &Found,
     name: Option<&str>,
     settings: &Loaded,
+    job: &Job,
     lifeline: bool,
 ) -> Result<Root, Failure> {
     let instance = InstanceId(random()?);
@@ -45,6 +47,7 @@ pub fn start(
         instance,
         secret: Secret::new(random()?),
         name: name.to_owned(),
+        job: job.clone(),
         servers: u16::try_from(found.seats.len()).context("too many nodes")?,
         settings: settings.toml(),
         seats: found.seats.clone(),
@@ -74,6 +77,9 @@ pub fn start(
                 Some(run_dir) => Err(Failure::AlreadyRunning {
                     name: name.to_owned(),
                     run_dir: format!("{}:{}", failed.host, run_dir.display()).into(),
+                }),
+                None if failed.dead => Err(Failure::Dead {
+                    why: format!("{}: {}", failed.host, failed.why),
                 }),
                 None => Err(anyhow!("{}: {}", failed.host, failed.why).into()),
             }

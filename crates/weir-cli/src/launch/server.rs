@@ -30,12 +30,17 @@ use weir_core::roster::{Endpoint, InstanceId, Secret};
 
 use crate::exit::Failure;
 use crate::instance::Report;
+use crate::place::{Job, Label, Remains};
 
 /// What a server is told.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Launch {
     /// The instance's name; `None` to choose one that is free.
     pub name: Option<String>,
+    /// Its run directory, where it is to be that of a server that was killed.
+    pub run_dir: Option<PathBuf>,
+    /// The job that it belongs to.
+    pub job: Job,
     /// Stop when stdin ends.
     pub lifeline: bool,
     /// The settings in force, as a weir.toml.
@@ -88,6 +93,8 @@ pub enum Word {
         /// Its run directory.
         run_dir: PathBuf,
     },
+    /// One of that name is dead, and this server does not go on with it.
+    Dead(Box<Label>),
     /// There is no instance; one line says why.
     Failed(String),
     /// The last word, of one with a lifeline.
@@ -169,6 +176,9 @@ pub fn start(launch: &Launch) -> Result<Server, Failure> {
         Word::Lives { run_dir } => Err(Failure::AlreadyRunning {
             name: launch.name.clone().unwrap_or_default(),
             run_dir,
+        }),
+        Word::Dead(label) => Err(Failure::Dead {
+            why: Remains::of(*label).describe(),
         }),
         Word::Failed(why) => Err(anyhow!(why).into()),
         other => Err(anyhow!("the server said {other:?}").into()),

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //! $XDG_RUNTIME_DIR/weir-NAME/            or, without XDG_RUNTIME_DIR,
-//! $TMPDIR/weir-UID/NAME/                 the run directory: lock, server.sock, server.log
+//! $TMPDIR/weir-UID/NAME/                 the run directory: lock, label.json, server.sock, server.log
 //! launch.directory/weir-UID/NAME/                    the same of an instance of several servers, and
 //!                                        secret, roster.json, agent.sock, agent.log
-//! MEMORY/weir-UID-memory/NAME/           the memory tier: lock, regions, slabs
-//! STORAGE/weir-UID-files-HOST/NAME/      the file tier: lock, slabs
+//! MEMORY/weir-UID-memory/NAME/           the memory tier: lock, label.json, regions, slabs
+//! STORAGE/weir-UID-files-HOST/NAME/      the file tier: lock, label.json, slabs
 //! ```
 //!
 //! Invariants:
@@ -15,17 +15,20 @@
 //!   (see [`crate::lock`]). The kernel drops the lock with the process, so "does it live" never rests on a pid;
 //! - directories are claimed and judged dead only under the `guard` lock of their parent, so
 //!   that one being set up is not taken for one left behind;
-//! - what a killed server left of an instance is there for a start of the same name, which
-//!   goes on with it; a start of any other clears it away;
+//! - what a killed server left of an instance goes with `weir stop`, with a start of the same name
+//!   that goes on with it, or with a start after its job is over; no other start touches it
+//!   (`remains`);
 //! - of several servers, the agent that would start a killed one again keeps its directories for
-//!   that (`keep`, locked by the agent): no other start clears them away;
+//!   that (`keep`, locked by the agent): nobody else clears them away or claims them;
 //! - a directory in a place where others can write is hostile until it was opened without
 //!   following links and found to be ours and private.
 //!
 //! Left out: what is inside (the server's business).
 
+mod job;
 mod parent;
 mod private;
+pub mod remains;
 
 use std::io::{
     self,
@@ -37,8 +40,10 @@ use anyhow::{ensure, Context, Result};
 use weir_config::{Config, Environment};
 
 use crate::lock::Lock;
+pub use job::Job;
 pub use parent::Parent;
 use private::{check_private, make_private};
+pub use remains::{Label, Remains};
 
 /// The name of the server's socket in the run directory.
 pub const SOCKET: &str = "server.sock";
@@ -50,15 +55,6 @@ const JOURNAL: &str = "journal";
 const DEAD_PREFIX: &str = ".weir-dead-";
 const NAME_MOST: usize = 64;
 
-/// The names by which batch systems tell a job.
-const JOB_VARIABLES: &[&str] = &[
-    "SLURM_JOB_ID",
-    "FLUX_JOB_ID",
-    "PBS_JOBID",
-    "LSB_JOBID",
-    "JOB_ID",
-];
-
 /// The effective user.
 pub fn uid() -> u32 {
     nix::unistd::geteuid().as_raw()
@@ -66,13 +62,10 @@ pub fn uid() -> u32 {
 
 /// The name `weir start` gives an instance that was not named: of the job, or of the user.
 pub fn default_name(env: &Environment) -> String {
-    JOB_VARIABLES
-        .iter()
-        .find_map(|variable| env.get(variable))
-        .map_or_else(
-            || format!("user-{}", uid()),
-            |job| format!("job-{}", tame(job)),
-        )
+    job::batch_id(env).map_or_else(
+        || format!("user-{}", uid()),
+        |job| format!("job-{}", tame(job)),
+    )
 }
 
 /// What a job's id can hold that a name must not (`123[4].server`, flux's letters) becomes `-`.
@@ -214,18 +207,38 @@ pub enum Claimed {
         /// Its run directory.
         run_dir: PathBuf,
     },
+    /// A server of that name was killed, and this one does not go on with what it left.
+    Dead(Label),
 }
 
-/// Makes and locks the directories of instance `name`, and puts aside what dead ones left. With
-/// `resume` this one goes on with what a killed server of that name left.
-pub fn claim(name: &str, config: &Config, runs: &Parent, resume: bool) -> Result<Claimed> {
+/// Who claims, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Claimant<'a> {
+    /// The job that the instance is to belong to.
+    pub job: &'a Job,
+    /// Whether it goes on with what a killed server of that name left.
+    pub resumes: bool,
+}
+
+/// Makes and locks the directories of instance `name`, and puts aside what dead ones left that
+/// nobody comes back for.
+pub fn claim(
+    name: &str,
+    config: &Config,
+    runs: &Parent,
+    claimant: Claimant<'_>,
+) -> Result<Claimed> {
     check_name(name)?;
+    let memory = Parent::of_memory(config);
+    let data: Vec<Parent> = std::iter::once(memory)
+        .chain(Parent::of_files(config))
+        .collect();
+    // Batch systems take their time: asked before any lock is taken.
+    let over = jobs_over(std::iter::once(runs).chain(&data), claimant.job);
+    let clears = |dir: &Path| Label::read(dir).is_none_or(|label| over.contains(&label.job));
     let mut burial = Burial::default();
     let run_dir = runs.child(name);
-    let memory = Parent::of_memory(config);
-    let kept = |other: &str| resume && are_kin(name, other) && has_remains(&memory.child(other));
-    let takes_up = kept(name);
-    let Some(run_lock) = claim_in(runs, name, resume, &kept, &mut burial)? else {
+    let Some(run_lock) = claim_in(runs, name, claimant, &clears, &mut burial)? else {
         return Ok(Claimed::Lives { run_dir });
     };
     let mut claim = Claim {
@@ -233,51 +246,74 @@ pub fn claim(name: &str, config: &Config, runs: &Parent, resume: bool) -> Result
         run_dir,
         shm_dir: PathBuf::new(),
         storage_dirs: Vec::new(),
-        takes_up,
+        takes_up: false,
         locks: vec![run_lock],
     };
-    match claim.claim_data(config, resume, &kept, &mut burial) {
-        Ok(None) => Ok(Claimed::Ours(claim, burial)),
+    match claim.claim_data(&data, claimant, &clears, &mut burial) {
+        Ok(None) => {}
         Ok(Some(run_dir)) => {
             claim.undo();
-            Ok(Claimed::Lives { run_dir })
+            return Ok(Claimed::Lives { run_dir });
         }
         Err(e) => {
             claim.undo();
-            Err(e)
+            return Err(e);
         }
+    }
+    if let Some(left) = claim.dirs().iter().find_map(|dir| Label::read(dir)) {
+        let same = left.memory_dir == claim.shm_dir && remains::has_journal(&claim.shm_dir);
+        if !(claimant.resumes && same) {
+            claim.undo();
+            return Ok(Claimed::Dead(left));
+        }
+        claim.takes_up = true;
+    }
+    Ok(Claimed::Ours(claim, burial))
+}
+
+/// Of the jobs whose dead instances have directories in `parents`, those that are over.
+fn jobs_over<'p>(parents: impl Iterator<Item = &'p Parent>, now: &Job) -> Vec<Job> {
+    let mut judged: Vec<(Job, bool)> = Vec::new();
+    for parent in parents {
+        for name in parent.children() {
+            let dir = parent.child(&name);
+            if lives(&dir) {
+                continue;
+            }
+            let job = Label::read(&dir).map(|label| label.job);
+            if let Some(job) = job.filter(|job| judged.iter().all(|(known, _)| known != job)) {
+                let is_over = job.is_over(now);
+                judged.push((job, is_over));
+            }
+        }
+    }
+    judged.retain(|(_, is_over)| *is_over);
+    judged.into_iter().map(|(job, _)| job).collect()
+}
+
+/// The name of the instance of a server that is called so: several servers of one machine are called
+/// `NAME`, `NAME.1`, `NAME.2`.
+fn base_name(name: &str) -> &str {
+    match name.rsplit_once('.') {
+        Some((base, rank)) if rank.parse::<u16>().is_ok() => base,
+        _ => name,
     }
 }
 
-/// Whether a killed server left something in its memory directory to go on with.
-fn has_remains(memory_dir: &Path) -> bool {
-    check_private(memory_dir).is_ok() && memory_dir.join(JOURNAL).is_file()
-}
-
-/// Whether two names are of one instance: several servers of one machine are called `NAME`,
-/// `NAME.1`, `NAME.2`.
-fn are_kin(a: &str, b: &str) -> bool {
-    let base = |name: &str| match name.rsplit_once('.') {
-        Some((base, rank)) if rank.parse::<u16>().is_ok() => base.to_owned(),
-        _ => name.to_owned(),
-    };
-    base(a) == base(b)
-}
-
-/// Claims `name` in one parent; `None` if it lives, or is kept for another. What dead instances left is put aside, but
-/// for those that are to be `kept`.
+/// Claims `name` in one parent; `None` if it lives, or is kept for another. What dead instances left
+/// is put aside where `clears` says so of their directory.
 fn claim_in(
     parent: &Parent,
     name: &str,
-    resume: bool,
-    kept: &dyn Fn(&str) -> bool,
+    claimant: Claimant<'_>,
+    clears: &dyn Fn(&Path) -> bool,
     burial: &mut Burial,
 ) -> Result<Option<Lock>> {
     parent.prepare()?;
     let _guard = parent.guard()?;
-    parent.bury_dead(kept, burial);
+    parent.bury_dead(clears, burial);
     let dir = parent.child(name);
-    if !resume && Lock::is_held(&dir.join(KEEP)) {
+    if !claimant.resumes && Lock::is_held(&dir.join(KEEP)) {
         return Ok(None);
     }
     make_private(&dir)?;
@@ -286,19 +322,18 @@ fn claim_in(
 }
 
 impl Claim {
-    /// Claims the directories of the tiers; gives one that somebody lives in. The same name under
-    /// another XDG_RUNTIME_DIR or TMPDIR is another instance, whose data directories would be these.
+    /// Claims the directories of the tiers, that of memory first; gives one that somebody lives in.
+    /// The same name under another XDG_RUNTIME_DIR or TMPDIR is another instance, whose data directories would be these.
     fn claim_data(
         &mut self,
-        config: &Config,
-        resume: bool,
-        kept: &dyn Fn(&str) -> bool,
+        parents: &[Parent],
+        claimant: Claimant<'_>,
+        clears: &dyn Fn(&Path) -> bool,
         burial: &mut Burial,
     ) -> Result<Option<PathBuf>> {
-        let memory = Parent::of_memory(config);
-        for parent in std::iter::once(&memory).chain(&Parent::of_files(config)) {
+        for parent in parents {
             let dir = parent.child(&self.name);
-            let Some(lock) = claim_in(parent, &self.name, resume, kept, burial)? else {
+            let Some(lock) = claim_in(parent, &self.name, claimant, clears, burial)? else {
                 return Ok(Some(dir));
             };
             self.locks.push(lock);
@@ -308,14 +343,28 @@ impl Claim {
         Ok(None)
     }
 
-    /// Removes what was made of a claim that failed; what cannot be is dead, and cleared by the
-    /// next start.
+    /// Removes what was made of a claim that failed; what cannot be has no label, and is cleared by
+    /// the next start.
     fn undo(self) {
-        if self.takes_up {
-            return;
+        let data = self.storage_dirs.iter().chain([&self.shm_dir]);
+        for dir in data.chain([&self.run_dir]) {
+            if !dir.as_os_str().is_empty() && Label::read(dir).is_none() {
+                let _ = std::fs::remove_dir_all(dir);
+            }
         }
-        for dir in self.storage_dirs.iter().chain([&self.run_dir]) {
-            let _ = std::fs::remove_dir_all(dir);
+    }
+
+    /// The label of its directories.
+    pub fn label(&self, servers: u16, job: &Job, mount: &Path, settings: &str) -> Label {
+        Label {
+            name: self.name.clone(),
+            servers,
+            job: job.clone(),
+            mount: mount.to_owned(),
+            settings: settings.to_owned(),
+            run_dir: self.run_dir.clone(),
+            memory_dir: self.shm_dir.clone(),
+            storage_dirs: self.storage_dirs.clone(),
         }
     }
 
@@ -333,6 +382,7 @@ impl Claim {
     /// Removes the directories, the run directory last: while it is there the name is taken.
     pub fn release(self) -> Result<()> {
         let mut result = Ok(());
+        remains::remove_labels(&self.dirs());
         for dir in self
             .storage_dirs
             .iter()
@@ -373,13 +423,37 @@ mod tests {
         }
 
         fn claim(&self, name: &str) -> Claimed {
-            claim(name, &self.config, &self.runs(), true).unwrap()
+            self.claim_as(name, &Job::default(), true)
+        }
+
+        fn claim_as(&self, name: &str, job: &Job, resumes: bool) -> Claimed {
+            let claimant = Claimant { job, resumes };
+            claim(name, &self.config, &self.runs(), claimant).unwrap()
+        }
+
+        fn refused(&self, name: &str) -> anyhow::Error {
+            let claimant = Claimant {
+                job: &Job::default(),
+                resumes: false,
+            };
+            claim(name, &self.config, &self.runs(), claimant).unwrap_err()
+        }
+
+        /// A server of this name that took clients, had a journal, and was killed.
+        fn killed(&self, name: &str) -> Label {
+            let (claim, _) = self.ours(name);
+            let label = claim.label(1, &Job::default(), Path::new("/weir"), "");
+            label.prepare().unwrap();
+            label.put().unwrap();
+            std::fs::write(claim.shm_dir.join(JOURNAL), "data").unwrap();
+            std::fs::write(claim.run_dir.join("server.log"), "data").unwrap();
+            label
         }
 
         fn ours(&self, name: &str) -> (Claim, Burial) {
             match self.claim(name) {
                 Claimed::Ours(claim, burial) => (claim, burial),
-                Claimed::Lives { run_dir } => panic!("lives: {}", run_dir.display()),
+                other => panic!("{name}: {other:?}"),
             }
         }
     }
@@ -417,13 +491,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_instance_left_is_cleared_and_the_living_kept() {
+    fn what_a_start_that_failed_left_is_cleared_and_the_living_kept() {
         let room = room();
         let (living, _) = room.ours("living");
         let (dead, _) = room.ours("dead");
         let (run, shm) = (dead.run_dir.clone(), dead.shm_dir.clone());
         std::fs::write(shm.join("slab-0"), "data").unwrap();
-        // A killed server does not release: the kernel drops its locks.
+        // A killed server does not release: the kernel drops its locks. It took no clients yet.
         drop(dead);
         let (_new, burial) = room.ours("new");
         assert_eq!(burial.names(), ["dead"]);
@@ -443,12 +517,8 @@ mod tests {
     fn what_a_killed_server_left_is_kept_for_its_name_alone() {
         let room = room();
         for name in ["b", "a", "a.1"] {
-            let (dead, _) = room.ours(name);
-            assert!(!dead.takes_up);
-            std::fs::write(dead.shm_dir.join("journal"), "data").unwrap();
-            std::fs::write(dead.run_dir.join("server.log"), "data").unwrap();
+            room.killed(name);
         }
-        // Its servers come again one after the other; `b` was cleared when they first came.
         let (second, burial) = room.ours("a.1");
         assert_eq!(burial.names(), [""; 0]);
         let (first, burial) = room.ours("a");
@@ -460,31 +530,71 @@ mod tests {
         }
         let journal = first.shm_dir.join("journal");
         first.leave();
-        assert!(journal.exists());
-        let (_other, burial) = room.ours("other");
-        assert_eq!(burial.names(), ["a"]);
+        let (other, burial) = room.ours("other");
+        assert_eq!(burial.names(), [""; 0]);
+        assert!(!other.takes_up && journal.exists());
+        let names: Vec<String> = remains::all(&room.config, &room.env)
+            .into_iter()
+            .map(|one| one.name)
+            .collect();
+        assert_eq!(names, ["a", "b"]);
+    }
+
+    #[test]
+    fn what_a_start_does_not_go_on_with_it_refuses_and_leaves() {
+        let room = room();
+        let label = room.killed("a");
+        let anew = room.claim_as("a", &Job::default(), false);
+        assert!(matches!(anew, Claimed::Dead(left) if left == label));
+        std::fs::remove_file(label.memory_dir.join(JOURNAL)).unwrap();
+        assert!(matches!(room.claim("a"), Claimed::Dead(left) if left == label));
+        assert!(label.dirs().all(|dir| Label::read(dir).is_some()));
+        let remains = Remains::named("a", &room.config, &room.env).unwrap();
+        assert!(remains.obstacle().unwrap().contains("journal"));
+        remains.clear().unwrap();
+        assert!(!label.dirs().any(Path::exists));
+        let (anew, _) = room.ours("a");
+        assert!(!anew.takes_up);
+    }
+
+    #[test]
+    fn what_is_left_of_a_job_that_is_over_is_cleared() {
+        let room = room();
+        let before: Environment = [("SLURM_JOB_ID", "7")].into_iter().collect();
+        let again = [("SLURM_JOB_ID", "7"), ("SLURM_RESTART_COUNT", "1")];
+        let jobs = [Job::of(&before), Job::of(&again.into_iter().collect())];
+        let mut label = room.killed("a");
+        label.job = jobs[0].clone();
+        label.prepare().unwrap();
+        label.put().unwrap();
+        assert!(
+            matches!(room.claim_as("b", &jobs[0], true), Claimed::Ours(_, burial) if burial.names().is_empty())
+        );
+        let Claimed::Ours(anew, burial) = room.claim_as("a", &jobs[1], true) else {
+            panic!("it is not ours");
+        };
+        assert!(!anew.takes_up);
+        assert!(burial.names().contains(&"a".to_owned()));
     }
 
     #[test]
     fn what_an_agent_keeps_is_for_its_own_start_alone() {
         let room = room();
-        let (killed, _) = room.ours("several.1");
-        std::fs::write(killed.shm_dir.join(JOURNAL), "").unwrap();
-        let dirs = killed.dirs();
+        let label = room.killed("several.1");
+        let dirs: Vec<PathBuf> = label.dirs().map(Path::to_owned).collect();
         let kept = keep(&dirs).unwrap();
-        drop(killed);
         let (other, burial) = room.ours("other");
         assert_eq!(burial.names(), [""; 0]);
+        assert!(remains::all(&room.config, &room.env).is_empty());
         assert!(dirs.iter().all(|dir| dir.exists()));
-        let anew = claim("several.1", &room.config, &room.runs(), false).unwrap();
+        let anew = room.claim_as("several.1", &Job::default(), false);
         assert!(matches!(anew, Claimed::Lives { .. }));
         let (again, _) = room.ours("several.1");
         assert!(again.takes_up);
         drop(again);
         drop(kept);
         other.release().unwrap();
-        let (_other, burial) = room.ours("other");
-        assert_eq!(burial.names(), ["several.1"]);
+        assert_eq!(remains::all(&room.config, &room.env).len(), 1);
     }
 
     #[test]
@@ -527,13 +637,13 @@ mod tests {
         let room = room();
         let planted = room.dir.path().join(format!("weir-{}", uid()));
         std::os::unix::fs::symlink(room.dir.path(), &planted).unwrap();
-        let error = claim("a", &room.config, &room.runs(), false).unwrap_err();
+        let error = room.refused("a");
         assert!(error.to_string().contains("link"), "{error}");
 
         std::fs::remove_file(&planted).unwrap();
         std::fs::create_dir(&planted).unwrap();
         std::fs::set_permissions(&planted, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let error = claim("a", &room.config, &room.runs(), false).unwrap_err();
+        let error = room.refused("a");
         assert!(error.to_string().contains("open to others"), "{error}");
     }
 
@@ -546,7 +656,7 @@ mod tests {
         let planted = room.dir.path().join("weir-0");
         std::fs::create_dir(&planted).unwrap();
         std::os::unix::fs::chown(&planted, Some(12345), None).unwrap();
-        let error = claim("a", &room.config, &room.runs(), false).unwrap_err();
+        let error = room.refused("a");
         assert!(
             error.to_string().contains("belongs to user 12345"),
             "{error}"

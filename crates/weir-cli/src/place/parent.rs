@@ -56,6 +56,24 @@ impl Parent {
         }
     }
 
+    /// The one that has `dir`, which is a directory of an instance.
+    pub fn holding(dir: &Path) -> Option<Self> {
+        let path = dir.parent()?;
+        let parent = path.file_name()?.to_str()?;
+        let ours = parent.starts_with(&format!("weir-{}", uid()));
+        Some(Self {
+            path: path.to_owned(),
+            prefix: if ours { "" } else { "weir-" },
+            ours,
+        })
+    }
+
+    /// The name of the instance whose directory `dir` is.
+    pub fn name_in(&self, dir: &Path) -> Option<String> {
+        let name = dir.file_name()?.to_str()?;
+        self.name_of(name).map(str::to_owned)
+    }
+
     /// Of the memory tier's directories.
     pub(super) fn of_memory(config: &Config) -> Self {
         let path = config
@@ -130,19 +148,23 @@ impl Parent {
         names
     }
 
-    fn children(&self) -> Vec<String> {
+    pub(super) fn children(&self) -> Vec<String> {
         file_names(&self.path)
             .iter()
             .filter_map(|name| self.name_of(name).map(str::to_owned))
             .collect()
     }
 
-    /// Moves what dead instances left out of the way, but for those `kept`. The caller holds the guard; the removal
-    /// itself, which may take long, is [`Burial`]'s.
-    pub(super) fn bury_dead(&self, kept: &dyn Fn(&str) -> bool, burial: &mut Burial) {
-        for name in self.children().into_iter().filter(|name| !kept(name)) {
+    /// Moves what dead instances left out of the way, where `clears` says so of their directory. The
+    /// caller holds the guard; the removal itself, which may take long, is [`Burial`]'s.
+    pub(super) fn bury_dead(&self, clears: &dyn Fn(&Path) -> bool, burial: &mut Burial) {
+        for name in self.children() {
             let path = self.child(&name);
-            if let Some(lock) = lock_of_dead(&path) {
+            if !clears(&path) {
+                continue;
+            }
+            // Looked at again with the lock held: a server that was starting has a label now.
+            if let Some(lock) = lock_of_dead(&path).filter(|_| clears(&path)) {
                 burial.add(path, lock, Some(name));
             }
         }

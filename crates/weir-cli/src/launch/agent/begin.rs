@@ -37,6 +37,7 @@ impl Agent {
             host: here.clone(),
             why: format!("{e:#}"),
             lives: None,
+            dead: false,
         };
         // Others first: they take longer.
         self.start_links(&below).map_err(fail)?;
@@ -103,6 +104,7 @@ impl Agent {
                     host: own_name(),
                     why: format!("{e:#}"),
                     lives: None,
+                    dead: false,
                 }),
             },
         }
@@ -168,6 +170,7 @@ impl Agent {
         local.bound = true;
         local.restarts = self.locals[index].restarts + 1;
         local.run_dir = self.locals[index].run_dir.take();
+        local.dirs = std::mem::take(&mut self.locals[index].dirs);
         // Not for a moment free for another start to clear away.
         local.kept = std::mem::take(&mut self.locals[index].kept);
         self.locals[index] = local;
@@ -181,6 +184,8 @@ impl Agent {
         };
         let (child, lifeline, words) = server::spawn(&Launch {
             name: Some(name_of(&self.charge.name, seat.rank, share)),
+            run_dir: None,
+            job: self.charge.job.clone(),
             lifeline: true,
             settings: self.charge.settings.clone(),
             part: Some(Part {
@@ -211,6 +216,7 @@ impl Agent {
             run_dir: None,
             bound: false,
             ready: None,
+            dirs: Vec::new(),
             kept: Vec::new(),
             ended: None,
             closed: false,
@@ -282,6 +288,7 @@ impl Agent {
                     host: own_name(),
                     why: "given up: it was asked to end before all was ready".into(),
                     lives: None,
+                    dead: false,
                 });
             }
         }
@@ -302,6 +309,7 @@ impl Agent {
             host,
             why: format!("not ready after {seconds} s (launch.deadline_s){output}"),
             lives: None,
+            dead: false,
         }
     }
 }

@@ -9,13 +9,18 @@ use super::{spawn, Agent, Event};
 use crate::launch::message::{Failed, Seat, Seated, Up};
 use crate::launch::reach::Reach;
 use crate::launch::server::Word;
-use crate::place;
+use crate::place::{self, Remains};
 
 impl Agent {
     pub(super) fn heard_server(&mut self, index: usize, word: Option<Word>) -> Result<(), Failed> {
         let local = &mut self.locals[index];
         let host = local.seat.host.clone();
-        let failed = |why, lives| Failed { host, why, lives };
+        let failed = |why, lives| Failed {
+            host,
+            why,
+            lives,
+            dead: false,
+        };
         match word {
             Some(Word::Bound {
                 address,
@@ -41,6 +46,7 @@ impl Agent {
                     Ok(kept) => local.kept = kept,
                     Err(error) => return Err(failed(format!("{error:#}"), None)),
                 }
+                local.dirs.clone_from(&ready.dirs);
                 local.ready = Some(ready.clone());
                 let seat = local.seat.clone();
                 self.seated.push(Seated { seat, ready });
@@ -48,6 +54,16 @@ impl Agent {
             Some(Word::Lives { run_dir }) => {
                 let why = format!("instance {} runs already", self.charge.name);
                 return Err(failed(why, Some(run_dir)));
+            }
+            Some(Word::Dead(label)) => {
+                let why = Remains::of(*label).describe();
+                if !self.started {
+                    return Err(Failed {
+                        dead: true,
+                        ..failed(why, None)
+                    });
+                }
+                eprintln!("server {} on {}: {why}", local.seat.rank, local.seat.host);
             }
             Some(Word::Failed(why)) if self.started => {
                 eprintln!("server {} on {}: {why}", local.seat.rank, local.seat.host);
@@ -120,6 +136,7 @@ impl Agent {
                         host: host.host.clone(),
                         why,
                         lives: None,
+                        dead: false,
                     });
                 }
                 if !missing.is_empty() && self.farewell.is_none() {

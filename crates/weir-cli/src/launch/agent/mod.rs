@@ -44,6 +44,7 @@ use super::root::random;
 use super::server::{to_line, Ended, Ready, Word};
 use crate::instance::Report;
 use crate::lock::Lock;
+use crate::place::remains::clear_dirs;
 use look::Looks;
 pub use seat::find_here;
 use summary::Request;
@@ -81,6 +82,8 @@ struct Local {
     run_dir: Option<PathBuf>,
     bound: bool,
     ready: Option<Ready>,
+    /// Its directories, once it was ready.
+    dirs: Vec<PathBuf>,
     /// What keeps its directories while it does not live.
     kept: Vec<Lock>,
     ended: Option<Ended>,
@@ -339,8 +342,9 @@ impl Agent {
                     .all(|link| link.closed || link.awaited().is_none())
         });
         for local in &mut self.locals {
-            if let Some(ended) = local.ended.take() {
-                self.ended.push((local.seat.clone(), ended));
+            match local.ended.take() {
+                Some(ended) => self.ended.push((local.seat.clone(), ended)),
+                None => clear_lost(local),
             }
         }
         let ended = std::mem::take(&mut self.ended);
@@ -428,6 +432,14 @@ impl Agent {
             let _ = self.take(event);
         }
         self.links.iter_mut().for_each(Link::kill);
+    }
+}
+
+/// The instance ends: what a server left that was lost is of no use to anybody.
+fn clear_lost(local: &mut Local) {
+    local.kept.clear();
+    if let Err(e) = clear_dirs(local.dirs.iter().map(PathBuf::as_path)) {
+        eprintln!("server {} on {}: {e:#}", local.seat.rank, local.seat.host);
     }
 }
 
