@@ -130,6 +130,8 @@ pub enum Command {
     Start(StartArgs),
     /// Stop an instance and clear what it took.
     ///
+    /// While programs use it this is refused, and says which they are; --force does it all the same.
+    ///
     /// One that is dead, whose server was killed, is cleared: what it had is gone then. Nothing else
     /// does that while its job lasts.
     Stop(StopArgs),
@@ -239,6 +241,9 @@ pub struct StopArgs {
     /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
     #[arg(value_name = "NAME")]
     pub instance: Option<String>,
+    /// Stop it under the programs that use it. Their calls get ESHUTDOWN from then on.
+    #[arg(long)]
+    pub force: bool,
     /// The report: text, json or none (run.report; default text).
     #[arg(long, value_name = "FORMAT")]
     report: Option<String>,

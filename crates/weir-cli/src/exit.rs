@@ -16,6 +16,8 @@ pub const USAGE: u8 = 2;
 pub const RUNNING: u8 = 3;
 /// There is no such instance.
 pub const NO_INSTANCE: u8 = 4;
+/// `weir stop`: programs use the instance.
+pub const IN_USE: u8 = 6;
 /// The instance is dead: its server was killed.
 pub const DEAD: u8 = 5;
 /// `weir run`: weir itself failed.
@@ -33,11 +35,12 @@ pub const CODES: &[(u8, &str)] = &[
     (RUNNING, "weir start: an instance of that name runs already"),
     (NO_INSTANCE, "there is no such instance"),
     (DEAD, "the instance is dead: its server was killed; weir start goes on with it, weir stop clears it"),
+    (IN_USE, "weir stop: programs use the instance; --force stops it all the same"),
 ];
 
 /// Of `weir run`.
 pub const RUN_CODES: &[(u8, &str)] = &[
-    (RUN_FAILED, "weir itself failed, its command line or configuration was refused, or the instance was lost while the command ran"),
+    (RUN_FAILED, "weir itself failed, its command line or configuration was refused, or the instance was stopped or lost while the command ran and the command ended with 0"),
     (NOT_EXECUTABLE, "the command was found but cannot be executed"),
     (NOT_FOUND, "the command was not found"),
 ];
@@ -61,6 +64,14 @@ pub enum Failure {
     NoInstance {
         /// Where it was looked for.
         run_dir: PathBuf,
+    },
+    /// `weir stop` of what programs use.
+    #[error("instance {name} is in use by {by}; weir stop --force {name} stops it all the same")]
+    InUse {
+        /// Its name.
+        name: String,
+        /// The programs.
+        by: String,
     },
     /// Its server was killed.
     #[error("{why}")]
@@ -95,6 +106,7 @@ impl Failure {
             Self::AlreadyRunning { .. } => RUNNING,
             Self::NoInstance { .. } => NO_INSTANCE,
             Self::Dead { .. } => DEAD,
+            Self::InUse { .. } => IN_USE,
             Self::Command { .. } | Self::Unfit | Self::Other(_) => FAILED,
         }
     }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
 use weir_config::Environment;
+use weir_core::proto::PREFIX_LINK;
 
 use crate::roster::ROSTER;
 
@@ -77,6 +78,11 @@ pub fn variables(
     let mut variables = vec![
         ("WEIR_INSTANCE", run_dir.into()),
         (
+            // So that what is below it is not taken for the kernel's once the instance has ended.
+            "WEIR_AT",
+            std::fs::read_link(run_dir.join(PREFIX_LINK)).map_or_else(|_| "".into(), Into::into),
+        ),
+        (
             "LD_PRELOAD",
             preload_list(library, env.get("LD_PRELOAD"))?.into(),
         ),
@@ -93,7 +99,7 @@ pub fn variables(
 /// that come from its own files, which it takes beside either. A list of the user's in the
 /// environment is extended.
 fn for_openmpi(env: &Environment) -> (&'static str, OsString) {
-    let ours = "LD_PRELOAD;WEIR_INSTANCE";
+    let ours = "LD_PRELOAD;WEIR_INSTANCE;WEIR_AT";
     match env.get(OPENMPI_LIST) {
         Some(list) => (OPENMPI_LIST, format!("{list};{ours}").into()),
         None => (OPENMPI_SECOND_LIST, ours.into()),
@@ -128,12 +134,15 @@ mod tests {
             variables.into_iter().map(|(name, _)| name).collect()
         };
         let none = Environment::default();
-        assert_eq!(names(&none), ["WEIR_INSTANCE", "LD_PRELOAD"]);
+        assert_eq!(names(&none), ["WEIR_INSTANCE", "WEIR_AT", "LD_PRELOAD"]);
         std::fs::write(dir.path().join(ROSTER), "").unwrap();
-        assert_eq!(names(&none)[2..], [OPENMPI_SECOND_LIST]);
+        assert_eq!(names(&none)[3..], [OPENMPI_SECOND_LIST]);
         let env: Environment = [(OPENMPI_LIST, "A=1")].into_iter().collect();
         let told = for_openmpi(&env);
-        assert_eq!(told, (OPENMPI_LIST, "A=1;LD_PRELOAD;WEIR_INSTANCE".into()));
+        assert_eq!(
+            told,
+            (OPENMPI_LIST, "A=1;LD_PRELOAD;WEIR_INSTANCE;WEIR_AT".into())
+        );
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The seam to `weir-server`: serving an instance, and talking to one that runs.
 
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use weir_config::{Budgets, Config, Machine};
 use weir_core::names::{LaminateOn, Policy, Visibility};
-use weir_core::proto::{Stop, Welcome};
+use weir_core::proto::{Status, Stop, Welcome};
 use weir_core::roster::Roster;
 use weir_core::types::Rank;
 use weir_fabric::ofi::Bound;
@@ -16,7 +16,8 @@ use weir_server::rules::{Rule, Sharing};
 use weir_server::{Options, Several, StorageDir};
 
 use crate::launch::endpoint::Opened;
-use crate::place::Claim;
+use crate::lock::Lock;
+use crate::place::{self, Claim, Label};
 use crate::serve::Membership;
 
 /// What an instance holds and has done; at its end, the report.
@@ -192,6 +193,70 @@ impl Connection {
     pub fn call<O: weir_core::proto::Operation>(&mut self, what: O) -> Result<O::Reply> {
         Ok(self.0.call(what)?)
     }
+}
+
+/// What a `weir run` holds while its command uses an instance: others see that it is used, and it
+/// sees whether the instance was there to the end.
+pub struct Use {
+    connection: Connection,
+    run_dir: PathBuf,
+    born_ns: Option<u64>,
+    lock: Option<(PathBuf, Lock)>,
+}
+
+/// How the files are called, before the process's number, by which each `weir run` says so.
+const USE: &str = "use-";
+
+/// How long an agent may take to start a killed server again.
+const AGAIN: Duration = Duration::from_secs(10);
+
+impl Use {
+    /// Of the server in `run_dir`.
+    pub fn begin(run_dir: &Path) -> Result<Self> {
+        let connection = Connection::to(run_dir)?;
+        let path = run_dir.join(format!("{USE}{}", std::process::id()));
+        // Only for the message of a weir stop: where there is no room for it, there is none.
+        let lock = Lock::try_take(&path).ok().flatten();
+        Ok(Self {
+            connection,
+            run_dir: run_dir.to_owned(),
+            born_ns: born_ns(run_dir),
+            lock: lock.map(|lock| (path, lock)),
+        })
+    }
+
+    /// Ends it; whether the instance is still there, perhaps with a server that went on with it.
+    pub fn end(mut self) -> bool {
+        if let Some((path, _lock)) = self.lock.take() {
+            let _ = std::fs::remove_file(path);
+        }
+        if self.connection.call(Status {}).is_ok() {
+            return true;
+        }
+        let deadline = Instant::now() + AGAIN;
+        while !place::lives(&self.run_dir) && place::is_kept(&self.run_dir) {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        place::lives(&self.run_dir) && born_ns(&self.run_dir) == self.born_ns
+    }
+
+    /// The processes of those of `run_dir` that have not ended.
+    pub fn all(run_dir: &Path) -> Vec<u32> {
+        let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
+        let held = entries.filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let pid = name.strip_prefix(USE)?.parse().ok()?;
+            Lock::is_held(&entry.path()).then_some(pid)
+        });
+        held.collect()
+    }
+}
+
+fn born_ns(run_dir: &Path) -> Option<u64> {
+    Label::read(run_dir).map(|label| label.born_ns)
 }
 
 /// Stops the instance in `run_dir`.

@@ -43,6 +43,7 @@ pub fn sum(reports: &[&Report]) -> Option<Report> {
         add_counts(&mut all.requests, &one.requests);
         add_counts(&mut all.rejected, &one.rejected);
         all.recoverable &= one.recoverable;
+        all.attached.extend_from_slice(&one.attached);
         all.findings.extend_from_slice(&one.findings);
     }
     if !others.is_empty() {
@@ -117,12 +118,26 @@ fn text(report: &Report) -> String {
     out
 }
 
-/// What the audit found, in two lines.
-fn audited(finding: &Finding) -> String {
-    let party = |party: &Party| match party.pid {
+/// How many programs are named one by one.
+const PROGRAMS_NAMED: usize = 8;
+
+fn party(party: &Party) -> String {
+    match party.pid {
         0 => format!("{} at server {}", party.program, party.rank),
         pid => format!("{} (process {pid} at server {})", party.program, party.rank),
-    };
+    }
+}
+
+/// Programs by name, and how many more there are.
+pub fn parties(all: &[Party]) -> String {
+    let named = all.iter().take(PROGRAMS_NAMED).map(party);
+    let more = all.len().saturating_sub(PROGRAMS_NAMED);
+    let more = (more > 0).then(|| format!("{more} more"));
+    named.chain(more).collect::<Vec<String>>().join(", ")
+}
+
+/// What the audit found, in two lines.
+fn audited(finding: &Finding) -> String {
     let ranges: Vec<String> = finding
         .ranges
         .iter()
@@ -176,6 +191,9 @@ pub fn status(name: &str, prefix: &str, report: &Report, now_ns: i64) -> String 
         "  clients   {} now, {} in all",
         report.clients, report.clients_ever
     );
+    if !report.attached.is_empty() {
+        let _ = writeln!(out, "  attached  {}", parties(&report.attached));
+    }
     let _ = writeln!(
         out,
         "  names     {} files, {} directories; {} extent runs",
@@ -347,6 +365,10 @@ pub fn json(report: &Report) -> Value {
     value["refused"] = object(&report.refused);
     value["requests"] = object(&report.requests);
     value["rejected"] = object(&report.rejected);
+    let attached = report.attached.iter().map(
+        |party| json!({ "program": party.program, "process": party.pid, "server": party.rank }),
+    );
+    value["attached"] = attached.collect::<Vec<Value>>().into();
     value
 }
 

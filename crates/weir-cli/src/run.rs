@@ -2,19 +2,20 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use weir_config::{all_keys, Config, Environment, Loaded, Origin};
 
 use crate::args::{RunArgs, StartArgs, StopArgs};
 use crate::exit::{Failure, RUN_FAILED};
-use crate::instance;
+use crate::instance::{self, Use};
 use crate::launch::agent::{self, Summary};
 use crate::launch::nodes;
 use crate::launch::root::{self, run_dir_of_rank, Root};
 use crate::launch::server::{self, Launch, Ready, Server};
 use crate::place::{self, Job, Parent, Remains};
-use crate::{inject, report, supervise};
+use crate::{inject, report, show, supervise};
 
 /// Which instance is meant: by name or run directory, by `WEIR_INSTANCE`, or by default.
 pub fn run_dir_of(named: Option<&str>, config: &Config, env: &Environment) -> Result<PathBuf> {
@@ -77,16 +78,15 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
     if let Some(run_dir) = another(args, config, env)? {
         let run_dir = living(run_dir, config, env)?;
         let run_dir = living(run_dir_of_rank(&run_dir, args.rank), config, env)?;
-        let status = run_in(args, &run_dir, &library, env)?;
-        return Ok(supervise::exit_code(status));
+        return Ok(run_in(args, &run_dir, &library, env)?.code());
     }
     let job = Job::of(env);
     tell_of_dead(&job, None, config, env);
     if let Some(found) = nodes::find(&args.nodes.wanted(), &config.launch, env)? {
         let root = root::start(&found, None, settings, &job, true)?;
-        let status = run_on(args, &root, &library, env);
+        let outcome = run_on(args, &root, &library, env);
         let ended = end_all(root, settings);
-        let code = supervise::exit_code(status?);
+        let code = outcome?.code();
         return Ok(if ended { code } else { RUN_FAILED });
     }
     let server = server::start(&Launch {
@@ -98,9 +98,9 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         part: None,
     })?;
     tell_of_cleared(&server.ready);
-    let status = run_in(args, &server.ready.run_dir, &library, env);
+    let outcome = run_in(args, &server.ready.run_dir, &library, env);
     let ended = end(server, settings, env);
-    let code = supervise::exit_code(status?);
+    let code = outcome?.code();
     Ok(if ended { code } else { RUN_FAILED })
 }
 
@@ -184,7 +184,7 @@ fn run_on(
     root: &Root,
     library: &Path,
     env: &Environment,
-) -> Result<ExitStatus, Failure> {
+) -> Result<Outcome, Failure> {
     let rank = if args.rank == 0 { root.own } else { args.rank };
     let server = root.server(rank);
     let server = server.with_context(|| format!("--rank: no server {rank} is on this node"))?;
@@ -214,14 +214,41 @@ fn show(summary: &Summary, settings: &Loaded) {
     }
 }
 
+/// What came of the command of `weir run`.
+struct Outcome {
+    status: ExitStatus,
+    /// Whether the instance was there to the end.
+    was_served: bool,
+}
+
+impl Outcome {
+    /// The exit code of `weir run`. A command that failed by itself says more by its own.
+    fn code(&self) -> u8 {
+        match supervise::exit_code(self.status) {
+            0 if !self.was_served => RUN_FAILED,
+            code => code,
+        }
+    }
+}
+
 fn run_in(
     args: &RunArgs,
     run_dir: &Path,
     library: &Path,
     env: &Environment,
-) -> Result<ExitStatus, Failure> {
+) -> Result<Outcome, Failure> {
     let variables = inject::variables(run_dir, library, env)?;
-    supervise::run(&args.command, &variables)
+    let used = Use::begin(run_dir)?;
+    let status = supervise::run(&args.command, &variables)?;
+    let was_served = used.end();
+    if !was_served {
+        eprintln!(
+            "weir: the instance {} was stopped, or its server lost, while the command ran; the \
+             command ended with {status}",
+            run_dir.display()
+        );
+    }
+    Ok(Outcome { status, was_served })
 }
 
 /// Stops the server and reports; whether all went well with weir.
@@ -371,6 +398,9 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
         }
         return Err(Failure::NoInstance { run_dir });
     }
+    if !args.force {
+        refuse_if_used(&run_dir)?;
+    }
     if let Some(summary) = agent::stop(&run_dir)? {
         place::wait_until_gone(&run_dir)?;
         show(&summary, settings);
@@ -383,6 +413,39 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     place::wait_until_gone(&run_dir)?;
     report::print(&done, settings.config.run.report);
     Ok(())
+}
+
+/// How long programs that have just ended may take to be gone.
+const LAST_ONES: Duration = Duration::from_secs(2);
+/// How often it is looked whether they are.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Refuses to stop what programs use, or commands of `weir run` on this node.
+fn refuse_if_used(run_dir: &Path) -> Result<(), Failure> {
+    let begin = Instant::now();
+    loop {
+        let by = users(run_dir);
+        if by.is_empty() {
+            return Ok(());
+        }
+        if begin.elapsed() > LAST_ONES {
+            let name = run_dir.file_name().unwrap_or_default();
+            let name = name.to_string_lossy().into_owned();
+            return Err(Failure::InUse { name, by });
+        }
+        std::thread::sleep(AGAIN);
+    }
+}
+
+/// Who uses an instance, for people; empty if nobody does. Servers that do not answer say nothing.
+fn users(run_dir: &Path) -> String {
+    let attached = show::attached(run_dir);
+    let ranks = (0..).map(|rank| run_dir_of_rank(run_dir, rank));
+    let here = ranks.take_while(|dir| dir.exists());
+    let runs = here.flat_map(|dir| Use::all(&dir));
+    let runs = runs.map(|pid| format!("weir run (process {pid})"));
+    let programs = (!attached.is_empty()).then(|| report::parties(&attached));
+    runs.chain(programs).collect::<Vec<String>>().join(", ")
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use weir_config::{Config, Environment};
+use weir_core::proto::audit::Party;
 use weir_core::proto::{Entry, FsError, GetAttr, Lookup, Readdir, Status};
 
 use weir_server::control::ControlError;
@@ -94,6 +95,12 @@ impl State {
             State::Several(seen) => report::sum_of_seen(seen),
         }
     }
+}
+
+/// The programs that use an instance, as far as its servers answer.
+pub(crate) fn attached(run_dir: &Path) -> Vec<Party> {
+    let all = State::of(run_dir).ok().and_then(|state| state.sum());
+    all.map_or_else(Vec::new, |all| all.attached)
 }
 
 fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {

@@ -16,6 +16,10 @@ pub const INTERNAL_VARIABLES: &[(&str, &str)] = &[
         "the run directory of the instance in use; set for programs by weir run and weir start",
     ),
     (
+        "WEIR_AT",
+        "where programs see the instance in use; set for programs by weir run and weir start --inject",
+    ),
+    (
         "WEIR_SOCKET",
         "the server's socket, when it is not in the run directory",
     ),

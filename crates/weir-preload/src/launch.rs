@@ -2,7 +2,7 @@
 //!
 //! Descriptors are made ready before they are shared (an exec'ed program finds them by
 //! what the kernel keeps, see `weir_core::node::ofd`), and the environment of a new
-//! program keeps the two variables that bring us into it, also where the caller wrote
+//! program keeps the variables that bring us into it, also where the caller wrote
 //! an environment of its own. `vfork` becomes `fork`: a child on its parent's memory
 //! would run our wrappers on the parent's tables.
 //!
@@ -102,12 +102,15 @@ struct Environment {
 struct Origin {
     library: Vec<u8>,
     instance: Vec<u8>,
+    /// Where programs see it, if that was said.
+    at: Option<Vec<u8>>,
 }
 
 static ORIGIN: OnceLock<Origin> = OnceLock::new();
 
 const PRELOAD: &CStr = c"LD_PRELOAD";
 const INSTANCE: &CStr = c"WEIR_INSTANCE";
+const AT: &CStr = c"WEIR_AT";
 
 /// Remembers what brought us into this program.
 pub fn remember_origin() {
@@ -118,10 +121,17 @@ pub fn remember_origin() {
         (libc::dladdr(address, &raw mut here), here)
     };
     // SAFETY: C strings; the environment is not changed here.
-    let origin = unsafe { bytes_of(here.dli_fname).zip(bytes_of(libc::getenv(INSTANCE.as_ptr()))) };
+    let (origin, at) = unsafe {
+        let instance = bytes_of(libc::getenv(INSTANCE.as_ptr()));
+        let at = bytes_of(libc::getenv(AT.as_ptr()));
+        (bytes_of(here.dli_fname).zip(instance), at)
+    };
     if let Some((library, instance)) = origin.filter(|_| found != 0) {
-        let (library, instance) = (library.to_vec(), instance.to_vec());
-        let _ = ORIGIN.set(Origin { library, instance });
+        let _ = ORIGIN.set(Origin {
+            library: library.to_vec(),
+            instance: instance.to_vec(),
+            at: at.map(<[u8]>::to_vec),
+        });
     }
 }
 
@@ -156,8 +166,12 @@ unsafe fn lacking(envp: Strings) -> Vec<(&'static CStr, CString)> {
             (!has).then(|| [&origin.library, &b":"[..], others].concat())
         }
     };
-    let instance = value(INSTANCE).is_none().then(|| origin.instance.clone());
-    for (name, value) in [(PRELOAD, preload), (INSTANCE, instance)] {
+    let named = value(INSTANCE);
+    let instance = named.is_none().then(|| origin.instance.clone());
+    // Of another instance it would not be right.
+    let same = named.is_none_or(|named| named == origin.instance);
+    let at = origin.at.clone().filter(|_| same && value(AT).is_none());
+    for (name, value) in [(PRELOAD, preload), (INSTANCE, instance), (AT, at)] {
         // There is no 0 in what came out of C strings.
         lacking.extend(value.and_then(|value| Some((name, CString::new(value).ok()?))));
     }

@@ -221,6 +221,43 @@ fn the_next_step_of_a_script_finds_what_the_one_before_had_written() {
 }
 
 #[test]
+fn after_a_stop_calls_below_the_mount_say_that_it_is_gone() {
+    let room = Room::new();
+    let dir = source_root().join("tests/recovery");
+    // A directory of the kernel's that has the mount's name.
+    let top = room.dir.path().join("top");
+    std::fs::create_dir(&top).unwrap();
+    std::fs::write(top.join("kernels"), "").unwrap();
+    let mount = top.to_str().unwrap();
+    for start in [
+        &["start", "x", "--mount", mount][..],
+        &["start", "x", "--mount", mount, "--servers", "2"],
+    ] {
+        room.said(start);
+        let script = dir.join("stopped.py");
+        let output = room
+            .weir(&[
+                "run",
+                "-i",
+                "x",
+                "--",
+                "python3",
+                script.to_str().unwrap(),
+                mount,
+            ])
+            .env("WEIR", weir_binary().unwrap())
+            .output()
+            .unwrap();
+        let out = String::from_utf8_lossy(&output.stdout);
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(out.contains(" passed, 0 failed"), "{out}{err}");
+        assert_eq!(output.status.code(), Some(125), "{out}{err}");
+        let left: Vec<_> = std::fs::read_dir(&top).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+    }
+}
+
+#[test]
 fn one_of_four_servers_killed_again_and_again() {
     let room = Room::new();
     let _instance = Instance(&room);

@@ -194,6 +194,8 @@ pub struct Claim {
     pub storage_dirs: Vec<PathBuf>,
     /// A server was killed here, and left what this one can go on with.
     pub takes_up: bool,
+    /// When the first server of it was started, ns since 1970.
+    born_ns: u64,
     locks: Vec<Lock>,
 }
 
@@ -247,6 +249,7 @@ pub fn claim(
         shm_dir: PathBuf::new(),
         storage_dirs: Vec::new(),
         takes_up: false,
+        born_ns: now_ns(),
         locks: vec![run_lock],
     };
     match claim.claim_data(&data, claimant, &clears, &mut burial) {
@@ -267,8 +270,19 @@ pub fn claim(
             return Ok(Claimed::Dead(left));
         }
         claim.takes_up = true;
+        claim.born_ns = left.born_ns;
     }
     Ok(Claimed::Ours(claim, burial))
+}
+
+fn now_ns() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(0))
+}
+
+/// Whether an agent is about to start a server of the directory `dir` again.
+pub fn is_kept(dir: &Path) -> bool {
+    Lock::is_held(&dir.join(KEEP))
 }
 
 /// Of the jobs whose dead instances have directories in `parents`, those that are over.
@@ -358,6 +372,7 @@ impl Claim {
     pub fn label(&self, servers: u16, job: &Job, mount: &Path, settings: &str) -> Label {
         Label {
             name: self.name.clone(),
+            born_ns: self.born_ns,
             servers,
             job: job.clone(),
             mount: mount.to_owned(),

@@ -32,6 +32,8 @@ const LABEL_MOST: u64 = 1 << 20;
 pub struct Label {
     /// The server's name, which is the instance's or, of several on one machine, has a number.
     pub name: String,
+    /// When its first server was started, ns since 1970: those that went on with it say the same.
+    pub born_ns: u64,
     /// How many servers the instance has.
     pub servers: u16,
     /// Whose data it is.

@@ -233,7 +233,9 @@ impl Process {
         dirfd: Fd,
         path: &[u8],
     ) -> Outcome<Option<(Ino, Name)>> {
-        if self.instance().is_none() || done!(self.node()).several().is_none() {
+        // Without the tables it is not known yet whose the path is.
+        let node = self.instance().and_then(|_| self.node().ok());
+        if node.is_none_or(|node| node.several().is_none()) {
             return Some(Ok(None));
         }
         Some(Ok(match ours!(self.last_name(dirfd, path)) {

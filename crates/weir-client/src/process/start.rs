@@ -29,6 +29,11 @@ pub(super) const READY: u32 = 2;
 
 /// The environment variable that names the instance by its run directory.
 pub const INSTANCE_VARIABLE: &str = "WEIR_INSTANCE";
+/// The one that says where programs see it, also once the run directory is gone.
+pub const PREFIX_VARIABLE: &str = "WEIR_AT";
+/// Where instances are seen if nobody says so.
+const USUAL_PREFIX: &[u8] = b"/weir";
+
 /// Where the instance is.
 #[derive(Debug)]
 pub struct Instance {
@@ -38,6 +43,29 @@ pub struct Instance {
     pub shm_dir: Vec<u8>,
     /// Where it is mounted.
     pub prefix: Prefix,
+}
+
+impl Instance {
+    /// One that is named and not there any more. What is below its mount is not the kernel's:
+    /// a program would write into a directory that has the mount's name by chance, and go on.
+    fn ended(run_dir: Vec<u8>) -> Instance {
+        let named = variable(PREFIX_VARIABLE);
+        let prefix = named.and_then(|named| Prefix::new(&named));
+        Instance {
+            // Nothing there is a region: whoever needs one learns that the server is gone.
+            shm_dir: run_dir.clone(),
+            run_dir,
+            prefix: prefix.unwrap_or_else(|| Prefix::new(USUAL_PREFIX).expect("a good prefix")),
+        }
+    }
+}
+
+/// What a process gets of an instance whose directories are gone, or whose server is.
+fn ended(error: Errno) -> Errno {
+    match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::CONNREFUSED | Errno::CONNRESET => Errno::SHUTDOWN,
+        error => error,
+    }
 }
 
 impl Process {
@@ -78,11 +106,8 @@ impl Process {
             return;
         };
         self.remember_process();
-        let Some(instance) = self.find(named) else {
-            self.adopt(None);
-            self.state.store(ABSENT, Ordering::Release);
-            return;
-        };
+        let found = self.find(named.clone());
+        let instance = found.unwrap_or_else(|| Instance::ended(named));
         let mask = rustix::process::umask(Mode::empty());
         rustix::process::umask(mask);
         self.umask.store(mask.bits(), Ordering::Relaxed);
@@ -134,7 +159,7 @@ impl Process {
             return Ok(node);
         }
         let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
-        let node: &'static Node = Box::leak(Box::new(Node::map(&instance.shm_dir)?));
+        let node: &'static Node = Box::leak(Box::new(Node::map(&instance.shm_dir).map_err(ended)?));
         self.node.set(Some(node));
         Ok(node)
     }
@@ -146,7 +171,7 @@ impl Process {
             return Ok(session);
         }
         let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
-        let session = Session::connect_to(&instance.run_dir, self.node()?)?;
+        let session = Session::connect_to(&instance.run_dir, self.node()?).map_err(ended)?;
         let session: &'static Session = Box::leak(Box::new(session));
         self.session.set(Some(session));
         Ok(session)
@@ -213,18 +238,24 @@ impl Process {
     }
 }
 
-/// The run directory that the environment names. Before libc has set that up, it is the kernel's.
+/// The run directory that the environment names.
 fn named_instance() -> Option<Vec<u8>> {
-    let named = match sys::has_environment() {
-        true => std::env::var_os(INSTANCE_VARIABLE)?.into_vec(),
+    variable(INSTANCE_VARIABLE)
+}
+
+/// A variable of the environment, if it is not empty. Before libc has set the environment up, it is
+/// the kernel's.
+fn variable(name: &str) -> Option<Vec<u8>> {
+    let value = match sys::has_environment() {
+        true => std::env::var_os(name)?.into_vec(),
         false => first_environment()?
             .split(|byte| *byte == 0)
             .find_map(|variable| {
-                let value = variable.strip_prefix(INSTANCE_VARIABLE.as_bytes())?;
+                let value = variable.strip_prefix(name.as_bytes())?;
                 value.strip_prefix(b"=").map(<[u8]>::to_vec)
             })?,
     };
-    (!named.is_empty()).then_some(named)
+    (!value.is_empty()).then_some(value)
 }
 
 /// The environment that this program was started with.

@@ -181,9 +181,17 @@ fn restored(mode: u32) -> u32 {
     bits.with(mode)
 }
 
+impl Shard<'_> {
+    /// The server ends: as [`Tables::condemn`].
+    pub fn condemn(&mut self) {
+        self.tables.condemn();
+    }
+}
+
 impl Tables<'_> {
     /// Lets readers of these tables, which are no longer kept up to date, find nothing that
-    /// they could believe: they ask their server then, which is another one.
+    /// they could believe, of names or of where bytes are: they ask their server then, which is
+    /// another one, or has ended.
     pub fn condemn(&self) {
         let make_odd = |seq: &std::sync::atomic::AtomicU64| {
             seq.fetch_or(1, std::sync::atomic::Ordering::SeqCst);
@@ -195,6 +203,7 @@ impl Tables<'_> {
         // One more than was told: the writer may have been killed before it told that.
         for record in self.inodes.iter().take(high.saturating_add(2)) {
             make_odd(&record.seq);
+            record.index_generation.fetch_add(1, Relaxed);
         }
     }
 }

@@ -202,6 +202,8 @@ pub struct ServerStatus {
     pub findings: Vec<audit::Finding>,
     /// Whether a server that is killed now can be started again: its journal is whole.
     pub recoverable: bool,
+    /// The programs that are clients now.
+    pub attached: Vec<audit::Party>,
 }
 
 impl super::SetAttr {

@@ -112,6 +112,16 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
+    /// The programs of this node that are clients, but for those that have just ended.
+    pub(crate) fn parties_attached(&self) -> Vec<Party> {
+        let clients = self.clients.iter();
+        let connected = clients.filter(|(_, client)| client.connected && !client.ghost);
+        let ids: Vec<ClientId> = connected.map(|(id, _)| id).collect();
+        let mut parties: Vec<Party> = ids.into_iter().map(|id| self.party(id)).collect();
+        parties.retain(|party| !party.program.is_empty());
+        parties
+    }
+
     /// The programs of this node that write a file.
     pub(crate) fn parties_writing(&self, ino: Ino) -> Vec<Party> {
         let Some(file) = self.block_of(ino).and_then(|block| self.blocks.get(block)) else {

@@ -528,10 +528,15 @@ impl<'m, P: Platform> Node<'m, P> {
         self.stopping
     }
 
-    /// Refuses everything from now on and wakes whoever waits.
+    /// Refuses everything from now on and wakes whoever waits. What clients do without asking ends
+    /// as well: they would write what nobody reads, and find what nobody keeps up to date.
     pub fn stop(&mut self) {
         self.stopping = true;
         self.open.hub.stopped.store(1, Ordering::SeqCst);
+        for (block, _) in self.blocks.iter() {
+            self.open.blocks[block as usize].end_claims();
+        }
+        self.names.condemn();
         for (_, client) in self.clients.iter() {
             let event = &client.memory.header().event;
             event.fetch_add(1, Ordering::SeqCst);

@@ -217,6 +217,7 @@ impl<P: Platform> Node<'_, P> {
             rejected: [self.stats.rejected(), self.platform.refused()].concat(),
             findings: Vec::new(),
             recoverable: self.is_recoverable(),
+            attached: self.parties_attached(),
         }
     }
 }
