@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use weir_config::{Environment, Sources};
+use weir_config::{all_keys, Environment, Loaded, Origin, ReportFormat, Sources};
 
 use crate::exit;
 use crate::launch::nodes::Wanted;
@@ -116,8 +116,9 @@ pub enum Command {
     ///
     /// An instance that runs already is used with --instance, with WEIR_INSTANCE set as by weir
     /// start --shell, and if it is the one of this job, or of this user outside of jobs, that weir
-    /// start makes. With options that say what an instance is to be like, such as --hosts or
-    /// --memory, a new one is started all the same.
+    /// start makes. With options that say what an instance is to be like, such as --hosts, --memory
+    /// or --set, a new one is started instead of the last; with the others, and in a command of
+    /// another weir run, such options are refused: nothing would come of them.
     Run(RunArgs),
     /// Start an instance that stays until weir stop, for batch scripts.
     ///
@@ -211,9 +212,44 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// Whether it says what an instance is to be like, so that it cannot be one that runs.
-    pub fn describes_one(&self) -> bool {
-        self.nodes != NodeArgs::default() || self.instance_args != InstanceArgs::default()
+    /// The options that say what an instance is to be like, so that it cannot be one that runs: by
+    /// name, as given.
+    pub fn describing(&self, settings: &Loaded) -> Vec<String> {
+        let nodes = [
+            ("--hosts", self.nodes.hosts.is_some()),
+            ("--hostfile", self.nodes.hostfile.is_some()),
+            ("--servers", self.nodes.servers.is_some()),
+        ];
+        let nodes = nodes.into_iter().filter(|(_, is_given)| *is_given);
+        let keys = all_keys().filter(|key| *settings.origin(key) == Origin::CommandLine);
+        let keys = keys.map(weir_config::KeyInfo::path);
+        let keys = keys.filter(|key| !key.starts_with("run."));
+        let own = &self.instance_args;
+        let option = |key: String| match key.as_str() {
+            "mount.prefix" if own.mount.is_some() => "--mount".to_owned(),
+            "memory.budget" if own.memory.is_some() => "--memory".to_owned(),
+            "file.directories" if !own.storage.is_empty() => "--storage".to_owned(),
+            "file.enabled" if own.no_storage => "--no-storage".to_owned(),
+            key => format!("--set {key}"),
+        };
+        let names = nodes.map(|(name, _)| name.to_owned());
+        names.chain(keys.map(option)).collect()
+    }
+
+    /// The options about the end of an instance, which is not of a run that uses one that was there
+    /// before.
+    pub fn about_its_end(settings: &Loaded) -> Vec<&'static str> {
+        let given = |name| {
+            let mut keys = all_keys().filter(|key| key.path() == name);
+            keys.any(|key| *settings.origin(key) == Origin::CommandLine)
+        };
+        let is_wanted = settings.config.run.report != ReportFormat::None;
+        let options = [
+            ("--report", given("run.report") && is_wanted),
+            ("--keep", given("run.keep") && settings.config.run.keep),
+        ];
+        let options = options.into_iter().filter(|(_, is_given)| *is_given);
+        options.map(|(name, _)| name).collect()
     }
 }
 

@@ -75,14 +75,21 @@ fn library(env: &Environment) -> Result<PathBuf> {
 pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, Failure> {
     let library = library(env)?;
     let config = &settings.config;
-    if let Some(run_dir) = another(args, config, env)? {
+    if let Some(run_dir) = another(args, settings, env)? {
         let run_dir = living(run_dir, config, env)?;
         let run_dir = living(run_dir_of_rank(&run_dir, args.rank), config, env)?;
         return Ok(run_in(args, &run_dir, &library, env)?.code());
     }
     let job = Job::of(env);
     tell_of_dead(&job, None, config, env);
-    if let Some(found) = nodes::find(&args.nodes.wanted(), &config.launch, env)? {
+    let found = nodes::find(&args.nodes.wanted(), &config.launch, env)?;
+    if found.is_none() && args.rank > 0 {
+        return Err(Failure::Refused(format!(
+            "--rank {}: a new instance has one server here, unless --servers says how many",
+            args.rank
+        )));
+    }
+    if let Some(found) = found {
         let root = root::start(&found, None, settings, &job, true)?;
         let outcome = run_on(args, &root, &library, env);
         let ended = end_all(root, settings);
@@ -106,12 +113,50 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
 
 /// The instance that is used, if one is that was there before: one that was named, or that of
 /// `weir start` without a name. If its server was killed, another one goes on with it.
-fn another(args: &RunArgs, config: &Config, env: &Environment) -> Result<Option<PathBuf>, Failure> {
-    let named = args.instance.is_some() || env.get("WEIR_INSTANCE").is_some();
-    if !named && args.describes_one() {
+fn another(
+    args: &RunArgs,
+    settings: &Loaded,
+    env: &Environment,
+) -> Result<Option<PathBuf>, Failure> {
+    let config = &settings.config;
+    let by = match (&args.instance, env.get("WEIR_INSTANCE")) {
+        (Some(name), _) => Some(format!("--instance {name}")),
+        (None, Some(run_dir)) => Some(format!("WEIR_INSTANCE={run_dir}")),
+        (None, None) => None,
+    };
+    let described = args.describing(settings);
+    if by.is_none() && !described.is_empty() {
         return Ok(None);
     }
+    if let Some(by) = by.as_ref().filter(|_| !described.is_empty()) {
+        return Err(Failure::Refused(format!(
+            "{} would say what a new instance is to be like, but the command is to use the one of \
+             {by}: leave that out; WEIR_INSTANCE= weir run ... starts a new instance",
+            described.join(", ")
+        )));
+    }
     let run_dir = run_dir_of(args.instance.as_deref(), config, env)?;
+    let about_its_end = RunArgs::about_its_end(settings);
+    let is_there = || place::lives(&run_dir) || remains_of(&run_dir, config, env).is_some();
+    if !about_its_end.is_empty() && is_there() {
+        return Err(Failure::Refused(format!(
+            "{} would be about the end of an instance, but the one in {} was there before and stays: \
+             leave that out; weir stop reports",
+            about_its_end.join(", "),
+            run_dir.display()
+        )));
+    }
+    found(by.is_some(), run_dir, config, env)
+}
+
+/// The instance in `run_dir`, with a new server if that was killed; `None` if there is none, unless
+/// it was `named`.
+fn found(
+    named: bool,
+    run_dir: PathBuf,
+    config: &Config,
+    env: &Environment,
+) -> Result<Option<PathBuf>, Failure> {
     if place::lives(&run_dir) {
         return Ok(Some(run_dir));
     }

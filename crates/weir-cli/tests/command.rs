@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Room;
+use common::{Done, Room};
 
 #[test]
 fn refused_usage_has_its_code_and_run_its_own() {
@@ -136,4 +136,82 @@ fn nothing_runs_at_first() {
     let run = room.run(&["run", "--instance", "nobody", "true"]);
     assert_eq!(run.code, Some(125));
     assert!(run.err.contains("no instance runs in"), "{run:?}");
+}
+
+/// Options that nothing would come of, of a run that uses an instance that is there already.
+#[test]
+fn options_that_describe_an_instance_are_refused_where_one_is_used() {
+    let room = Room::new();
+    room.run(&["start", "x"]).ok();
+    let run_dir = format!(
+        "{}/weir-{}/x",
+        room.path().display(),
+        nix::unistd::geteuid()
+    );
+    let storage = room.path().display().to_string();
+    let refused: &[(&[&str], &str)] = &[
+        (&["--memory", "64M"], "--memory would"),
+        (&["--mount", "/burst"], "--mount would"),
+        (&["--storage", &storage], "--storage would"),
+        (&["--no-storage"], "--no-storage would"),
+        (&["--hosts", "a,b"], "--hosts would"),
+        (&["--hostfile", "hosts"], "--hostfile would"),
+        (&["--servers", "2"], "--servers would"),
+        (&["--set", "memory.warm=1M"], "--set memory.warm would"),
+        (
+            &["--memory", "1M", "--no-storage"],
+            "--memory, --no-storage would",
+        ),
+        (&["--keep"], "--keep would"),
+        (&["--report", "json"], "--report would"),
+    ];
+    for (options, why) in refused {
+        let words = [&["run"], *options, &["touch", "ran"]].concat();
+        let mut named = room.weir(&words);
+        let named = Done::of(&named.env("WEIR_INSTANCE", &run_dir).output().unwrap());
+        assert_eq!(named.code, Some(125), "{named:?}");
+        assert!(named.err.contains(why), "{named:?}");
+        // In a command of another run, which has its instance in the environment.
+        let weir = env!("CARGO_BIN_EXE_weir");
+        let nested = [
+            &["run", "-i", "x", weir, "run"],
+            *options,
+            &["touch", "ran"],
+        ]
+        .concat();
+        let nested = room.run(&nested);
+        assert_eq!(nested.code, Some(125), "{nested:?}");
+        assert!(nested.err.contains(why), "{nested:?}");
+    }
+    assert!(!room.path().join("ran").exists());
+    let set = room.run(&["run", "-i", "x", "--set", "memory.budget=1M", "true"]);
+    assert_eq!(set.code, Some(125), "{set:?}");
+    assert!(set.err.contains("--instance x"), "{set:?}");
+    // What says nothing of an instance is as good as ever.
+    room.run(&["run", "-i", "x", "--report", "none", "true"])
+        .ok();
+    // Set to nothing, the variable names none.
+    let script = format!(
+        "WEIR_INSTANCE= {} run --memory 64M true",
+        env!("CARGO_BIN_EXE_weir")
+    );
+    room.run(&["run", "-i", "x", "sh", "-c", &script]).ok();
+    room.run(&["stop", "x"]).ok();
+}
+
+#[test]
+fn a_setting_of_the_command_line_is_for_a_new_instance() {
+    let room = Room::new();
+    let user = format!("user-{}", nix::unistd::geteuid());
+    room.run(&["start"]).ok();
+    let script = ["sh", "-c", "echo $WEIR_INSTANCE"];
+    let set = ["run", "--set", "memory.warm=1M"];
+    let own = room.run(&[&set[..], &script].concat()).ok();
+    assert!(!own.trim_end().ends_with(&user), "{own}");
+    let refused = room.run(&["run", "--keep", "true"]);
+    assert_eq!(refused.code, Some(125), "{refused:?}");
+    room.run(&["stop"]).ok();
+    let rank = room.run(&["run", "--rank", "1", "true"]);
+    assert_eq!(rank.code, Some(125), "{rank:?}");
+    assert!(rank.err.contains("--rank 1"), "{rank:?}");
 }
