@@ -1,7 +1,7 @@
 //! A server's journal as it is found after a crash: any bytes, and whole frames of any items.
 #![no_main]
 
-use weir_core::journal::frame::{frame_bytes, frame_words, FRAME_HEAD_BYTES};
+use weir_core::journal::frame::{end_word, frame_bytes, frame_words, END_AT, FRAME_HEAD_BYTES};
 use weir_core::journal::{encode, replay, Head, Item, HEAD_BYTES};
 use weir_core::types::Rank;
 use weir_fuzz::parts;
@@ -36,18 +36,28 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         // Whole without the zeros behind it, too.
         ends.push(begin + FRAME_HEAD_BYTES + payload.len());
     }
+    tell_end(&mut journal, ends.len());
     let Ok(replayed) = replay(&journal) else {
         return;
     };
     assert_eq!(replayed.frames, ends.len() as u64);
-    // Cut anywhere, it is what it was after some frame.
+    // A writer that is killed anywhere leaves what was there after some frame.
     let cut = HEAD_BYTES + usize::from(*kind) % (journal.len() - HEAD_BYTES + 1);
+    let frames = ends.iter().filter(|end| **end <= cut).count();
+    // What is lost afterwards is missed.
+    assert_eq!(replay(&journal[..cut]).is_ok(), frames == ends.len());
     if cut >= ends[0] {
-        let before = replay(&journal[..cut]).expect("what is cut off was never there");
-        let frames = ends.iter().filter(|end| **end <= cut).count();
+        journal.truncate(cut);
+        tell_end(&mut journal, frames);
+        let before = replay(&journal).expect("what is cut off was never there");
         assert_eq!(before.frames, frames as u64);
     }
 });
+
+fn tell_end(journal: &mut [u8], frames: usize) {
+    let told = end_word(frames as u64).to_le_bytes();
+    journal[END_AT..HEAD_BYTES].copy_from_slice(&told);
+}
 
 /// Whether a frame has runs of very many pieces. Two of them with different strides fall into as
 /// many fragments, which takes the server that writes them down as long as the one that reads

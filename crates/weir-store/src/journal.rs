@@ -2,7 +2,8 @@
 //!
 //! Appending is a copy into mapped memory, which is made present a step ahead: a store into a
 //! page that the file system has no room for would kill the process. A frame's first word is
-//! stored last, so that whoever is killed meanwhile leaves a frame or none.
+//! stored last, so that whoever is killed meanwhile leaves a frame or none. Then the head is told how many
+//! frames there are, so that the loss of the last ones shows.
 //!
 //! When the journal has grown to several times the size of its snapshot, it is *renewed*: a
 //! new file gets a snapshot of the state, and takes the old one's name. The snapshot comes in steps,
@@ -31,7 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::OwnedFd;
 use rustix::fs::{fallocate, ftruncate, FallocateFlags, CWD};
 use rustix::io::Errno;
-use weir_core::journal::frame::{frame_bytes, frame_words, FRAME_HEAD_BYTES};
+use weir_core::journal::frame::{end_word, frame_bytes, frame_words, END_AT, FRAME_HEAD_BYTES};
 use weir_core::journal::{Head, HEAD_BYTES};
 
 use crate::map::{create_sparse, file_bytes, open_shared, Access, MapError, Mapping};
@@ -326,6 +327,9 @@ impl Open {
         head[0].store(first.to_le(), Ordering::Release);
         self.end = end;
         self.sequence += 1;
+        // Behind the frame: whoever is killed in between leaves one more than is told, not one less.
+        let told = end_word(self.sequence).to_le();
+        self.words(END_AT, 1)?[0].store(told, Ordering::Release);
         Ok(())
     }
 

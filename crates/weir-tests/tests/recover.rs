@@ -257,6 +257,61 @@ fn after_a_stop_calls_below_the_mount_say_that_it_is_gone() {
     }
 }
 
+/// Cuts a journal behind half of its records, as a file system that lost its end would: by its
+/// length, or with zeros.
+fn cut_journal(path: &Path, with_zeros: bool) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let mut edges = vec![72];
+    loop {
+        let at = *edges.last().unwrap();
+        let length = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+        if length == 0 {
+            break;
+        }
+        edges.push(at + (16 + length).next_multiple_of(8));
+    }
+    let cut = edges[edges.len() / 2];
+    if with_zeros {
+        bytes[cut..].fill(0);
+    } else {
+        bytes.truncate(cut);
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_journal_that_lost_its_end_is_not_taken_for_a_short_one() {
+    let room = Room::new();
+    let _instance = Instance(&room);
+    for with_zeros in [false, true] {
+        room.said(&["start", "x"]);
+        let names = "for i in $(seq 32); do touch /weir/n$i; sync -f /weir; done";
+        room.said(&["run", "-i", "x", "--", "sh", "-c", names]);
+        kill(room.server_pid(0));
+        until("the server is gone", || {
+            room.weir(&["status", "x"]).output().unwrap().status.code() == Some(5)
+        });
+        let (journal, _) = journals(&room, 0);
+        let whole = std::fs::read(&journal).unwrap();
+        cut_journal(&journal, with_zeros);
+        for words in [
+            &["start", "x"][..],
+            &["run", "-i", "x", "--", "ls", "/weir"],
+        ] {
+            let output = room.weir(words).output().unwrap();
+            let err = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "{output:?}");
+            assert!(err.contains(" were written: the last "), "{err}");
+            assert!(err.contains("weir stop x clears it"), "{err}");
+        }
+        // Nothing was touched: whole again, it is all there.
+        std::fs::write(&journal, whole).unwrap();
+        let listed = room.said(&["run", "-i", "x", "--", "sh", "-c", "ls /weir | wc -l"]);
+        assert_eq!(listed.trim(), "32");
+        room.said(&["stop", "x"]);
+    }
+}
+
 #[test]
 fn one_of_four_servers_killed_again_and_again() {
     let room = Room::new();

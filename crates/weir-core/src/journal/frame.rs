@@ -3,6 +3,7 @@
 //! ```text
 //! head, 64 bytes:  magic "weirjrnl" | version u32 | rank u16 | servers u16 | instance, 16 bytes
 //!                  | made_ns i64 | zeros | crc32c of the 60 bytes before, u32
+//! end, 8 bytes:    how many frames there are, 40 bits | crc32c of that, 24 bits
 //!
 //! frame, at a multiple of 8:
 //!   0        4            8                16
@@ -11,9 +12,10 @@
 //! ```
 //!
 //! All numbers are little-endian. The writer stores a frame's first eight bytes last, so that
-//! a frame is there or not. Behind the last frame are zeros, or the rest of a frame that was
-//! being written: *torn*, and dropped. If there is a good frame behind what is bad, then it is
-//! not the end, and the journal is corrupt.
+//! a frame is there or not, and behind that the end. Behind the last frame are zeros, or the rest of a
+//! frame that was being written: *torn*, and dropped. If there is a good frame behind what is bad,
+//! then it is not the end, and the journal is corrupt; if the end says that there were more frames, then
+//! the last ones are missing, however clean the cut.
 
 use super::JournalError;
 use crate::types::Rank;
@@ -21,9 +23,13 @@ use crate::types::Rank;
 /// The first bytes.
 pub const MAGIC: [u8; 8] = *b"weirjrnl";
 /// The format's version; another one is refused.
-pub const VERSION: u32 = 2;
-/// Bytes of the head.
-pub const HEAD_BYTES: usize = 64;
+pub const VERSION: u32 = 3;
+/// Where the end is said.
+pub const END_AT: usize = 64;
+/// Bytes of the head, with the end.
+pub const HEAD_BYTES: usize = 72;
+/// Bits of the end that count frames.
+const COUNT_BITS: u32 = 40;
 /// Bytes of a frame before its payload.
 pub const FRAME_HEAD_BYTES: usize = 16;
 /// The longest payload, bytes. Writers cut what is longer between items.
@@ -53,7 +59,8 @@ impl Head {
         bytes[16..32].copy_from_slice(&self.instance);
         bytes[32..40].copy_from_slice(&self.made_ns.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..60]);
-        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes[60..END_AT].copy_from_slice(&crc.to_le_bytes());
+        bytes[END_AT..].copy_from_slice(&end_word(0).to_le_bytes());
         bytes
     }
 
@@ -78,6 +85,22 @@ impl Head {
             instance,
             made_ns: long(head, 32).cast_signed(),
         })
+    }
+}
+
+/// What stands at [`END_AT`] when there are so many frames.
+pub fn end_word(frames: u64) -> u64 {
+    let count = frames & ((1 << COUNT_BITS) - 1);
+    count | u64::from(crc32c::crc32c(&count.to_le_bytes())) << COUNT_BITS
+}
+
+/// How many frames a journal, which has a head, says that it has.
+pub fn frames_told(bytes: &[u8]) -> Result<u64, JournalError> {
+    let told = bytes.get(END_AT..HEAD_BYTES).map(|word| long(word, 0));
+    let count = told.map_or(0, |word| word & ((1 << COUNT_BITS) - 1));
+    match told {
+        Some(word) if word == end_word(count) => Ok(count),
+        _ => Err(JournalError::NoEnd),
     }
 }
 

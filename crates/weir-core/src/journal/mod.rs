@@ -18,8 +18,9 @@
 //! [`Item::Anew`].
 //!
 //! Invariants:
-//! - replaying a journal that was cut at any byte gives the state after some prefix of the
-//!   changes, or an error if not even the snapshot is whole;
+//! - replaying a journal whose writer was killed at any byte gives the state after all changes
+//!   that it had appended, or an error if not even the snapshot is whole;
+//! - a journal that has lost records at its end, of which its head tells, gives an error;
 //! - bytes that are no journal give an error, never a panic, and no more memory than a small
 //!   multiple of their own;
 //! - items say what is, not what to do (an inode's attributes, an entry), so that an item may
@@ -71,6 +72,23 @@ pub enum JournalError {
         at: usize,
         /// Where the next good frame is.
         good_at: usize,
+    },
+    /// It does not say how many records it has.
+    #[error("its end is not known: what says how many records there are is damaged")]
+    NoEnd,
+    /// The last records are missing.
+    #[error(
+        "it ends at byte {at} after {found} records, and {written} were written: the last {} are \
+         missing, and with them all that they changed (names, sizes, where bytes are)",
+        written - found
+    )]
+    Cut {
+        /// Where it ends.
+        at: usize,
+        /// Records that are there.
+        found: u64,
+        /// Records that there were.
+        written: u64,
     },
     /// It ends before its snapshot does.
     #[error("its snapshot is not whole: it ends at byte {at}")]
@@ -151,6 +169,15 @@ pub fn replay(bytes: &[u8]) -> Result<Replayed, JournalError> {
                 .apply(&item)
                 .map_err(|why| JournalError::Inconsistent { at: frame.at, why })?;
         }
+    }
+    let written = frame::frames_told(bytes)?;
+    // One more than told: the writer was killed before it told that.
+    if count < written {
+        return Err(JournalError::Cut {
+            at: reader.end(),
+            found: count,
+            written,
+        });
     }
     if !state.whole {
         return Err(JournalError::NoSnapshot { at: reader.end() });

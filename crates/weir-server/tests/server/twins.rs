@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use weir_core::journal::frame::{frame_bytes, frame_words, FRAME_HEAD_BYTES};
-use weir_core::journal::{replay, Head, State};
+use weir_core::journal::frame::{end_word, frame_bytes, frame_words, END_AT, FRAME_HEAD_BYTES};
+use weir_core::journal::{replay, Head, State, HEAD_BYTES};
 use weir_core::types::Rank;
 use weir_server::node::Journal;
 
@@ -40,6 +40,7 @@ impl Bytes {
         let begin = at + FRAME_HEAD_BYTES;
         self.bytes[begin..begin + payload.len()].copy_from_slice(payload);
         self.frames += 1;
+        self.bytes[END_AT..HEAD_BYTES].copy_from_slice(&end_word(self.frames).to_le_bytes());
     }
 
     /// What it says.
