@@ -182,6 +182,7 @@ const CHECKS: &[Check] = &[
         "c/readdir_many.c",
     ),
     c("names::errno_of_what_must_fail", "c/errnos.c"),
+    c("names::a_create_that_fails_leaves_no_file", "c/nofiles.c"),
     c("io::vectors_truncate_sparse_append", "c/posix_io.c"),
     c("io::aio_and_lio_listio", "c/aio.c"),
     c(

@@ -5,6 +5,7 @@
 //! more whether the inode lives: the server frees an unnamed inode only after it looked
 //! for descriptions that name it, so one of the two sees the other.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use rustix::fs::{Mode, OFlags};
@@ -47,7 +48,6 @@ const O_ACCMODE: i32 = 3;
 
 /// How often a create starts over because the name came and went.
 const TRIES: u32 = 100;
-
 /// By how much longer each waits before the next try, ns.
 const STEP_NS: i64 = 10_000;
 
@@ -72,18 +72,21 @@ impl Process {
         let follow = flags & O_NOFOLLOW == 0;
         self.with_existing(dirfd, path, follow, false, |found| match found {
             Found::Outside(path) => outside::open(&path, flags, mode),
-            Found::Inode(ino, kind) => self.open_target(&Target::existing(ino, kind), flags),
+            Found::Inode(ino, kind) => {
+                self.open_target(&Target::existing(ino, kind), flags, &Spare::default())
+            }
         })
     }
 
     /// Opens the file, or makes it, also where one goes between being found and being opened.
     fn open_or_create(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
+        let spare = Spare::default();
         for tries in 0..TRIES {
-            let target = match ours!(self.create_target(dirfd, path, flags, mode)) {
+            let target = match ours!(self.create_target(dirfd, path, (flags, mode), &spare)) {
                 Way::Outside(path) => return Some(outside::open(&path, flags, mode)),
                 Way::Ours(target) => target,
             };
-            match self.open_target(&target, flags) {
+            match self.open_target(&target, flags, &spare) {
                 // Also one that was made by this, and has lost its name.
                 Err(Errno::NOENT) => {}
                 opened => return Some(opened),
@@ -98,14 +101,20 @@ impl Process {
     }
 
     /// Finds or makes the file.
-    fn create_target(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Way> {
+    fn create_target(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+        (flags, mode): (i32, u32),
+        spare: &Spare,
+    ) -> Outcome<Way> {
         let exclusive = flags & O_EXCL != 0;
         let follow = !exclusive && flags & O_NOFOLLOW == 0;
         if let Some(ino) = self.magic(path).filter(|_| follow) {
             let attr = done!(self.attr(ino));
             return Some(Ok(Way::Ours(Target::existing(ino, attr.file_type()))));
         }
-        if let Some(target) = ours!(self.create_at_once(dirfd, path, flags, mode)) {
+        if let Some(target) = ours!(self.create_at_once(dirfd, path, (flags, mode), spare)) {
             return Some(Ok(Way::Ours(target)));
         }
         for _ in 0..TRIES {
@@ -120,6 +129,7 @@ impl Process {
                 } => return Some(Ok(Way::Ours(Target::existing(ino, kind)))),
                 Spot::Name { parent, name, .. } => {
                     done!(self.check_parent(parent));
+                    done!(self.reserve(spare, flags));
                     let op = self.create_op(parent, &name, flags, mode);
                     let made = done!(done!(self.view()).create(op));
                     if let Some(target) = made.filter(|target| target.new) {
@@ -138,8 +148,8 @@ impl Process {
         &'static self,
         dirfd: Fd,
         path: &[u8],
-        flags: i32,
-        mode: u32,
+        (flags, mode): (i32, u32),
+        spare: &Spare,
     ) -> Outcome<Option<Target>> {
         // What is only cut is not held as what is written is.
         let only_cut = flags & O_ACCMODE == 0 && flags & O_TRUNC != 0;
@@ -152,8 +162,25 @@ impl Process {
         if self.who().uid != 0 && self.check_parent(parent).is_err() {
             return Some(Ok(None));
         }
+        done!(self.reserve(spare, flags));
         let op = self.create_op(parent, &name, flags, mode);
         Some(done!(self.view()).create(op))
+    }
+
+    /// Takes what opening needs of this process before a file is made, which would be left behind
+    /// without it: a descriptor (the kernel takes that first, too), and a description that is lent.
+    fn reserve(&'static self, spare: &Spare, flags: i32) -> Result<(), Errno> {
+        if spare.0.get().is_some() {
+            return Ok(());
+        }
+        {
+            let _held = self.lock.hold();
+            let handle = self.take_handle()?;
+            self.handles.put(handle);
+        }
+        let placeholder = self.open_placeholder(flags & O_CLOEXEC != 0)?;
+        spare.0.set(Some(placeholder));
+        Ok(())
     }
 
     fn create_op(&self, parent: Ino, name: &Name, flags: i32, mode: u32) -> Create {
@@ -174,10 +201,14 @@ impl Process {
         self.who().check(guard, access::WRITE | access::EXECUTE)
     }
 
-    fn open_target(&'static self, target: &Target, flags: i32) -> Result<Fd, Errno> {
+    fn open_target(&'static self, target: &Target, flags: i32, spare: &Spare) -> Result<Fd, Errno> {
         check_kind(target.kind, flags)?;
-        let process = self;
-        let fd = self.view()?.open(target, &Descriptor { process, flags })?;
+        let descriptor = Descriptor {
+            process: self,
+            flags,
+            spare,
+        };
+        let fd = self.view()?.open(target, &descriptor)?;
         self.session()?.count(Counter::Opens, 1);
         Ok(fd)
     }
@@ -198,13 +229,19 @@ impl Process {
     }
 
     /// A descriptor of an inode.
-    fn open_inode(&'static self, attr: &Attr, by_name: bool, flags: i32) -> Result<Fd, Errno> {
+    fn open_inode(
+        &'static self,
+        attr: &Attr,
+        by_name: bool,
+        flags: i32,
+        spare: &Spare,
+    ) -> Result<Fd, Errno> {
         let _held = self.lock.hold();
         let whose = self.whose();
         // A program opens a file without a name by /proc/self/fd, and has it open already.
         let is_open = || table::all().any(|(_, handle)| handle.ino() == attr.ino);
         let by_name = by_name && (attr.nlink > 0 || !is_open());
-        let (handle, fd) = self.open_entry(attr, by_name, flags)?;
+        let (handle, fd) = self.open_entry_on(attr, by_name, flags, spare)?;
         handle.fds.store(1, Ordering::Relaxed);
         if let Whose::VforkChild = whose {
             // The table is the parent's. The descriptor is this child's alone; it is
@@ -228,6 +265,17 @@ impl Process {
         by_name: bool,
         flags: i32,
     ) -> Result<(&'static Handle, Fd), Errno> {
+        self.open_entry_on(attr, by_name, flags, &Spare::default())
+    }
+
+    /// The same, on a placeholder that is open already, if there is one.
+    fn open_entry_on(
+        &'static self,
+        attr: &Attr,
+        by_name: bool,
+        flags: i32,
+        spare: &Spare,
+    ) -> Result<(&'static Handle, Fd), Errno> {
         let handle = self.take_handle()?;
         let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
         let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
@@ -240,7 +288,10 @@ impl Process {
             )
         });
         let opened = shown.and_then(|()| {
-            let placeholder = self.open_placeholder(flags & O_CLOEXEC != 0);
+            let placeholder = match spare.0.take() {
+                Some(placeholder) => Ok(placeholder),
+                None => self.open_placeholder(flags & O_CLOEXEC != 0),
+            };
             placeholder.inspect_err(|_| ofd.close())
         });
         match opened {
@@ -336,13 +387,27 @@ impl Process {
     }
 }
 
-/// A descriptor that is to be opened.
-struct Descriptor {
-    process: &'static Process,
-    flags: i32,
+/// A placeholder that was opened before it was known what for; closed if it was for nothing. A program
+/// that is forked meanwhile has it too, as one of a directory that it does not know of.
+#[derive(Default)]
+struct Spare(Cell<Option<Fd>>);
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0.take() {
+            let _ = kernel::close(fd);
+        }
+    }
 }
 
-impl Opening for Descriptor {
+/// A descriptor that is to be opened.
+struct Descriptor<'s> {
+    process: &'static Process,
+    flags: i32,
+    spare: &'s Spare,
+}
+
+impl Opening for Descriptor<'_> {
     type Opened = Fd;
 
     fn writes(&self) -> bool {
@@ -358,7 +423,8 @@ impl Opening for Descriptor {
     }
 
     fn open(&self, attr: &Attr, by_name: bool) -> Result<Fd, Errno> {
-        self.process.open_inode(attr, by_name, self.flags)
+        self.process
+            .open_inode(attr, by_name, self.flags, self.spare)
     }
 
     fn attach(&self, fd: &Fd, at: Attached) -> bool {
