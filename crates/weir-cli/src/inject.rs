@@ -17,6 +17,8 @@ use crate::roster::ROSTER;
 /// The file name of the client library.
 pub const LIBRARY: &str = "libweir_preload.so";
 
+const ASAN_ORDER: &str = "verify_asan_link_order=0";
+
 /// Lists of variables that Open MPI's mpiexec passes to other nodes (Open MPI 4).
 const OPENMPI_LIST: &str = "OMPI_MCA_mca_base_env_list";
 const OPENMPI_SECOND_LIST: &str = "OMPI_MCA_mca_base_env_list_internal";
@@ -86,11 +88,22 @@ pub fn variables(
             "LD_PRELOAD",
             preload_list(library, env.get("LD_PRELOAD"))?.into(),
         ),
+        ("ASAN_OPTIONS", asan_options(env.get("ASAN_OPTIONS")).into()),
     ];
     if run_dir.join(ROSTER).exists() {
         variables.push(for_openmpi(env));
     }
     Ok(variables)
+}
+
+/// AddressSanitizer's options, with the one that lets its runtime start behind our library: it wants to
+/// be the first, and so do we. What the user says of that stays.
+fn asan_options(inherited: Option<&str>) -> String {
+    match inherited {
+        None => ASAN_ORDER.to_owned(),
+        Some(options) if options.contains("verify_asan_link_order") => options.to_owned(),
+        Some(options) => format!("{options}:{ASAN_ORDER}"),
+    }
 }
 
 /// What makes Open MPI pass ours on to other nodes, of which it passes on nothing by itself.
@@ -99,7 +112,7 @@ pub fn variables(
 /// that come from its own files, which it takes beside either. A list of the user's in the
 /// environment is extended.
 fn for_openmpi(env: &Environment) -> (&'static str, OsString) {
-    let ours = "LD_PRELOAD;WEIR_INSTANCE;WEIR_AT";
+    let ours = "LD_PRELOAD;WEIR_INSTANCE;WEIR_AT;ASAN_OPTIONS";
     match env.get(OPENMPI_LIST) {
         Some(list) => (OPENMPI_LIST, format!("{list};{ours}").into()),
         None => (OPENMPI_SECOND_LIST, ours.into()),
@@ -134,15 +147,33 @@ mod tests {
             variables.into_iter().map(|(name, _)| name).collect()
         };
         let none = Environment::default();
-        assert_eq!(names(&none), ["WEIR_INSTANCE", "WEIR_AT", "LD_PRELOAD"]);
+        assert_eq!(
+            names(&none),
+            ["WEIR_INSTANCE", "WEIR_AT", "LD_PRELOAD", "ASAN_OPTIONS"]
+        );
         std::fs::write(dir.path().join(ROSTER), "").unwrap();
-        assert_eq!(names(&none)[3..], [OPENMPI_SECOND_LIST]);
+        assert_eq!(names(&none)[4..], [OPENMPI_SECOND_LIST]);
         let env: Environment = [(OPENMPI_LIST, "A=1")].into_iter().collect();
         let told = for_openmpi(&env);
         assert_eq!(
             told,
-            (OPENMPI_LIST, "A=1;LD_PRELOAD;WEIR_INSTANCE;WEIR_AT".into())
+            (
+                OPENMPI_LIST,
+                "A=1;LD_PRELOAD;WEIR_INSTANCE;WEIR_AT;ASAN_OPTIONS".into()
+            )
         );
+    }
+
+    #[test]
+    fn options_of_asan_stay_as_the_user_has_them() {
+        let cases = [
+            (None, ASAN_ORDER),
+            (Some("a=1"), "a=1:verify_asan_link_order=0"),
+            (Some("verify_asan_link_order=1"), "verify_asan_link_order=1"),
+        ];
+        for (inherited, wanted) in cases {
+            assert_eq!(asan_options(inherited), wanted);
+        }
     }
 
     #[test]

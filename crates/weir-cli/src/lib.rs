@@ -18,6 +18,7 @@ mod instance;
 mod laminate;
 pub mod launch;
 mod layout;
+mod limits;
 mod lock;
 mod manual;
 mod place;

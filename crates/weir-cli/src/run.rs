@@ -15,7 +15,7 @@ use crate::launch::nodes;
 use crate::launch::root::{self, run_dir_of_rank, Root};
 use crate::launch::server::{self, Launch, Ready, Server};
 use crate::place::{self, Job, Parent, Remains};
-use crate::{inject, report, show, supervise};
+use crate::{inject, limits, report, show, supervise};
 
 /// Which instance is meant: by name or run directory, by `WEIR_INSTANCE`, or by default.
 pub fn run_dir_of(named: Option<&str>, config: &Config, env: &Environment) -> Result<PathBuf> {
@@ -283,6 +283,9 @@ fn run_in(
     env: &Environment,
 ) -> Result<Outcome, Failure> {
     let variables = inject::variables(run_dir, library, env)?;
+    if let Some(warning) = limits::too_small_for(run_dir) {
+        eprintln!("weir: warning: {warning}");
+    }
     let used = Use::begin(run_dir)?;
     let status = supervise::run(&args.command, &variables)?;
     let was_served = used.end();

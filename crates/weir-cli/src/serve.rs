@@ -23,6 +23,7 @@ use crate::instance;
 use crate::launch::address::fabric_listener;
 use crate::launch::endpoint::{self, Opened};
 use crate::launch::server::{read_line, to_line, Ended, Go, Launch, Part, Ready, Word};
+use crate::limits::explained;
 use crate::place::{claim, Burial, Claim, Claimant, Claimed, Parent};
 use crate::roster;
 
@@ -37,7 +38,7 @@ pub fn run() -> Result<()> {
         Ok(Claimed::Ours(claim, burial)) => match join(&launch, &claim, &mut stdin) {
             Ok(membership) => serve(&launch, claim, burial, membership),
             Err(e) => {
-                say(&Word::Failed(format!("{e:#}")))?;
+                say(&Word::Failed(explained(format!("{e:#}"))))?;
                 if claim.takes_up {
                     claim.leave();
                     return Ok(());
@@ -47,7 +48,7 @@ pub fn run() -> Result<()> {
         },
         Ok(Claimed::Lives { run_dir }) => say(&Word::Lives { run_dir }),
         Ok(Claimed::Dead(label)) => say(&Word::Dead(Box::new(label))),
-        Err(e) => say(&Word::Failed(format!("{e:#}"))),
+        Err(e) => say(&Word::Failed(explained(format!("{e:#}")))),
     }
 }
 
@@ -211,7 +212,7 @@ fn serve(
     let served = label
         .prepare()
         .and_then(|()| instance::serve(&claim, &config, membership, begin));
-    let result = served.map_err(|e| format!("{e:#}"));
+    let result = served.map_err(|e| explained(format!("{e:#}")));
     if let Err(why) = &result {
         tracing::error!("{why}");
     }

@@ -215,3 +215,30 @@ fn a_setting_of_the_command_line_is_for_a_new_instance() {
     assert_eq!(rank.code, Some(125), "{rank:?}");
     assert!(rank.err.contains("--rank 1"), "{rank:?}");
 }
+
+#[test]
+fn a_low_limit_of_address_space_is_named() {
+    let room = Room::new();
+    let weir = env!("CARGO_BIN_EXE_weir");
+    let limited = |limit: &str, rest: &str| {
+        let script = format!("ulimit -v {limit} && exec '{weir}' {rest}");
+        let mut command = room.weir(&[]);
+        // The same environment, but a shell that sets the limit before.
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &script]).current_dir(room.path());
+        for (name, value) in command.env("UNUSED", "").get_envs() {
+            shell.env(name, value.unwrap());
+        }
+        Done::of(&shell.output().unwrap())
+    };
+    let tables = "--set server.max_files=4000000";
+    let done = limited("900000", &format!("run {tables} true"));
+    assert_eq!(done.code, Some(125), "{done:?}");
+    assert!(done.err.contains("(ulimit -v) is 879 MiB"), "{done:?}");
+    room.run(&["start", "x"]).ok();
+    let done = limited("500000", "run -i x true");
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.err.contains("may fail with ENOMEM"), "{done:?}");
+    assert!(done.err.contains("ulimit -v unlimited"), "{done:?}");
+    room.run(&["stop", "x"]).ok();
+}

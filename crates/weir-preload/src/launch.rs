@@ -111,6 +111,9 @@ static ORIGIN: OnceLock<Origin> = OnceLock::new();
 const PRELOAD: &CStr = c"LD_PRELOAD";
 const INSTANCE: &CStr = c"WEIR_INSTANCE";
 const AT: &CStr = c"WEIR_AT";
+/// AddressSanitizer's runtime refuses to start behind another library; behind this one it works.
+const ASAN: &CStr = c"ASAN_OPTIONS";
+const ASAN_ORDER: &[u8] = b"verify_asan_link_order=0";
 
 /// Remembers what brought us into this program.
 pub fn remember_origin() {
@@ -171,7 +174,21 @@ unsafe fn lacking(envp: Strings) -> Vec<(&'static CStr, CString)> {
     // Of another instance it would not be right.
     let same = named.is_none_or(|named| named == origin.instance);
     let at = origin.at.clone().filter(|_| same && value(AT).is_none());
-    for (name, value) in [(PRELOAD, preload), (INSTANCE, instance), (AT, at)] {
+    let asan = match value(ASAN) {
+        None | Some(b"") => Some(ASAN_ORDER.to_vec()),
+        Some(options) => {
+            let name = &ASAN_ORDER[..ASAN_ORDER.len() - 2];
+            let is_said = options.windows(name.len()).any(|part| part == name);
+            (!is_said).then(|| [options, &b":"[..], ASAN_ORDER].concat())
+        }
+    };
+    let all = [
+        (PRELOAD, preload),
+        (INSTANCE, instance),
+        (AT, at),
+        (ASAN, asan),
+    ];
+    for (name, value) in all {
         // There is no 0 in what came out of C strings.
         lacking.extend(value.and_then(|value| Some((name, CString::new(value).ok()?))));
     }

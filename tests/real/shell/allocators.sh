@@ -36,6 +36,11 @@ check "a program with ThreadSanitizer" built tsan stdio_full.c -fsanitize=thread
 check "and run" timeout -k 5 100 "$outside/tsan" .
 check "a program with AddressSanitizer" built asan posix_io.c -fsanitize=address -static-libasan
 check "and run" env ASAN_OPTIONS=detect_leaks=0 timeout -k 5 100 "$outside/asan" .
+check "the same, its runtime a library" built asan-library posix_io.c -fsanitize=address
+check "and run" env ASAN_OPTIONS=detect_leaks=0 timeout -k 5 100 "$outside/asan-library" .
+mkdir alone
+check "and run, without an environment" \
+	timeout -k 5 100 env -i ASAN_OPTIONS=detect_leaks=0 "$outside/asan-library" alone
 if rustc --version --verbose > /dev/null; then
 	check "rustc, which has jemalloc" timeout -k 5 100 rustc --print cfg
 fi
