@@ -191,6 +191,7 @@ fn serve(
     let servers = launch.part.as_ref().map_or(1, |part| part.servers);
     let label = claim.label(servers, &launch.job, &ready.mount, &launch.settings);
     let mut is_ready = false;
+    let mut removal = None;
     let begin = || {
         for name in &ready.cleared {
             tracing::info!("cleared what instance {name} left, whose job is over");
@@ -203,8 +204,8 @@ fn serve(
         if !launch.lifeline {
             forget_stdout();
         }
-        // Removing gigabytes takes its time, and nobody waits for it.
-        std::thread::spawn(|| burial.remove());
+        // Removing gigabytes takes its time, and nobody waits for it before the end.
+        removal = Some(std::thread::spawn(|| burial.remove()));
         if let Err(e) = said {
             tracing::warn!("who started this instance has gone: {e}");
         }
@@ -213,6 +214,10 @@ fn serve(
         .prepare()
         .and_then(|()| instance::serve(&claim, &config, membership, begin));
     let result = served.map_err(|e| explained(format!("{e:#}")));
+    if let Some(removal) = removal {
+        // One that panicked has said so; the next start goes on with it.
+        let _ = removal.join();
+    }
     if let Err(why) = &result {
         tracing::error!("{why}");
     }

@@ -166,23 +166,29 @@ pub fn start(launch: &Launch) -> Result<Server, Failure> {
             return Err(e.context(format!("the server gave up ({status})")).into());
         }
     };
-    match word {
-        Word::Ready(ready) => Ok(Server {
-            child,
-            lifeline,
-            words,
-            ready,
-        }),
-        Word::Lives { run_dir } => Err(Failure::AlreadyRunning {
+    let failure = match word {
+        Word::Ready(ready) => {
+            return Ok(Server {
+                child,
+                lifeline,
+                words,
+                ready,
+            })
+        }
+        Word::Lives { run_dir } => Failure::AlreadyRunning {
             name: launch.name.clone().unwrap_or_default(),
             run_dir,
-        }),
-        Word::Dead(label) => Err(Failure::Dead {
+        },
+        Word::Dead(label) => Failure::Dead {
             why: Remains::of(*label).describe(),
-        }),
-        Word::Failed(why) => Err(anyhow!(why).into()),
-        other => Err(anyhow!("the server said {other:?}").into()),
-    }
+        },
+        Word::Failed(why) => anyhow!(why).into(),
+        other => anyhow!("the server said {other:?}").into(),
+    };
+    // Until it has ended its directories look like those of one that lives.
+    drop(lifeline);
+    child.wait().context("waiting for the server")?;
+    Err(failure)
 }
 
 impl Server {
