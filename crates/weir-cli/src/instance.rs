@@ -1,7 +1,7 @@
 //! The seam to `weir-server`: serving an instance, and talking to one that runs.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use weir_config::{Budgets, Config, Machine};
@@ -207,9 +207,6 @@ pub struct Use {
 /// How the files are called, before the process's number, by which each `weir run` says so.
 const USE: &str = "use-";
 
-/// How long an agent may take to start a killed server again.
-const AGAIN: Duration = Duration::from_secs(10);
-
 impl Use {
     /// Of the server in `run_dir`.
     pub fn begin(run_dir: &Path) -> Result<Self> {
@@ -233,14 +230,16 @@ impl Use {
         if self.connection.call(Status {}).is_ok() {
             return true;
         }
-        let deadline = Instant::now() + AGAIN;
-        while !place::lives(&self.run_dir) && place::is_kept(&self.run_dir) {
-            if Instant::now() > deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        if place::lives(&self.run_dir) {
+            return born_ns(&self.run_dir) == self.born_ns;
         }
-        place::lives(&self.run_dir) && born_ns(&self.run_dir) == self.born_ns
+        // Of several servers, this node's was killed, and its agent lives: the instance goes on, with
+        // that server again or without it. The command's calls said what was lost by that.
+        let goes_on = place::is_kept(&self.run_dir);
+        if goes_on {
+            eprintln!("weir: the server of this node was killed while the command ran");
+        }
+        goes_on
     }
 
     /// The processes of those of `run_dir` that have not ended.
