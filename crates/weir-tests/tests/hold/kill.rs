@@ -177,8 +177,8 @@ fn a_server_stays_away(visibility: &str) {
         logged(&room, LOST_FILE)
     });
     std::thread::sleep(Duration::from_secs(2));
-    // On its node: at once, and with an errno that says so, and weir run says it too.
-    let own = probes::end_without_server(watch.own);
+    // On its node: at once, and with an errno that says so.
+    let own = probes::end(watch.own);
     probes::judge(&own, REPORTED + slack(), &[EIO, ESHUTDOWN]);
     let others = probes::end(watch.others);
     probes::judge(&others, REPORTED + slack(), &[EIO]);
