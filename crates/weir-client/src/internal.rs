@@ -140,10 +140,14 @@ fn identity_of(fd: Fd) -> Option<Identity> {
 
 /// Makes the number `fd` free for the application, if it is one of ours.
 pub fn give_way(fd: Fd) -> Result<(), Errno> {
-    for number in NUMBERS.iter().filter(|n| n.load(Ordering::Relaxed) == fd) {
+    let held = (0..SLOTS).map(Internal);
+    for ours in held.filter(|ours| ours.number() == fd) {
+        if ours.sure().is_none() {
+            continue;
+        }
         let from = if fd > 256 { fd - BELOW_LIMIT } else { 3 };
         let moved = kernel::fcntl(fd, DUPFD_CLOEXEC, from)?;
-        number.store(moved, Ordering::Release);
+        NUMBERS[ours.0].store(moved, Ordering::Release);
         kernel::close(fd)?;
     }
     Ok(())

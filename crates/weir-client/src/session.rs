@@ -250,6 +250,11 @@ impl Session {
         self.placeholder.get().map_or(-1, Internal::number)
     }
 
+    /// The same, if it still is what the server gave.
+    pub fn sure_placeholder(&self) -> Option<Fd> {
+        self.placeholder.get().and_then(Internal::sure)
+    }
+
     /// Has the server give it again: it was closed behind our back. One caller at a time.
     pub fn renew_placeholder(&self, run_dir: &[u8]) -> Result<(), Errno> {
         let _signals = kernel::block_signals();
@@ -497,10 +502,11 @@ impl Session {
     /// socket unseen: the server keeps them for as long as they live.
     fn is_unguarded(&self) -> bool {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(dir) = rustix::fs::open(self.node.shm_dir(), flags, Mode::empty()) else {
-            return true;
+        let dir = match rustix::fs::open(self.node.shm_dir(), flags, Mode::empty()) {
+            Ok(dir) => kernel::into_number(dir),
+            // What cannot be opened now (no descriptor is left) says nothing.
+            Err(error) => return matches!(error, Errno::NOENT | Errno::NOTDIR),
         };
-        let dir = kernel::into_number(dir);
         let locked = kernel::borrow(dir)
             .and_then(|dir| rustix::fs::flock(dir, FlockOperation::NonBlockingLockShared));
         let _ = kernel::close(dir);

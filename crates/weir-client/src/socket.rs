@@ -70,7 +70,8 @@ pub fn connect(run_dir: &[u8], role: Role) -> Result<Connected, Errno> {
     Ok(Connected {
         socket,
         welcome,
-        placeholder: placeholder.ok_or(Errno::PROTO)?,
+        // It comes unless there is no number left for it.
+        placeholder: placeholder.ok_or(Errno::MFILE)?,
     })
 }
 

@@ -169,6 +169,7 @@ extern "C" fn construct() {
     calls::resolve();
     made::resolve();
     made::resolve_others();
+    made::resolve_pairs();
     names::resolve();
     status::resolve();
     names::resolve_others();

@@ -58,16 +58,36 @@ macro_rules! pairs {
         pub unsafe extern "C" fn $name($($p: $t),*) -> c_int {
             // SAFETY: the caller vouches for the arguments; where the call succeeds there are two.
             unsafe {
-                let done = crate::raw::syscall($number, crate::next::six([$($a as usize),*]));
+                let next = pairs::$name.get();
+                let done = match next.is_null() {
+                    true => {
+                        let arguments = crate::next::six([$($a as usize),*]);
+                        crate::raw::outcome(crate::raw::syscall($number, arguments)) as c_int
+                    }
+                    false => core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($t),*) -> c_int>(next)($($p),*),
+                };
                 if done == 0 {
                     made($both.read());
                     made($both.add(1).read());
                 }
-                crate::raw::outcome(done) as c_int
+                done
             }
         }
-    )*};
+    )*
+
+        #[allow(non_upper_case_globals)] // named as the functions they stand for
+        mod pairs {
+            $( $crate::next::interpose!(@static $name); )*
+
+            /// Looks up what stands behind these.
+            pub fn resolve() {
+                $( $name.resolve(); )*
+            }
+        }
+    };
 }
+
+pub use pairs::resolve as resolve_pairs;
 
 pairs! {
     pipe(both: *mut c_int), both: libc::SYS_pipe2, [both, 0];
@@ -95,7 +115,28 @@ pub use others::resolve_all as resolve_others;
 #[no_mangle]
 pub unsafe extern "C" fn shm_open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: as the caller vouches.
-    unsafe { others::shm_open().map_or_else(crate::missing, |f| made(f(name, flags, mode))) }
+    unsafe {
+        match others::shm_open() {
+            Some(f) => made(f(name, flags, mode)),
+            None => shm_open_here(name, flags, mode),
+        }
+    }
+}
+
+/// As `shm_open(3)` says, where glibc before 2.34 has it in a library that this program did not load into
+/// the scope of all.
+unsafe fn shm_open_here(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: as the caller vouches.
+    let name = unsafe { crate::bytes_of(name) }.unwrap_or_default();
+    let name = &name[name.iter().take_while(|byte| **byte == b'/').count()..];
+    if name.is_empty() || name.contains(&b'/') {
+        crate::raw::set_errno(Errno::INVAL);
+        return -1;
+    }
+    let path = [b"/dev/shm/", name, b"\0"].concat();
+    let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: a C string.
+    unsafe { crate::names::open(path.as_ptr().cast(), flags, mode) }
 }
 
 /// `mq_open(3)`.

@@ -38,9 +38,26 @@ pub unsafe fn map(
             // SAFETY: as the caller vouches.
             Some(Ok(())) => unsafe { private(address, length, protection, flags, fd, offset) },
             Some(Err(errno)) => failed(errno),
-            None => failed(Errno::NODEV),
+            // It was closed unseen, and is the kernel's by now.
+            // SAFETY: as the caller vouches.
+            None => unsafe { from_kernel(address, length, protection, flags, fd, offset) },
         };
     }
+    // SAFETY: as the caller vouches.
+    unsafe { from_kernel(address, length, protection, flags, fd, offset) }
+}
+
+/// # Safety
+///
+/// As mmap(2) demands.
+unsafe fn from_kernel(
+    address: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
     // Allocators map before any constructor has run: no look-up then.
     // SAFETY: as the caller vouches.
     unsafe {
@@ -94,7 +111,7 @@ unsafe fn private(
         }
         let bytes = core::slice::from_raw_parts_mut(place.cast::<u8>(), length);
         let filled = process().mmap_private_fill(fd, offset, bytes);
-        if let Some(Err(errno)) = filled {
+        if let Err(errno) = filled.unwrap_or(Err(Errno::BADF)) {
             raw::syscall(libc::SYS_munmap, [place as usize, length, 0, 0, 0, 0]);
             return failed(errno);
         }

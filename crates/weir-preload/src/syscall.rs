@@ -120,6 +120,10 @@ by_number! {
     SYS_fchmodat: names::fchmodat, (a c_int, b *const c_char, c libc::mode_t, NO_FLAGS c_int);
     SYS_fchownat: names::fchownat, (a c_int, b *const c_char, c libc::uid_t, d libc::gid_t, e c_int);
     SYS_truncate: names::truncate, (a *const c_char, b i64);
+    #[cfg(target_arch = "x86_64")] SYS_utime: names::utime, (a *const c_char, b *const libc::utimbuf);
+    #[cfg(target_arch = "x86_64")] SYS_utimes: names::utimes, (a *const c_char, b *const libc::timeval);
+    #[cfg(target_arch = "x86_64")]
+    SYS_futimesat: names::futimesat, (a c_int, b *const c_char, c *const libc::timeval);
     SYS_utimensat: names::utimensat, (a c_int, b *const c_char, c *const libc::timespec, d c_int);
     SYS_chdir: names::chdir, (a *const c_char);
     SYS_chroot: names::chroot, (a *const c_char);
@@ -158,6 +162,10 @@ by_number! {
     SYS_eventfd2: made::eventfd, (a c_uint, b c_int);
     SYS_timerfd_create: made::timerfd_create, (a c_int, b c_int);
     SYS_inotify_init1: made::inotify_init1, (a c_int);
+    #[cfg(target_arch = "x86_64")] SYS_epoll_create: made::epoll_create, (a c_int);
+    #[cfg(target_arch = "x86_64")] SYS_inotify_init: made::inotify_init, ();
+    SYS_fanotify_init: made::fanotify_init, (a c_uint, b c_uint);
+    SYS_open_by_handle_at: made::open_by_handle_at, (a c_int, b *mut c_void, c c_int);
     SYS_memfd_create: made::memfd_create, (a *const c_char, b c_uint);
     SYS_pidfd_open: made::pidfd_open, (a libc::pid_t, b c_uint);
     SYS_pidfd_getfd: made::pidfd_getfd, (a c_int, b c_int, c c_uint);
@@ -165,6 +173,8 @@ by_number! {
     SYS_recvmsg: sockets::recvmsg, (a c_int, b *mut libc::msghdr, c c_int);
     SYS_io_uring_setup: io_uring_setup, (a c_uint, b *mut c_void);
 
+    #[cfg(target_arch = "x86_64")] SYS_fork: launch::vfork, ();
+    #[cfg(target_arch = "x86_64")] SYS_vfork: launch::vfork, ();
     SYS_execve: launch::execve, (a *const c_char, b *const *const c_char, c *const *const c_char);
     SYS_execveat: launch::execveat, (a c_int, b *const c_char, c *const *const c_char, d *const *const c_char, e c_int);
     SYS_exit_group: exit_group, (a c_int);
@@ -205,10 +215,11 @@ unsafe fn advise(fd: c_int, offset: i64, length: i64, advice: c_int) -> c_int {
 unsafe fn getcwd(into: *mut c_char, room: usize) -> c_long {
     // SAFETY: as the caller vouches.
     unsafe {
-        let path = match into.is_null() {
-            true => core::ptr::null_mut(),
-            false => temp::getcwd(into, room),
-        };
+        if into.is_null() {
+            raw::set_errno(Errno::FAULT);
+            return -1;
+        }
+        let path = temp::getcwd(into, room);
         crate::bytes_of(path).map_or(-1, |path| path.len() as c_long + 1)
     }
 }

@@ -19,7 +19,7 @@
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Stat, CWD};
@@ -58,6 +58,8 @@ pub struct SlabMap {
 struct StorageDir {
     dir: CString,
     files: Box<[KeptFile]>,
+    /// Behind the last one that was ever kept.
+    high: AtomicUsize,
 }
 
 /// A descriptor that is kept, and what it is: a program may close it unseen, and get the number for
@@ -112,6 +114,7 @@ impl SlabMap {
         let storage_dir = |&(dir, slabs): &(&Path, u32)| StorageDir {
             dir: c_path(dir),
             files: (0..slabs).map(|_| KeptFile::none()).collect(),
+            high: AtomicUsize::new(0),
         };
         SlabMap {
             memory_dir: c_path(memory_dir),
@@ -241,7 +244,9 @@ impl SlabMap {
     }
 
     fn files(&self) -> impl Iterator<Item = &KeptFile> {
-        self.storage.iter().flat_map(|dir| &dir.files)
+        let kept = |dir: &StorageDir| dir.high.load(Ordering::Relaxed);
+        let dirs = self.storage.iter();
+        dirs.flat_map(move |dir| dir.files.iter().take(kept(dir)))
     }
 
     /// Maps a memory slab for good and notes where.
@@ -273,7 +278,11 @@ impl SlabMap {
         let dir = self.storage.get(dir).ok_or(Errno::IO)?;
         let entry = dir.files.get(slab.index() as usize).ok_or(Errno::IO)?;
         let fd = match entry.sure() {
-            None => self.keep_open(slab, entry)?,
+            None => {
+                dir.high
+                    .fetch_max(slab.index() as usize + 1, Ordering::Relaxed);
+                self.keep_open(slab, entry)?
+            }
             Some(fd) => fd,
         };
         // SAFETY: descriptors noted in the table are never closed by weir, and the

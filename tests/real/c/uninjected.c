@@ -20,6 +20,7 @@ static void made(int result, const char *name)
 int main(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "socket"};
+	made(open("../outside", O_CREAT | O_WRONLY, 0644), "../outside");
 	made(open("relative", O_CREAT | O_WRONLY, 0644), "relative");
 	made(open("/proc/self/cwd/by-proc", O_CREAT | O_WRONLY, 0644), "by-proc");
 	made(openat(5, "by-descriptor", O_CREAT | O_WRONLY, 0644), "by-descriptor");

@@ -94,7 +94,6 @@ pub struct Job {
 impl Job {
     /// The job whose environment this is.
     pub fn of(env: &Environment) -> Self {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let found = SYSTEMS
             .iter()
             .find_map(|system| Some((system, env.get(system.id)?)));
@@ -102,8 +101,15 @@ impl Job {
         Self {
             batch: found.map(|(system, id)| (system.id.to_owned(), id.to_owned())),
             life: life.unwrap_or_default().to_owned(),
-            boot: boot.trim().to_owned(),
+            boot: this_boot(),
         }
+    }
+
+    /// The same job on the node that asks: each node is booted by itself.
+    #[must_use]
+    pub fn on_this_node(self) -> Self {
+        let boot = this_boot();
+        Self { boot, ..self }
     }
 
     /// Its id, if it is a batch job.
@@ -122,6 +128,11 @@ impl Job {
             Some((variable, id)) => batch_system_forgot(variable, id),
         }
     }
+}
+
+fn this_boot() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    boot.trim().to_owned()
 }
 
 impl std::fmt::Display for Job {
@@ -205,7 +216,7 @@ mod tests {
             boot: "another".into(),
             ..one.clone()
         };
-        assert!(before.is_over(&one));
+        assert!(before.is_over(&one) && !before.on_this_node().is_over(&one));
         let strange = Job {
             batch: Some(("NO_SUCH_SYSTEM".into(), "1".into())),
             ..one.clone()

@@ -27,7 +27,7 @@ impl Process {
         length: usize,
         flags: u32,
     ) -> Outcome<usize> {
-        if self.sure_handle(from).is_none() && self.sure_handle(to).is_none() {
+        if [from, to].map(|fd| self.sure_handle(fd).is_none()) == [true, true] {
             return None;
         }
         if flags != 0 {
@@ -57,7 +57,7 @@ impl Process {
         offset: Option<&mut i64>,
         length: usize,
     ) -> Outcome<usize> {
-        if self.sure_handle(from).is_none() && self.sure_handle(to).is_none() {
+        if [from, to].map(|fd| self.sure_handle(fd).is_none()) == [true, true] {
             return None;
         }
         let from = Side {

@@ -60,6 +60,8 @@ impl Process {
     }
 
     fn leave_for(&'static self, go: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        // Another thread may be about to begin a program, and show where it is to be.
+        let _held = self.lock.hold();
         let gone = go();
         if gone.is_ok() {
             self.cwd.store(0, Ordering::Relaxed);
@@ -73,7 +75,8 @@ impl Process {
         if !self.who().may(&attr, access::EXECUTE) {
             return Err(Errno::ACCESS);
         }
-        let placeholder = self.session.get().map(Session::placeholder);
+        let _held = self.lock.hold();
+        let placeholder = self.session.get().and_then(Session::sure_placeholder);
         match placeholder.and_then(|fd| rustix::process::fchdir(kernel::borrow(fd).ok()?).ok()) {
             Some(()) => self.cwd_shown.store(false, Ordering::Relaxed),
             None => self.show(ino)?,
@@ -95,10 +98,15 @@ impl Process {
     /// Lets the kernel's current directory say which one of weir's it stands for.
     fn show(&'static self, ino: Ino) -> Result<(), Errno> {
         let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
-        let path = marker(instance, ino);
-        rustix::fs::mkdir(&path[..], Mode::RWXU)?;
-        let entered = rustix::process::chdir(&path[..]);
-        rustix::fs::rmdir(&path[..])?;
+        let outer = marker(instance, ino);
+        let inner = [&outer[..], INNER].concat();
+        rustix::fs::mkdir(&outer[..], Mode::RWXU)?;
+        let entered = rustix::fs::mkdir(&inner[..], Mode::RWXU).and_then(|()| {
+            let entered = rustix::process::chdir(&inner[..]);
+            rustix::fs::rmdir(&inner[..])?;
+            entered
+        });
+        rustix::fs::rmdir(&outer[..])?;
         entered?;
         self.cwd_shown.store(true, Ordering::Relaxed);
         Ok(())
@@ -144,7 +152,7 @@ impl Process {
             self.cwd_shown.store(true, Ordering::Relaxed);
             return;
         }
-        let Ok(memory) = memory_of(rustix::fs::CWD, "../..") else {
+        let Ok(memory) = memory_of(rustix::fs::CWD, "../../..") else {
             return;
         };
         let neighbour = self
@@ -163,10 +171,13 @@ impl Process {
 /// How the kernel ends the path of a directory that was removed.
 const REMOVED: &[u8] = b" (deleted)";
 
+/// The directory that is entered, in the one that has the name: what is made by way of `..` is refused too.
+const INNER: &[u8] = b"/d";
+
 /// What the path of a real directory says, if it stands for one of weir's: the directory of the
 /// server's memory, and the inode.
 fn named_by(path: &[u8]) -> Option<(&[u8], Ino)> {
-    let path = path.strip_suffix(REMOVED)?;
+    let path = path.strip_suffix(REMOVED)?.strip_suffix(INNER)?;
     let slash = path.iter().rposition(|b| *b == b'/')?;
     let memory = path[..slash].strip_suffix(&b"/cwd"[..])?;
     let name = core::str::from_utf8(&path[slash + 1..]).ok()?;
@@ -198,7 +209,7 @@ mod tests {
     #[test]
     fn a_directory_is_known_by_its_inode() {
         let named = |path: &'static str| named_by(path.as_bytes());
-        let known = named("/m/weir-0-memory/x.2/cwd/0003000000000002-7-1.2-3 (deleted)");
+        let known = named("/m/weir-0-memory/x.2/cwd/0003000000000002-7-1.2-3/d (deleted)");
         let memory = &b"/m/weir-0-memory/x.2"[..];
         assert_eq!(known, Some((memory, Ino(0x0003_0000_0000_0002))));
         assert_eq!(
@@ -206,11 +217,11 @@ mod tests {
             None,
             "not removed"
         );
-        assert_eq!(named("/m/x/cwd/3-7-1.2-3 (deleted)"), None, "too short");
-        assert_eq!(named("/m/x/cwd/000300000000000g-7 (deleted)"), None);
-        assert_eq!(named("/m/x/cwd/0000000000000000-7 (deleted)"), None);
-        assert_eq!(named("/m/x/cwd/ffffffffffffffff-7 (deleted)"), None);
-        assert_eq!(named("/m/x/cud/0003000000000002-7 (deleted)"), None);
+        assert_eq!(named("/m/x/cwd/3-7-1.2-3/d (deleted)"), None, "too short");
+        assert_eq!(named("/m/x/cwd/000300000000000g-7/d (deleted)"), None);
+        assert_eq!(named("/m/x/cwd/0000000000000000-7/d (deleted)"), None);
+        assert_eq!(named("/m/x/cwd/ffffffffffffffff-7/d (deleted)"), None);
+        assert_eq!(named("/m/x/cud/0003000000000002-7/d (deleted)"), None);
         assert_eq!(named("/"), None);
     }
 }

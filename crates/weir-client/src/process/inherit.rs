@@ -120,7 +120,7 @@ impl Process {
     }
 
     fn description_elsewhere(&'static self, fd: Fd, index: u32) -> Result<Description, Errno> {
-        let memory = memory_of(kernel::borrow(fd)?, "..")?;
+        let memory = memory_of(kernel::borrow(fd)?, "../..")?;
         let neighbour = self.neighbours.at(memory.as_fd(), self.node()?)?;
         neighbour.description(index)
     }

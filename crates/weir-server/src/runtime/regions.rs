@@ -95,15 +95,19 @@ pub struct Placeholder {
 impl Placeholder {
     fn make(path: &Path) -> Result<Placeholder, ServerError> {
         let failed = |error: &std::io::Error| ServerError::path(path, error);
+        // In one that is removed with it: what is made by way of `..` is refused too.
+        let inner = path.join(PLACEHOLDER);
         private_dir(path)?;
+        private_dir(&inner)?;
         let open_as = |access: OFlags| {
             let flags = access | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            open(path.as_os_str().as_bytes(), flags, Mode::empty()).map_err(|e| failed(&e.into()))
+            open(inner.as_os_str().as_bytes(), flags, Mode::empty()).map_err(|e| failed(&e.into()))
         };
         let placeholder = Placeholder {
             watched: open_as(OFlags::RDONLY)?,
             given: open_as(OFlags::PATH)?,
         };
+        std::fs::remove_dir(&inner).map_err(|error| failed(&error))?;
         std::fs::remove_dir(path).map_err(|error| failed(&error))?;
         Ok(placeholder)
     }

@@ -185,7 +185,7 @@ impl Agent {
         let (child, lifeline, words) = server::spawn(&Launch {
             name: Some(name_of(&self.charge.name, seat.rank, share)),
             run_dir: None,
-            job: self.charge.job.clone(),
+            job: self.charge.job.clone().on_this_node(),
             lifeline: true,
             settings: self.charge.settings.clone(),
             part: Some(Part {
