@@ -1,7 +1,7 @@
 //! Write tokens at a node that writes files of any server.
 
 use weir_core::extent::MAX_OFFSET;
-use weir_core::names::{Policy, Visibility};
+use weir_core::names::{Lamination, Policy, Visibility};
 use weir_core::node::block::{ASK, FREE, HELD};
 use weir_core::node::claim::Claim;
 use weir_core::proto::{self, peer, Caller, FsError};
@@ -209,26 +209,28 @@ impl<P: Platform> Cluster<P> {
             .write_tokens
             .borrow_mut()
             .count_taken(ino, now_ns);
-        self.give_up_token(ino);
         self.learn_that_raw(ino)?;
+        self.give_up_token(ino);
         self.flush(ino).await
     }
 
-    /// Only raw files have tokens. A file that was made raw while this node's server was away holds
-    /// nothing back any more.
+    /// Only raw files have tokens. Of a file that was made raw while this node could not be told, its
+    /// programs hold nothing back any more, and ask before they write.
     fn learn_that_raw(&self, ino: Ino) -> Result<(), FsError> {
         let Some(local) = self.local(ino).filter(|local| *local != ino) else {
             return Ok(());
         };
         let attr = self.node(|node| node.attr_of(local))?;
-        if attr.policy.visibility != Visibility::ReadAfterLaminate {
+        if is_raw(&attr) || attr.lamination == Lamination::Done {
             return Ok(());
         }
         let policy = Policy {
             visibility: Visibility::ReadAfterWrite,
             ..attr.policy
         };
-        self.node(|node| node.set_policy(local, policy))
+        self.node(|node| node.set_policy(local, policy))?;
+        self.renew_token_word(ino, local);
+        Ok(())
     }
 
     /// The stand-in of a file ends: nobody of this node has it open.
