@@ -79,7 +79,7 @@ pub enum Failure {
         /// Which, what it holds and what can be done.
         why: String,
     },
-    /// What was asked for does not go together.
+    /// The options exclude each other.
     #[error("{0}")]
     Refused(String),
     /// The command of `weir run` could not be started.

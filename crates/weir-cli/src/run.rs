@@ -259,10 +259,10 @@ fn show(summary: &Summary, settings: &Loaded) {
     }
 }
 
-/// What came of the command of `weir run`.
+/// How the command of `weir run` ended.
 struct Outcome {
     status: ExitStatus,
-    /// Whether the instance was there to the end.
+    /// The instance was there to the end.
     was_served: bool,
 }
 

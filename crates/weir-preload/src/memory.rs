@@ -32,19 +32,20 @@ pub unsafe fn map(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    if flags & libc::MAP_ANONYMOUS == 0 && crate::is_ours(fd) {
+    let ours = if flags & libc::MAP_ANONYMOUS == 0 && crate::is_ours(fd) {
         let shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
-        return match process().mmap(fd, shared, protection & libc::PROT_WRITE != 0) {
-            // SAFETY: as the caller vouches.
-            Some(Ok(())) => unsafe { private(address, length, protection, flags, fd, offset) },
-            Some(Err(errno)) => failed(errno),
-            // It was closed unseen, and is the kernel's by now.
-            // SAFETY: as the caller vouches.
-            None => unsafe { from_kernel(address, length, protection, flags, fd, offset) },
-        };
+        process().mmap(fd, shared, protection & libc::PROT_WRITE != 0)
+    } else {
+        None
+    };
+    match ours {
+        // SAFETY: as the caller vouches.
+        Some(Ok(())) => unsafe { private(address, length, protection, flags, fd, offset) },
+        Some(Err(errno)) => failed(errno),
+        // Also one that was closed unseen.
+        // SAFETY: as the caller vouches.
+        None => unsafe { from_kernel(address, length, protection, flags, fd, offset) },
     }
-    // SAFETY: as the caller vouches.
-    unsafe { from_kernel(address, length, protection, flags, fd, offset) }
 }
 
 /// # Safety
@@ -95,17 +96,15 @@ unsafe fn private(
     // SAFETY: anonymous memory where the caller wanted it; what it holds is filled
     // before the caller sees it.
     unsafe {
-        let place = raw::outcome(raw::syscall(
-            libc::SYS_mmap,
-            crate::next::six([
-                address as usize,
-                length,
-                (protection | libc::PROT_READ | libc::PROT_WRITE) as usize,
-                (flags | libc::MAP_ANONYMOUS) as usize,
-                usize::MAX,
-                0,
-            ]),
-        )) as *mut c_void;
+        let writable = protection | libc::PROT_READ | libc::PROT_WRITE;
+        let place = from_kernel(
+            address,
+            length,
+            writable,
+            flags | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
         if place == libc::MAP_FAILED {
             return place;
         }

@@ -213,12 +213,12 @@ pub enum Claimed {
     Dead(Label),
 }
 
-/// Who claims, and how.
+/// The start that claims an instance.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimant<'a> {
     /// The job that the instance is to belong to.
     pub job: &'a Job,
-    /// Whether it goes on with what a killed server of that name left.
+    /// The start takes up what a killed server of that name left.
     pub resumes: bool,
 }
 

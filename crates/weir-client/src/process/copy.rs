@@ -27,7 +27,7 @@ impl Process {
         length: usize,
         flags: u32,
     ) -> Outcome<usize> {
-        if [from, to].map(|fd| self.sure_handle(fd).is_none()) == [true, true] {
+        if self.neither_is_ours(from, to) {
             return None;
         }
         if flags != 0 {
@@ -57,7 +57,7 @@ impl Process {
         offset: Option<&mut i64>,
         length: usize,
     ) -> Outcome<usize> {
-        if [from, to].map(|fd| self.sure_handle(fd).is_none()) == [true, true] {
+        if self.neither_is_ours(from, to) {
             return None;
         }
         let from = Side {
@@ -96,6 +96,12 @@ impl Process {
             }
         }
         Ok(copied)
+    }
+
+    /// Makes sure of both, also where the first one is ours.
+    fn neither_is_ours(&'static self, from: Fd, to: Fd) -> bool {
+        let (from, to) = (self.sure_handle(from), self.sure_handle(to));
+        from.is_none() && to.is_none()
     }
 
     fn take(&'static self, side: &mut Side<'_>, bytes: &mut [u8]) -> Result<usize, Errno> {

@@ -146,10 +146,10 @@ impl Process {
         let Some((memory, ino)) = named_by(cwd.as_bytes()) else {
             return;
         };
+        self.cwd_shown.store(true, Ordering::Relaxed);
         let own = instance.is_some_and(|instance| instance.shm_dir == memory);
         if own {
             self.cwd.store(ino.0, Ordering::Relaxed);
-            self.cwd_shown.store(true, Ordering::Relaxed);
             return;
         }
         let Ok(memory) = memory_of(rustix::fs::CWD, "../../..") else {
@@ -160,7 +160,6 @@ impl Process {
             .and_then(|node| self.neighbours.at(memory.as_fd(), node));
         if neighbour.is_ok() {
             self.cwd.store(ino.0, Ordering::Relaxed);
-            self.cwd_shown.store(true, Ordering::Relaxed);
         } else {
             self.cwd.store(FOREIGN, Ordering::Relaxed);
             self.count_refusal("other-instance");
