@@ -147,6 +147,12 @@ pub enum Command {
     ///
     /// A file that somebody has open for writing is laminated once it is closed.
     Laminate(LaminateArgs),
+    /// Mount an instance as a file system of the kernel, for programs that use no interposer.
+    ///
+    /// weir run and weir start do so by themselves where they can (mount.kernel); weir status says
+    /// where. This is for a further directory, or another mount namespace. umount DIR, or
+    /// fusermount3 -u DIR, takes it off again, and so does the end of the instance.
+    Mount(MountArgs),
     /// Say what is wrong with this machine, and what to do about it.
     Doctor(FormatArgs),
     /// Print the settings in force and where each came from.
@@ -175,6 +181,14 @@ pub enum Command {
         /// What tells it who it is, where standard input cannot.
         #[arg(long)]
         join: Option<PathBuf>,
+    },
+    /// The process of a kernel mount; started by mount and by the server.
+    #[command(hide = true)]
+    MountProcess {
+        /// The run directory of the instance.
+        run_dir: PathBuf,
+        /// The directory to mount it at.
+        at: PathBuf,
     },
     /// A worker of weir bench --hosts; started by the agents.
     #[command(hide = true)]
@@ -328,6 +342,17 @@ pub struct LaminateArgs {
     /// Wait so long for those who have them open for writing.
     #[arg(long, value_name = "SECONDS")]
     pub wait: Option<u64>,
+    /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
+    #[arg(long, short = 'i', value_name = "NAME")]
+    pub instance: Option<String>,
+}
+
+/// Of `weir mount`.
+#[derive(Args, Debug)]
+pub struct MountArgs {
+    /// An empty directory of yours.
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
     /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
     #[arg(long, short = 'i', value_name = "NAME")]
     pub instance: Option<String>,

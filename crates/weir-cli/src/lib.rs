@@ -21,6 +21,7 @@ mod layout;
 mod limits;
 mod lock;
 mod manual;
+mod mount;
 mod place;
 mod report;
 mod roster;
@@ -81,6 +82,8 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Status(args) => show::status(args, &settings()?.config, &env)?,
         Command::Ls(args) => show::list(args, &settings()?.config, &env)?,
         Command::Laminate(args) => laminate::laminate(args, &settings()?.config, &env)?,
+        Command::Mount(args) => mount::by_hand(args, &settings()?.config, &env)?,
+        Command::MountProcess { run_dir, at } => mount::serve(run_dir, at)?,
         Command::Doctor(args) => doctor::run(args, &settings()?, &env)?,
         Command::Config(args) => print_config(args, &settings()?),
         Command::Bench(args) => {

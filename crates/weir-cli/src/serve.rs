@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use anyhow::{bail, ensure, Context, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -24,6 +25,7 @@ use crate::launch::address::fabric_listener;
 use crate::launch::endpoint::{self, Opened};
 use crate::launch::server::{read_line, to_line, Ended, Go, Launch, Part, Ready, Word};
 use crate::limits::explained;
+use crate::mount::Beneath;
 use crate::place::{claim, Burial, Claim, Claimant, Claimed, Parent};
 use crate::roster;
 
@@ -187,11 +189,15 @@ fn serve(
         mount: config.mount.prefix.as_path().to_owned(),
         cleared: burial.names(),
         took_up: claim.takes_up,
+        kernel_mount: None,
     };
     let servers = launch.part.as_ref().map_or(1, |part| part.servers);
     let label = claim.label(servers, &launch.job, &ready.mount, &launch.settings);
+    let part = launch.part.as_ref();
+    let is_first = part.is_none_or(|part| part.share <= 1 || part.rank == 0);
     let mut is_ready = false;
     let mut removal = None;
+    let mut starter = None;
     let begin = || {
         for name in &ready.cleared {
             tracing::info!("cleared what instance {name} left, whose job is over");
@@ -199,21 +205,22 @@ fn serve(
         if let Err(e) = label.put() {
             tracing::error!("what a killed server leaves would not be known as its: {e:#}");
         }
-        let said = say(&Word::Ready(ready));
         is_ready = true;
-        if !launch.lifeline {
-            forget_stdout();
-        }
+        let (config, lifeline) = (config.clone(), launch.lifeline);
+        // The mount's process is a client of this server, which serves once this has returned.
+        starter = Some(std::thread::spawn(move || {
+            announce(ready, &config, is_first, lifeline)
+        }));
         // Removing gigabytes takes its time, and nobody waits for it before the end.
         removal = Some(std::thread::spawn(|| burial.remove()));
-        if let Err(e) = said {
-            tracing::warn!("who started this instance has gone: {e}");
-        }
     };
     let served = label
         .prepare()
         .and_then(|()| instance::serve(&claim, &config, membership, begin));
     let result = served.map_err(|e| explained(format!("{e:#}")));
+    if let Some(Ok(Some(beneath))) = starter.map(JoinHandle::join) {
+        beneath.stop();
+    }
     if let Some(removal) = removal {
         // One that panicked has said so; the next start goes on with it.
         let _ = removal.join();
@@ -236,6 +243,33 @@ fn serve(
         say(&Word::Ended(Ended { result, log }))?;
     }
     Ok(())
+}
+
+/// Brings up the kernel mount, and says that programs may come. If there is to be a mount and cannot
+/// be one, the instance stops again.
+fn announce(mut ready: Ready, config: &Config, is_first: bool, lifeline: bool) -> Option<Beneath> {
+    let run_dir = ready.run_dir.clone();
+    let (beneath, word) = match Beneath::bring_up(config, &run_dir, is_first) {
+        Ok(beneath) => {
+            ready.kernel_mount = beneath.as_ref().map(|beneath| beneath.dir().to_owned());
+            (beneath, Word::Ready(ready))
+        }
+        Err(e) => (None, Word::Failed(format!("{e:#}"))),
+    };
+    let said = say(&word);
+    if !lifeline {
+        forget_stdout();
+    }
+    if let Err(e) = said {
+        tracing::warn!("who started this instance has gone: {e}");
+    }
+    if let Word::Failed(why) = word {
+        tracing::error!("{why}");
+        if let Err(e) = instance::stop(&run_dir) {
+            tracing::error!("cannot stop in order: {e:#}");
+        }
+    }
+    beneath
 }
 
 /// Moves the log out of the directory that is about to go; gives where it is then.

@@ -513,6 +513,17 @@ impl Session {
         locked.is_ok()
     }
 
+    /// Blocks until the server has closed the session: it has stopped or died.
+    pub fn wait_for_end(&self) {
+        while !self.server_gone() {
+            let Some(Ok(socket)) = self.socket.sure().map(kernel::borrow) else {
+                return;
+            };
+            let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+            let _ = poll(&mut fds, None);
+        }
+    }
+
     /// Whether the server has stopped or died.
     pub fn server_gone(&self) -> bool {
         if self.is_dead() || self.hub().stopped.load(Ordering::Acquire) != 0 {

@@ -32,6 +32,6 @@ pub use network::{FabricAddress, Ports, Provider, Words};
 pub use patterns::Patterns;
 pub use settings::{all_keys, Config, KeyInfo, SectionInfo, SECTIONS};
 pub use types::{
-    Budget, Directories, HugePages, LaminateOn, LogLevel, Method, MountPrefix, ReportFormat,
-    Setting, Size, Transport, Visibility, Warm,
+    Budget, Directories, HugePages, KernelMount, LaminateOn, LogLevel, Method, MountPrefix,
+    ReportFormat, Setting, Size, Transport, Visibility, Warm,
 };

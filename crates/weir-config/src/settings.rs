@@ -12,8 +12,8 @@ use crate::environment::Environment;
 use crate::network::{FabricAddress, Ports, Provider, Words};
 use crate::patterns::Patterns;
 use crate::types::{
-    Bad, Budget, Directories, HugePages, LaminateOn, LogLevel, Method, MountPrefix, Raw,
-    ReportFormat, Setting, Transport, Visibility, Warm,
+    Bad, Budget, Directories, HugePages, KernelMount, LaminateOn, LogLevel, Method, MountPrefix,
+    Raw, ReportFormat, Setting, Transport, Visibility, Warm,
 };
 
 /// A section of `weir.toml`.
@@ -129,6 +129,12 @@ settings! {
         /// The path under which programs see the file system. Nothing needs to exist there; what
         /// does is hidden from the programs that weir runs.
         prefix: MountPrefix = "/weir",
+        /// Whether the kernel mounts the file system too (FUSE), for programs that the client cannot
+        /// be injected into: static ones, setuid ones, those of other languages' runtimes. `auto`:
+        /// where it can, at `mount.prefix` if that is an empty directory, else in the instance's run
+        /// directory; `never`; or the directory to mount it at, which must exist, and then a start
+        /// fails where it cannot.
+        kernel: KernelMount = "auto",
     }
 
     /// The memory tier, which takes data first.

@@ -232,6 +232,38 @@ impl Setting for MountPrefix {
     }
 }
 
+/// Whether, and where, the kernel mounts the file system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KernelMount {
+    /// Where it can, and where it suits.
+    Auto,
+    /// Not at all.
+    Never,
+    /// At this directory.
+    At(PathBuf),
+}
+
+impl Setting for KernelMount {
+    const SHAPE: &'static str = "\"auto\", \"never\" or an absolute path";
+
+    fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "never" => Ok(Self::Never),
+            _ => absolute(text, env).map(Self::At),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Auto => quoted("auto"),
+            Self::Never => quoted("never"),
+            Self::At(dir) => quoted(&dir.to_string_lossy()),
+        }
+    }
+}
+
 fn absolute(text: &str, env: &Environment) -> Result<PathBuf, Bad> {
     let text = env.expand(text)?;
     let path = Path::new(&text);

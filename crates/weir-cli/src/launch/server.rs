@@ -112,6 +112,8 @@ pub struct Ready {
     pub dirs: Vec<PathBuf>,
     /// Where programs see it.
     pub mount: PathBuf,
+    /// Where the kernel has mounted it, if it has.
+    pub kernel_mount: Option<PathBuf>,
     /// Dead instances whose remains were cleared.
     pub cleared: Vec<String>,
     /// It goes on where a killed server left off.

@@ -40,6 +40,7 @@ use anyhow::{ensure, Context, Result};
 use weir_config::{Config, Environment};
 
 use crate::lock::Lock;
+use crate::mount;
 pub use job::Job;
 pub use parent::Parent;
 use private::{check_private, make_private};
@@ -121,6 +122,8 @@ fn lock_of_dead(dir: &Path) -> Option<Lock> {
 fn remove(dir: &Path) -> io::Result<()> {
     const TRIES: u32 = 100;
     let mut tries = 0;
+    // What is mounted there is no part of it: a mount whose process and server were killed.
+    mount::clear_below(dir).map_err(io::Error::other)?;
     loop {
         tries += 1;
         match std::fs::remove_dir_all(dir) {
@@ -363,7 +366,7 @@ impl Claim {
         let data = self.storage_dirs.iter().chain([&self.shm_dir]);
         for dir in data.chain([&self.run_dir]) {
             if !dir.as_os_str().is_empty() && Label::read(dir).is_none() {
-                let _ = std::fs::remove_dir_all(dir);
+                let _ = remove(dir);
             }
         }
     }

@@ -165,7 +165,7 @@ fn given(id: u32) -> Option<u32> {
 }
 
 /// A time to set, in ns since 1970; `None`: leave it.
-fn nanoseconds(time: Time) -> Result<Option<i64>, Errno> {
+pub(super) fn nanoseconds(time: Time) -> Result<Option<i64>, Errno> {
     match time.nsec {
         UTIME_OMIT => Ok(None),
         UTIME_NOW => Ok(Some(

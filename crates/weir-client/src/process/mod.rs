@@ -19,6 +19,7 @@
 //! | `names`, `dir`, `cwd` | names, listing, the current directory |
 //! | `size` | truncate, fallocate, sync; `locks`: flock and fcntl locks |
 //! | `copy`, `map` | copies between descriptors, mapping; `refuse`: what there is not |
+//! | [`mounted`] | the calls of a kernel mount: by inode, for other processes |
 //!
 //! Deviations from POSIX are said where they are made. The most visible: reading does
 //! not change access times (as with the mount option noatime).
@@ -34,6 +35,7 @@ mod io;
 mod locks;
 mod lost;
 mod map;
+pub mod mounted;
 mod names;
 mod open;
 mod outside;

@@ -34,8 +34,8 @@ const fn bits(flags: OFlags) -> i32 {
     flags.bits() as i32
 }
 pub(super) const O_CREAT: i32 = bits(OFlags::CREATE);
-const O_EXCL: i32 = bits(OFlags::EXCL);
-const O_TRUNC: i32 = bits(OFlags::TRUNC);
+pub(super) const O_EXCL: i32 = bits(OFlags::EXCL);
+pub(super) const O_TRUNC: i32 = bits(OFlags::TRUNC);
 pub(super) const O_APPEND: i32 = bits(OFlags::APPEND);
 /// A bit of O_SYNC, too.
 pub(super) const O_DSYNC: i32 = bits(OFlags::DSYNC);
@@ -44,7 +44,7 @@ const O_DIRECTORY: i32 = bits(OFlags::DIRECTORY);
 const O_NOFOLLOW: i32 = bits(OFlags::NOFOLLOW);
 pub(super) const O_PATH: i32 = bits(OFlags::PATH);
 const O_TMPFILE: i32 = bits(OFlags::TMPFILE);
-const O_ACCMODE: i32 = 3;
+pub(super) const O_ACCMODE: i32 = 3;
 
 /// How often a create starts over because the name came and went.
 const TRIES: u32 = 100;
@@ -276,6 +276,26 @@ impl Process {
         flags: i32,
         spare: &Spare,
     ) -> Result<(&'static Handle, Fd), Errno> {
+        let placeholder = match spare.0.take() {
+            Some(placeholder) => placeholder,
+            None => self.open_placeholder(flags & O_CLOEXEC != 0)?,
+        };
+        match self.show_handle(attr, by_name, flags) {
+            Ok(handle) => Ok((handle, placeholder)),
+            Err(error) => {
+                spare.0.set(Some(placeholder));
+                Err(error)
+            }
+        }
+    }
+
+    /// A handle whose description says that an inode is open here. Under the lock.
+    pub(super) fn show_handle(
+        &'static self,
+        attr: &Attr,
+        by_name: bool,
+        flags: i32,
+    ) -> Result<&'static Handle, Errno> {
         let handle = self.take_handle()?;
         let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
         let ofd = handle.ofd.get().ok_or(Errno::NFILE)?;
@@ -287,17 +307,10 @@ impl Process {
                 writes(flags),
             )
         });
-        let opened = shown.and_then(|()| {
-            let placeholder = match spare.0.take() {
-                Some(placeholder) => Ok(placeholder),
-                None => self.open_placeholder(flags & O_CLOEXEC != 0),
-            };
-            placeholder.inspect_err(|_| ofd.close())
-        });
-        match opened {
-            Ok(fd) => {
+        match shown {
+            Ok(()) => {
                 self.fill(handle, attr.ino, attr.file_type(), kept.cast_unsigned());
-                Ok((handle, fd))
+                Ok(handle)
             }
             Err(error) => {
                 self.handles.put(handle);
@@ -339,7 +352,7 @@ impl Process {
     }
 
     /// A handle with a description that is free. Under the lock.
-    fn take_handle(&self) -> Result<&'static Handle, Errno> {
+    pub(super) fn take_handle(&self) -> Result<&'static Handle, Errno> {
         // A few may wait for the server to see that no other process has theirs.
         for _ in 0..8 {
             let Some(handle) = self.handles.take() else {
@@ -457,7 +470,7 @@ fn exists_or(exclusive: bool, error: Errno) -> Errno {
 }
 
 /// Whether a file of this kind can be opened with `flags`.
-fn check_kind(kind: FileType, flags: i32) -> Result<(), Errno> {
+pub(super) fn check_kind(kind: FileType, flags: i32) -> Result<(), Errno> {
     let writes = flags & O_ACCMODE != 0 || flags & (O_TRUNC | O_CREAT) != 0;
     match kind {
         FileType::Dir if writes && flags & O_PATH == 0 => Err(Errno::ISDIR),

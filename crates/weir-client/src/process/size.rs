@@ -124,7 +124,7 @@ impl Process {
         Some(self.allocate(handle, mode, offset, length))
     }
 
-    fn allocate(
+    pub(super) fn allocate(
         &'static self,
         handle: &Handle,
         mode: i32,

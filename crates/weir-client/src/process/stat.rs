@@ -110,7 +110,7 @@ impl Process {
         Some(self.state_of_all())
     }
 
-    fn state_of_all(&'static self) -> Result<StatFs, Errno> {
+    pub(super) fn state_of_all(&'static self) -> Result<StatFs, Errno> {
         const UNIT: u32 = 4096;
         let state = self.session()?.call(Statfs {})?;
         Ok(StatFs {

@@ -82,7 +82,12 @@ impl Process {
     }
 
     /// ENOENT: the inode is gone.
-    fn xattr_of(&'static self, ino: Ino, name: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
+    pub(super) fn xattr_of(
+        &'static self,
+        ino: Ino,
+        name: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, Errno> {
         let Some(name) = Name::of(name) else {
             return self.refuse("xattr");
         };

@@ -147,7 +147,9 @@ pub struct ClientHeader {
     /// How many channels may be used, as the server says: `FIRST_CHANNEL`, `ALL_CHANNELS` or
     /// `NO_MORE_CHANNELS` of [`super::channel`]; a futex.
     pub channels: AtomicU32,
-    spare: [AtomicU64; 2],
+    /// 1: the client is a kernel mount, which by itself is no use of the instance.
+    pub mount: AtomicU64,
+    spare: [AtomicU64; 1],
     /// The counters of the ring of records.
     pub records: RingEnds,
     /// The counters of the ring of notes.
@@ -358,6 +360,6 @@ mod tests {
     fn format_of_the_heads() {
         use crate::node::format::check_format;
         check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls believed_until_ns server_sleeps server_cpu instance known doorbells);
-        check_format!(ClientHeader: magic id pid tail asked event channels records notes counters refused);
+        check_format!(ClientHeader: magic id pid tail asked event channels mount records notes counters refused);
     }
 }

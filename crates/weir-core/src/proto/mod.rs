@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::names::{Attr, Policy};
 use crate::node::claim::Claim;
 use crate::types::{ClientId, Ino};
-pub use greeting::{Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
+pub use greeting::{Hello, Role, Welcome, MOUNT_LINK, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
     Attached, Cause, Child, Created, Entry, FsStat, HeldLock, Kept, Landing, Lent, Located,
     ServerStatus, Tier, TierStatus,

@@ -13,6 +13,7 @@ use weir_core::proto::{Cause, FsError};
 use weir_core::types::{ClientId, Ino};
 
 use super::dirs::refusal;
+use super::memory::ClientMemory;
 use super::{Node, Platform};
 
 /// O_WRONLY and O_RDWR.
@@ -115,7 +116,11 @@ impl<P: Platform> Node<'_, P> {
     /// The programs of this node that are clients, but for those that have just ended.
     pub(crate) fn parties_attached(&self) -> Vec<Party> {
         let clients = self.clients.iter();
-        let connected = clients.filter(|(_, client)| client.connected && !client.ghost);
+        let connected = clients.filter(|(id, client)| {
+            let idles = || !self.has_open_descriptions(*id);
+            let is_mount = client.memory.header().mount.load(Ordering::Relaxed) != 0;
+            client.connected && !client.ghost && !(is_mount && idles())
+        });
         let ids: Vec<ClientId> = connected.map(|(id, _)| id).collect();
         let mut parties: Vec<Party> = ids.into_iter().map(|id| self.party(id)).collect();
         parties.retain(|party| !party.program.is_empty());

@@ -74,6 +74,16 @@ impl OfdTable {
 }
 
 impl<P: Platform> Node<'_, P> {
+    /// True if a client has a file or a directory open.
+    pub(crate) fn has_open_descriptions(&self, id: ClientId) -> bool {
+        let batches = self.ofds.of(Some(id)).into_iter();
+        let mut entries = batches.flat_map(|batch| batch * BATCH..(batch + 1) * BATCH);
+        entries.any(|index| {
+            let ofd = self.open.ofds.get(index as usize);
+            ofd.is_some_and(|ofd| ofd.ino.load(Ordering::Acquire) != 0)
+        })
+    }
+
     /// Lends a batch.
     pub(crate) fn lend_ofds(&mut self, id: ClientId) -> Result<u32, FsError> {
         if !self.ofds.batches.has_room() {

@@ -1,0 +1,301 @@
+//! Kernel mounts of an instance: `weir mount`, and the one that a server brings up by itself.
+//!
+//! ```text
+//! weir server / weir mount              weir mount-process
+//!   | --- starts ----------------------->|
+//!   |                                    | connects as a client, mounts
+//!   |<-- stdout: Mounted or Failed ------|
+//!   |                                    | serves the kernel; sleeps when idle
+//! ```
+//!
+//! The process ends with the server's end of its session, with SIGTERM, or once somebody has
+//! unmounted the file system. If it is killed, the server starts another one.
+//!
+//! Invariant: nobody removes a directory with something mounted below it ([`clear_below`]).
+
+use std::io::{BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use nix::sys::signal::{kill, SigSet, SigmaskHow, Signal};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+use weir_config::{Config, Environment, KernelMount};
+use weir_core::proto::MOUNT_LINK;
+use weir_fuse::Mounted;
+
+use crate::args::MountArgs;
+use crate::exit::Failure;
+use crate::launch::server::{read_line, to_line};
+use crate::run::live_run_dir;
+
+/// The directory in a run directory at which a server mounts its instance, where no other suits.
+const IN_RUN_DIR: &str = "mount";
+
+/// What a mount's process says, a line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Word {
+    /// The kernel asks it from now on.
+    Mounted,
+    /// There is no mount; one line says why.
+    Failed(String),
+}
+
+/// `weir mount`.
+pub fn by_hand(args: &MountArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
+    let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;
+    let dir = args.dir.canonicalize();
+    let dir = dir.with_context(|| args.dir.display().to_string())?;
+    check_free(&dir)?;
+    start(&run_dir, &dir)?;
+    println!(
+        "weir: {} is mounted at {}; umount or fusermount3 -u takes it off",
+        run_dir.display(),
+        dir.display()
+    );
+    Ok(())
+}
+
+/// Checks that nothing is hidden by a mount at a directory.
+fn check_free(dir: &Path) -> Result<()> {
+    ensure!(dir.is_dir(), "{} is not a directory", dir.display());
+    ensure!(
+        !weir_fuse::is_mount(dir)?,
+        "something of weir is mounted at {} already",
+        dir.display()
+    );
+    let is_empty = std::fs::read_dir(dir)?.next().is_none();
+    ensure!(is_empty, "{} is not empty", dir.display());
+    Ok(())
+}
+
+/// Starts a mount's process and waits until the file system is mounted.
+fn start(run_dir: &Path, dir: &Path) -> Result<Child> {
+    let program = std::env::current_exe().context("finding the weir program")?;
+    let mut child = Command::new(program)
+        .arg("mount-process")
+        .args([run_dir, dir])
+        // The process is of no instance, or its own file system would be beneath it.
+        .env("LD_PRELOAD", "")
+        .env("WEIR_INSTANCE", "")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting the mount's process")?;
+    let mut words = BufReader::new(child.stdout.take().expect("piped"));
+    let word = read_line(&mut words);
+    let why = match word {
+        Ok(Word::Mounted) => return Ok(child),
+        Ok(Word::Failed(why)) => why,
+        Err(e) => format!("its process ended: {e:#}"),
+    };
+    let _ = child.wait();
+    bail!(why)
+}
+
+/// The mount's process, `weir mount-process`.
+pub fn serve(run_dir: &Path, dir: &Path) -> Result<()> {
+    let _ = nix::unistd::setsid();
+    // By this name weir stop says what uses the instance.
+    let _ = nix::sys::prctl::set_name(c"weir-mount");
+    std::env::set_current_dir("/")?;
+    // A terminal's keys are not for it; who starts it may have had signals blocked.
+    let ends: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]
+        .into_iter()
+        .collect();
+    nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&ends), None)?;
+    let mounted = match Mounted::new(run_dir, dir) {
+        Ok(mounted) => mounted,
+        Err(e) => {
+            println!("{}", to_line(&Word::Failed(e.to_string())));
+            return Ok(());
+        }
+    };
+    println!("{}", to_line(&Word::Mounted));
+    std::io::stdout().flush()?;
+    release_streams()?;
+    let served = mounted.wait(move || {
+        let _ = ends.wait();
+    });
+    if dir == run_dir.join(IN_RUN_DIR) {
+        // What is made there from now on would be in no instance.
+        let _ = std::fs::remove_dir(dir);
+    }
+    Ok(served?)
+}
+
+/// Lets go of the streams of who started it, which may wait for their end.
+fn release_streams() -> Result<()> {
+    let null = std::fs::File::options().write(true).open("/dev/null")?;
+    nix::unistd::dup2_stdout(&null)?;
+    nix::unistd::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// The kernel mount that a server has brought up beneath the interposer.
+#[derive(Debug)]
+pub struct Beneath {
+    /// The directory that it is mounted at.
+    dir: PathBuf,
+    run_dir: PathBuf,
+    state: Arc<Mutex<State>>,
+    watch: Option<JoinHandle<()>>,
+}
+
+/// What the server and the thread that watches the mount's process share.
+#[derive(Debug)]
+struct State {
+    pid: Pid,
+    is_stopping: bool,
+}
+
+/// A mount's process that was killed is started again; after less than this, only a few times in a row.
+const SHORT: Duration = Duration::from_secs(10);
+/// How often.
+const MAX_RESTARTS: u32 = 20;
+
+impl Beneath {
+    /// Mounts the instance as `mount.kernel` says. `None`: it is not to be mounted, or it cannot be,
+    /// and the log says why. `is_first`: this server has the first choice of places among those of
+    /// this machine.
+    pub fn bring_up(config: &Config, run_dir: &Path, is_first: bool) -> Result<Option<Beneath>> {
+        let own = run_dir.join(IN_RUN_DIR);
+        let (places, is_required) = match &config.mount.kernel {
+            KernelMount::Never => return Ok(None),
+            KernelMount::At(dir) if is_first => (vec![dir.clone()], true),
+            KernelMount::At(_) => (vec![own.clone()], true),
+            KernelMount::Auto if is_first => {
+                let prefix = config.mount.prefix.as_path().to_owned();
+                (vec![prefix, own.clone()], false)
+            }
+            KernelMount::Auto => (vec![own.clone()], false),
+        };
+        let mut failed = anyhow::anyhow!("no place to mount at");
+        for dir in places {
+            let started = prepare(&dir, dir == own).and_then(|()| start(run_dir, &dir));
+            match started {
+                Ok(child) => return Ok(Some(Self::watch(child, dir, run_dir)?)),
+                Err(e) => failed = e,
+            }
+        }
+        if is_required {
+            return Err(failed.context("mount.kernel"));
+        }
+        tracing::info!("no kernel mount beneath the interposer: {failed:#}");
+        Ok(None)
+    }
+
+    /// Watches the mount's process, and starts another one if it is killed.
+    fn watch(child: Child, dir: PathBuf, run_dir: &Path) -> Result<Beneath> {
+        let link = run_dir.join(MOUNT_LINK);
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(&dir, &link)?;
+        let state = Arc::new(Mutex::new(State {
+            pid: pid_of(&child),
+            is_stopping: false,
+        }));
+        let beneath = Beneath {
+            dir: dir.clone(),
+            run_dir: run_dir.to_owned(),
+            state: Arc::clone(&state),
+            watch: None,
+        };
+        let run_dir = run_dir.to_owned();
+        let watch = std::thread::Builder::new().name("weir-mount".into());
+        let watch = watch.spawn(move || keep_mounted(child, &dir, &run_dir, &state))?;
+        Ok(Beneath {
+            watch: Some(watch),
+            ..beneath
+        })
+    }
+
+    /// The directory at which the instance is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Unmounts the file system and waits for its process.
+    pub fn stop(mut self) {
+        let _ = std::fs::remove_file(self.run_dir.join(MOUNT_LINK));
+        {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.is_stopping = true;
+            let _ = kill(state.pid, Signal::SIGTERM);
+        }
+        if let Some(watch) = self.watch.take() {
+            let _ = watch.join();
+        }
+    }
+}
+
+/// Makes a place ready for a mount. The own directory of an instance may have a mount of a process
+/// that was killed together with its server.
+fn prepare(dir: &Path, is_own: bool) -> Result<()> {
+    if is_own {
+        clear_below(dir)?;
+        match std::fs::create_dir(dir) {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(e.into()),
+            _ => {}
+        }
+    }
+    check_free(dir)
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).expect("a pid"))
+}
+
+/// Waits for the mount's process. One that was killed is replaced, unless the server is stopping.
+fn keep_mounted(mut child: Child, dir: &Path, run_dir: &Path, state: &Mutex<State>) {
+    let mut restarts = 0;
+    loop {
+        let begun = Instant::now();
+        let status = child.wait();
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_stopping {
+            return;
+        }
+        restarts = match begun.elapsed() < SHORT {
+            true => restarts + 1,
+            false => 0,
+        };
+        let was_killed = status
+            .as_ref()
+            .is_ok_and(|status| status.signal().is_some());
+        let again = match was_killed && restarts <= MAX_RESTARTS {
+            true => clear_below(dir).and_then(|()| start(run_dir, dir)),
+            false => Err(anyhow::anyhow!("its process ended: {status:?}")),
+        };
+        child = match again {
+            Ok(child) => child,
+            Err(e) => {
+                tracing::warn!("the kernel mount at {} is lost: {e:#}", dir.display());
+                let _ = std::fs::remove_file(run_dir.join(MOUNT_LINK));
+                return;
+            }
+        };
+        tracing::warn!("the process of the kernel mount was killed; another one took over");
+        state.pid = pid_of(&child);
+    }
+}
+
+/// Unmounts what is mounted of weir's at a directory or below it, so that the directory can be
+/// removed without what is mounted there.
+pub fn clear_below(dir: &Path) -> Result<()> {
+    let below = |at: &PathBuf| at.starts_with(dir);
+    for at in weir_fuse::mounts()?.iter().filter(|at| below(at)) {
+        let unmounted = weir_fuse::unmount(at);
+        unmounted.with_context(|| format!("unmounting {}", at.display()))?;
+    }
+    let left = weir_fuse::mounts()?;
+    match left.iter().find(|at| below(at)) {
+        None => Ok(()),
+        Some(at) => bail!("{} is still mounted", at.display()),
+    }
+}

@@ -1,0 +1,142 @@
+//! Setting attributes and sizes.
+
+use rustix::io::Errno;
+use weir_core::names::{Attr, FileType};
+use weir_core::proto::{SetAttr, Truncate};
+use weir_core::types::Ino;
+
+use super::open::may_write;
+use super::{OpenFile, Requester, Tree};
+use crate::operation;
+use crate::path::access;
+use crate::process::attr::nanoseconds;
+use crate::types::{Stat, Time, UTIME_NOW, UTIME_OMIT};
+
+/// What is to be changed of an inode; `None` leaves a thing as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Changes {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// The size, bytes.
+    pub size: Option<u64>,
+    /// Access time; its nanoseconds may be `UTIME_NOW`.
+    pub atime: Option<Time>,
+    /// Modification time, likewise.
+    pub mtime: Option<Time>,
+}
+
+impl Tree {
+    /// chmod, chown, utimensat, truncate, whichever `changes` names; `open`: by a descriptor. The
+    /// attributes after it.
+    pub fn set_attr(
+        &self,
+        who: &Requester<'_>,
+        ino: Ino,
+        open: Option<OpenFile>,
+        changes: &Changes,
+    ) -> Result<Stat, Errno> {
+        let _call = operation::begin();
+        self.check_changes(who, ino, open, changes)?;
+        let session = self.process.session()?;
+        if let Some(size) = changes.size {
+            session.call(Truncate { ino, size })?;
+        }
+        let omit = Time {
+            sec: 0,
+            nsec: UTIME_OMIT,
+        };
+        let set = SetAttr {
+            mode: changes.mode.map(|mode| mode & 0o7777),
+            uid: changes.uid,
+            gid: changes.gid,
+            atime_ns: nanoseconds(changes.atime.unwrap_or(omit))?,
+            mtime_ns: nanoseconds(changes.mtime.unwrap_or(omit))?,
+            ..SetAttr::nothing(ino)
+        };
+        if set != SetAttr::nothing(ino) {
+            session.call(set)?;
+        }
+        self.process.stat_of(ino)
+    }
+
+    fn check_changes(
+        &self,
+        who: &Requester<'_>,
+        ino: Ino,
+        open: Option<OpenFile>,
+        changes: &Changes,
+    ) -> Result<(), Errno> {
+        let attr = self.process.attr(ino)?;
+        let owner = who.uid == 0 || attr.uid == who.uid;
+        if changes.size.is_some() {
+            match attr.file_type() {
+                FileType::File => {}
+                FileType::Dir => return Err(Errno::ISDIR),
+                _ => return Err(Errno::INVAL),
+            }
+            match open {
+                Some(open) if !may_write(open) => return Err(Errno::INVAL),
+                Some(_) => {}
+                None => who.check(&attr, access::WRITE)?,
+            }
+        }
+        if changes.mode.is_some() && !owner {
+            return Err(Errno::PERM);
+        }
+        if who.uid != 0 && changes.uid.is_some_and(|uid| !owner || uid != attr.uid) {
+            return Err(Errno::PERM);
+        }
+        if let Some(gid) = changes.gid.filter(|gid| who.uid != 0 && *gid != attr.gid) {
+            if !owner || gid != who.gid && !(who.groups)().contains(&gid) {
+                return Err(Errno::PERM);
+            }
+        }
+        self.check_times(who, &attr, owner, changes)
+    }
+
+    /// Times may be set by the owner, and to now by all that may write, as truncate(2) does.
+    fn check_times(
+        &self,
+        who: &Requester<'_>,
+        attr: &Attr,
+        owner: bool,
+        changes: &Changes,
+    ) -> Result<(), Errno> {
+        let times = [changes.atime, changes.mtime];
+        if owner || changes.size.is_some() || times == [None; 2] {
+            return Ok(());
+        }
+        let all_now = times
+            .iter()
+            .all(|time| time.is_some_and(|time| time.nsec == UTIME_NOW));
+        match all_now {
+            true => who.check(attr, access::WRITE),
+            false => Err(Errno::PERM),
+        }
+    }
+
+    /// fallocate(2), as `Process::fallocate`.
+    pub fn allocate(
+        &self,
+        open: OpenFile,
+        mode: i32,
+        offset: i64,
+        length: i64,
+    ) -> Result<(), Errno> {
+        let _call = operation::begin();
+        self.process.allocate(open.handle, mode, offset, length)
+    }
+}
+
+/// Extended attributes.
+impl Tree {
+    /// getxattr(2): the value's length, and the value unless `out` is empty.
+    pub fn xattr(&self, ino: Ino, name: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
+        let _call = operation::begin();
+        self.process.xattr_of(ino, name, out)
+    }
+}

@@ -1,0 +1,176 @@
+//! The calls of a kernel mount: by inode, each with the credentials of its requester.
+//!
+//! A mount is one process that serves all programs of the node that reach the tree through the
+//! kernel. So nothing here uses the process's own credentials, umask, current directory or
+//! descriptor table; the kernel has applied the umask and has followed links before it asks.
+//! The kernel keeps descriptors and offsets: an [`OpenFile`] has an entry of the table of open file
+//! descriptions and no placeholder.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | this one | looking: names, attributes, links, the state of the whole |
+//! | `names` | creating, removing, renaming, listing |
+//! | `open` | open files; reading, writing, syncing them |
+//! | `attr` | setting attributes, sizes |
+//! | `locks` | record locks and flock, by the kernel's lock owners |
+//!
+//! Left out: the sticky look of the walk for links that lead out of weir, which the kernel follows.
+
+mod attr;
+mod locks;
+mod names;
+mod open;
+
+use core::fmt;
+use core::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use weir_core::names::{FileType, NAME_MAX, SYMLINK_MAX};
+use weir_core::types::Ino;
+
+use super::Process;
+use crate::operation;
+use crate::path::walk::{again, Names};
+use crate::path::{access, Credentials, Guard};
+use crate::types::{Stat, StatFs};
+pub use attr::Changes;
+pub use locks::{LockOwner, Wish};
+pub use names::DirEntry;
+pub use open::OpenFile;
+
+/// The process that asked the kernel for a call.
+#[derive(Clone, Copy)]
+pub struct Requester<'a> {
+    /// Its effective user, as the kernel's file system checks see it.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+    /// Reads its supplementary groups, which few checks need.
+    pub groups: &'a dyn Fn() -> Vec<u32>,
+}
+
+impl fmt::Debug for Requester<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.uid, self.gid)
+    }
+}
+
+impl Requester<'_> {
+    /// The credentials, with the supplementary groups if a check of `guard` depends on them.
+    fn credentials(&self, guard: Guard) -> Credentials {
+        let decided = self.uid == 0 || guard.uid == self.uid || guard.gid == self.gid;
+        Credentials {
+            uid: self.uid,
+            gid: self.gid,
+            groups: if decided { Vec::new() } else { (self.groups)() },
+        }
+    }
+
+    /// EACCES if the requester may not do all of `want` to what `guard` says.
+    fn check(&self, guard: impl Into<Guard>, want: u32) -> Result<(), Errno> {
+        let guard = guard.into();
+        self.credentials(guard).check(guard, want)
+    }
+}
+
+/// The tree of an instance, as a kernel mount serves it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tree {
+    process: &'static Process,
+}
+
+impl Tree {
+    /// Connects to the instance with this run directory. Lives as long as the process.
+    pub fn attach(run_dir: &[u8]) -> Result<Tree, Errno> {
+        let process = Process::attached(run_dir, None)?;
+        process
+            .session()?
+            .header()
+            .mount
+            .store(1, Ordering::Relaxed);
+        Ok(Tree { process })
+    }
+
+    /// The path below which interposed programs see the tree.
+    pub fn prefix(&self) -> &'static [u8] {
+        self.process
+            .instance
+            .get()
+            .map_or(&[], |instance| instance.prefix.bytes())
+    }
+
+    /// True if the server can still be asked.
+    pub fn is_served(&self) -> bool {
+        self.process.is_served()
+    }
+
+    /// Blocks until the server has ended.
+    pub fn wait_for_end(&self) {
+        if let Ok(session) = self.process.session() {
+            session.wait_for_end();
+        }
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Result<Ino, Errno> {
+        Ok(self.process.view()?.root())
+    }
+
+    /// The attributes of an inode as of now; ENOENT: it is gone.
+    pub fn stat(&self, ino: Ino) -> Result<Stat, Errno> {
+        let _call = operation::begin();
+        self.process.stat_of(ino)
+    }
+
+    /// The attributes of what a directory's name names.
+    pub fn lookup(&self, who: &Requester<'_>, dir: Ino, name: &[u8]) -> Result<Stat, Errno> {
+        let _call = operation::begin();
+        self.search(who, dir, access::EXECUTE)?;
+        check_name(name)?;
+        again(|gone| {
+            let (ino, _) = self.find(dir, name)?.ok_or(Errno::NOENT)?;
+            *gone = Some(ino);
+            self.process.stat_of(ino)
+        })
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let mut target = [0; SYMLINK_MAX];
+        let length = self.process.view()?.target(ino, &mut target)?;
+        Ok(target[..length].to_vec())
+    }
+
+    /// access(2), chdir(2): EACCES if the requester may not do all of `want` (R_OK and its like).
+    pub fn access(&self, who: &Requester<'_>, ino: Ino, want: u32) -> Result<(), Errno> {
+        let attr = self.process.attr(ino)?;
+        who.check(&attr, want)
+    }
+
+    /// The state of the file system as a whole.
+    pub fn statfs(&self) -> Result<StatFs, Errno> {
+        self.process.state_of_all()
+    }
+
+    /// What a name of a directory names.
+    fn find(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
+        self.process.view()?.lookup(dir, name)
+    }
+
+    /// Checks that the requester may do `want` to a directory; ENOENT: it is gone.
+    fn search(&self, who: &Requester<'_>, dir: Ino, want: u32) -> Result<(), Errno> {
+        let guard = self.process.view()?.passage(dir)?.ok_or(Errno::NOENT)?;
+        if !guard.is_of_dir() {
+            return Err(Errno::NOTDIR);
+        }
+        who.check(guard, want)
+    }
+}
+
+/// ENAMETOOLONG: no name is so long.
+fn check_name(name: &[u8]) -> Result<(), Errno> {
+    match name.len() {
+        0..=NAME_MAX => Ok(()),
+        _ => Err(Errno::NAMETOOLONG),
+    }
+}

@@ -1,0 +1,237 @@
+//! Creating, removing, renaming and listing names.
+
+use rustix::io::Errno;
+use weir_core::names::SYMLINK_MAX;
+use weir_core::proto::{Create, Link, Mkdir, Readdir, Rename, Rmdir, Symlink, Unlink};
+use weir_core::types::Ino;
+
+use super::{check_name, Requester, Tree};
+use crate::operation;
+use crate::path::access;
+use crate::path::walk::Names;
+use crate::types::Stat;
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
+const S_ISVTX: u32 = 0o1000;
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirEntry {
+    /// The inode.
+    pub ino: Ino,
+    /// Where a listing goes on behind it.
+    pub next: u64,
+    /// The kind and permission bits, as `st_mode`.
+    pub mode: u32,
+    /// The name.
+    pub name: Vec<u8>,
+}
+
+/// The place of the first name in a listing: behind "." and "..".
+const DOTS: u64 = 2;
+
+impl Tree {
+    /// mkdir(2), without the umask, which the kernel has applied.
+    pub fn mkdir(
+        &self,
+        who: &Requester<'_>,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Stat, Errno> {
+        let _call = operation::begin();
+        self.check_parent(who, parent, name)?;
+        let made = self.process.session()?.call(Mkdir {
+            parent,
+            name: name.to_vec(),
+            mode: mode & (0o777 | S_ISVTX),
+            uid: who.uid,
+            gid: who.gid,
+        })?;
+        self.process.stat_of(made)
+    }
+
+    /// mknod(2) of a regular file. EPERM: it is another kind.
+    pub fn mknod(
+        &self,
+        who: &Requester<'_>,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Stat, Errno> {
+        let _call = operation::begin();
+        if mode & S_IFMT != S_IFREG && mode & S_IFMT != 0 {
+            self.process.count_refusal("mknod");
+            return Err(Errno::PERM);
+        }
+        self.check_parent(who, parent, name)?;
+        let mut op = create_op(who, parent, name, mode);
+        op.exclusive = true;
+        let made = self.process.session()?.call(op)?;
+        self.process.stat_of(made.ino)
+    }
+
+    /// symlink(2).
+    pub fn symlink(
+        &self,
+        who: &Requester<'_>,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Stat, Errno> {
+        let _call = operation::begin();
+        if target.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        if target.len() > SYMLINK_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        self.check_parent(who, parent, name)?;
+        let made = self.process.session()?.call(Symlink {
+            parent,
+            name: name.to_vec(),
+            target: target.to_vec(),
+            uid: who.uid,
+            gid: who.gid,
+        })?;
+        self.process.stat_of(made)
+    }
+
+    /// link(2).
+    pub fn link(
+        &self,
+        who: &Requester<'_>,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+    ) -> Result<Stat, Errno> {
+        let _call = operation::begin();
+        self.check_parent(who, parent, name)?;
+        let name = name.to_vec();
+        self.process.session()?.call(Link { ino, parent, name })?;
+        self.process.stat_of(ino)
+    }
+
+    /// unlink(2).
+    pub fn unlink(&self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
+        let _call = operation::begin();
+        self.check_removal(who, parent, name)?;
+        let name = name.to_vec();
+        self.process.session()?.call(Unlink { parent, name })
+    }
+
+    /// rmdir(2).
+    pub fn rmdir(&self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
+        let _call = operation::begin();
+        self.check_removal(who, parent, name)?;
+        let name = name.to_vec();
+        self.process.session()?.call(Rmdir { parent, name })
+    }
+
+    /// renameat2(2); `flags` are RENAME_NOREPLACE (1) or RENAME_EXCHANGE (2).
+    pub fn rename(
+        &self,
+        who: &Requester<'_>,
+        (parent, name): (Ino, &[u8]),
+        (new_parent, new_name): (Ino, &[u8]),
+        flags: u32,
+    ) -> Result<(), Errno> {
+        let _call = operation::begin();
+        if flags > 2 {
+            return Err(Errno::INVAL);
+        }
+        self.check_removal(who, parent, name)?;
+        self.check_removal(who, new_parent, new_name)?;
+        self.process.session()?.call(Rename {
+            parent,
+            name: name.to_vec(),
+            new_parent,
+            new_name: new_name.to_vec(),
+            flags,
+        })
+    }
+
+    /// The entries of a directory from the place `at` on (0: the beginning), of about
+    /// `budget_bytes`; none: there are no more. "." is at 0 and ".." at 1. A directory that was
+    /// removed has none.
+    pub fn readdir(&self, dir: Ino, at: u64, budget_bytes: u32) -> Result<Vec<DirEntry>, Errno> {
+        const S_IFDIR: u32 = 0o040_000;
+        let _call = operation::begin();
+        let view = self.process.view()?;
+        let Some(attr) = view.attr(dir)?.filter(|attr| attr.nlink > 0) else {
+            return Ok(Vec::new());
+        };
+        let dot = |name: &[u8], ino, next| DirEntry {
+            ino,
+            next,
+            mode: S_IFDIR,
+            name: name.to_vec(),
+        };
+        let parent = match attr.parent {
+            Ino::NONE => dir,
+            parent => parent,
+        };
+        let mut entries = match at {
+            0 => vec![dot(b".", dir, 1), dot(b"..", parent, DOTS)],
+            1 => vec![dot(b"..", parent, DOTS)],
+            _ => Vec::new(),
+        };
+        let found = self.process.session()?.call(Readdir {
+            ino: dir,
+            cookie: at.saturating_sub(DOTS),
+            budget_bytes,
+        })?;
+        entries.extend(found.into_iter().map(|entry| DirEntry {
+            ino: entry.ino,
+            next: entry.cookie + DOTS,
+            mode: entry.mode,
+            name: entry.name,
+        }));
+        Ok(entries)
+    }
+
+    /// opendir(3): EACCES if the requester may not list a directory.
+    pub fn check_listing(&self, who: &Requester<'_>, dir: Ino) -> Result<(), Errno> {
+        self.search(who, dir, access::READ)
+    }
+
+    /// Checks that the requester may give a directory one more name.
+    pub(super) fn check_parent(
+        &self,
+        who: &Requester<'_>,
+        parent: Ino,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        check_name(name)?;
+        self.search(who, parent, access::WRITE | access::EXECUTE)
+    }
+
+    /// Checks that the requester may take a name from a directory: where the sticky bit is set,
+    /// only the owners of the directory and of what has the name may.
+    fn check_removal(&self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
+        self.check_parent(who, parent, name)?;
+        let view = self.process.view()?;
+        let guard = view.passage(parent)?.ok_or(Errno::NOENT)?;
+        if who.uid == 0 || guard.mode & S_ISVTX == 0 || guard.uid == who.uid {
+            return Ok(());
+        }
+        match view.lookup(parent, name)? {
+            Some((ino, _)) if self.process.attr(ino)?.uid != who.uid => Err(Errno::PERM),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The request that makes a file, or finds it.
+pub(super) fn create_op(who: &Requester<'_>, parent: Ino, name: &[u8], mode: u32) -> Create {
+    Create {
+        parent,
+        name: name.to_vec(),
+        mode: mode & 0o7777,
+        uid: who.uid,
+        gid: who.gid,
+        exclusive: false,
+        attach: false,
+    }
+}

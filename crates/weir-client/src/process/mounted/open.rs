@@ -1,0 +1,260 @@
+//! Open files of a mount: opening, creating, reading, writing, syncing, closing.
+
+use core::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use weir_core::names::{Attr, FileType};
+use weir_core::node::region::Counter;
+use weir_core::proto::{Attached, Seek};
+use weir_core::types::Ino;
+
+use super::names::create_op;
+use super::{Requester, Tree};
+use crate::operation;
+use crate::path::access;
+use crate::path::walk::{again, Names};
+use crate::process::open::{check_kind, writes, O_ACCMODE, O_APPEND, O_DSYNC, O_EXCL, O_TRUNC};
+use crate::process::table::{self, Handle};
+use crate::process::Process;
+use crate::types::Stat;
+use crate::view::open::{Opening, Target};
+
+/// A file that a program has open through the mount.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenFile {
+    pub(super) handle: &'static Handle,
+}
+
+impl OpenFile {
+    /// The inode, by its number in this node's table.
+    pub fn ino(&self) -> Ino {
+        self.handle.ino()
+    }
+}
+
+impl Tree {
+    /// open(2) of a regular file that exists, with `flags` of open(2).
+    pub fn open(&self, who: &Requester<'_>, ino: Ino, flags: i32) -> Result<OpenFile, Errno> {
+        let _call = operation::begin();
+        let kind = self.process.attr(ino)?.file_type();
+        self.open_target(who, &Target::existing(ino, kind), flags)
+    }
+
+    /// open(2) with O_CREAT: the file, which may be there already, and its attributes. `mode` has the
+    /// umask applied.
+    pub fn create(
+        &self,
+        who: &Requester<'_>,
+        (parent, name): (Ino, &[u8]),
+        flags: i32,
+        mode: u32,
+    ) -> Result<(OpenFile, Stat), Errno> {
+        let _call = operation::begin();
+        self.check_parent(who, parent, name)?;
+        self.reserve()?;
+        let open = again(|gone| {
+            let view = self.process.view()?;
+            let mut op = create_op(who, parent, name, mode);
+            op.exclusive = flags & O_EXCL != 0;
+            op.attach = writes(flags);
+            let target = match view.create(op)? {
+                Some(target) => target,
+                None => {
+                    let (ino, kind) = view.lookup(parent, name)?.ok_or(Errno::NOENT)?;
+                    Target::existing(ino, kind)
+                }
+            };
+            *gone = Some(target.ino);
+            self.open_target(who, &target, flags)
+        })?;
+        let stat = self.process.stat_of(open.ino());
+        match stat {
+            Ok(stat) => Ok((open, stat)),
+            Err(error) => {
+                let _ = self.close(open);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes an entry of the table of open file descriptions before a file is made, which would be
+    /// left behind without one.
+    fn reserve(&self) -> Result<(), Errno> {
+        let _held = self.process.lock.hold();
+        let handle = self.process.take_handle()?;
+        self.process.handles.put(handle);
+        Ok(())
+    }
+
+    fn open_target(
+        &self,
+        who: &Requester<'_>,
+        target: &Target,
+        flags: i32,
+    ) -> Result<OpenFile, Errno> {
+        check_kind(target.kind, flags)?;
+        if target.kind != FileType::File {
+            return Err(Errno::INVAL);
+        }
+        let process = self.process;
+        let how = Description {
+            process,
+            who,
+            flags,
+        };
+        let handle = process.view()?.open(target, &how)?;
+        process.session()?.count(Counter::Opens, 1);
+        Ok(OpenFile { handle })
+    }
+
+    /// Reads at an offset; fewer bytes than asked for only at the end of the file.
+    pub fn read(&self, open: OpenFile, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+        self.process
+            .for_reading(open.handle)?
+            .read_at(offset, bytes)
+    }
+
+    /// Writes as write(2) does through a descriptor with these `flags` of open(2): at the end with
+    /// O_APPEND, else at `offset`; synced with O_DSYNC.
+    pub fn write(
+        &self,
+        open: OpenFile,
+        flags: i32,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<usize, Errno> {
+        let open = self.process.for_writing(open.handle)?;
+        let vnode = &open.file.vnode;
+        let written = if flags & O_APPEND != 0 {
+            vnode.append(open.session, bytes)?.1
+        } else {
+            vnode.write_at(open.session, offset, bytes)?
+        };
+        if written > 0 && flags & O_DSYNC != 0 {
+            Process::sync_file(open.session, vnode.ino())?;
+        }
+        Ok(written)
+    }
+
+    /// Copies bytes between two open files; fewer than asked for at the end of the first.
+    pub fn copy(
+        &self,
+        (from, from_offset): (OpenFile, u64),
+        (to, to_offset): (OpenFile, u64),
+        length: u64,
+    ) -> Result<u64, Errno> {
+        const PIECE: usize = 1 << 20;
+        let length = usize::try_from(length).map_err(|_| Errno::INVAL)?;
+        let mut buffer = vec![0; length.min(PIECE)];
+        let mut copied = 0;
+        while copied < length {
+            let piece = &mut buffer[..(length - copied).min(PIECE)];
+            let got = self.read(from, from_offset + copied as u64, piece);
+            let put = got.and_then(|got| match got {
+                0 => Ok(0),
+                got => self.write(to, 0, to_offset + copied as u64, &piece[..got]),
+            });
+            match put {
+                Ok(0) => break,
+                Ok(put) => copied += put,
+                Err(error) if copied == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(copied as u64)
+    }
+
+    /// lseek(2), SEEK_DATA and SEEK_HOLE. ENXIO: there is none behind `offset`.
+    pub fn seek(&self, ino: Ino, offset: u64, hole: bool) -> Result<u64, Errno> {
+        let _call = operation::begin();
+        if offset >= self.process.stat_of(ino)?.size {
+            return Err(Errno::NXIO);
+        }
+        let found = self.process.session()?.call(Seek { ino, offset, hole })?;
+        found.ok_or(Errno::NXIO)
+    }
+
+    /// fsync(2).
+    pub fn sync(&self, open: OpenFile) -> Result<(), Errno> {
+        let _call = operation::begin();
+        Process::sync_file(self.process.session()?, open.ino())
+    }
+
+    /// Of close(2): shows other nodes what was written. The description lives on while others have it.
+    pub fn publish(&self, open: OpenFile) -> Result<(), Errno> {
+        let _call = operation::begin();
+        match open.handle.file.get() {
+            Some(file) => file.vnode.publish_written(self.process.session()?),
+            None => Ok(()),
+        }
+    }
+
+    /// The last descriptor was closed.
+    pub fn close(&self, open: OpenFile) -> Result<(), Errno> {
+        let published = self.publish(open);
+        let _held = self.process.lock.hold();
+        self.process.close_handle(open.handle, published)
+    }
+}
+
+/// A description that is to be opened for a requester.
+struct Description<'r> {
+    process: &'static Process,
+    who: &'r Requester<'r>,
+    flags: i32,
+}
+
+impl Opening for Description<'_> {
+    type Opened = &'static Handle;
+
+    fn writes(&self) -> bool {
+        writes(self.flags)
+    }
+
+    fn truncates(&self) -> bool {
+        self.flags & O_TRUNC != 0
+    }
+
+    fn check(&self, attr: &Attr) -> Result<(), Errno> {
+        /// Linux's mark of an open that is to execute the file, which needs no permission to read.
+        const FMODE_EXEC: i32 = 0x20;
+        let mut want = match self.flags & O_ACCMODE {
+            0 if self.flags & FMODE_EXEC != 0 => access::EXECUTE,
+            0 => access::READ,
+            1 => access::WRITE,
+            _ => access::READ | access::WRITE,
+        };
+        if self.truncates() {
+            want |= access::WRITE;
+        }
+        self.who.check(attr, want)
+    }
+
+    fn open(&self, attr: &Attr, by_name: bool) -> Result<&'static Handle, Errno> {
+        let _held = self.process.lock.hold();
+        // Of a file without a name that is open here, a program opens its descriptor's link in procfs.
+        let by_name = by_name && (attr.nlink > 0 || self.process.files.find(attr.ino).is_none());
+        let handle = self.process.show_handle(attr, by_name, self.flags)?;
+        handle.fds.store(1, Ordering::Relaxed);
+        Ok(handle)
+    }
+
+    fn attach(&self, handle: &&'static Handle, at: Attached) -> bool {
+        let session = self.process.session();
+        let Some((file, session)) = handle.file.get().zip(session.ok()) else {
+            return false;
+        };
+        file.vnode.attached(session, at.block, at.cell);
+        true
+    }
+
+    fn close(&self, handle: &'static Handle) {
+        let _held = self.process.lock.hold();
+        let _ = self.process.close_handle(handle, Ok(()));
+    }
+}
+
+/// True if the handle is one that writes.
+pub(super) fn may_write(open: OpenFile) -> bool {
+    open.handle.has(table::WRITE)
+}

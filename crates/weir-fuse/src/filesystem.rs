@@ -1,0 +1,550 @@
+//! The kernel's requests, each answered by a call of [`Tree`].
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use rustix::io::Errno;
+use weir_client::process::mounted::{Changes, OpenFile, Tree, Wish};
+use weir_client::types::Stat;
+
+use crate::convert::{attributes, errno, ino, kind, time};
+use crate::files::OpenFiles;
+use crate::locks::Locks;
+use crate::requester::on_behalf;
+
+/// How long the kernel may believe a name or an attribute: not at all.
+const NEVER: Duration = Duration::ZERO;
+/// An inode number is never used again for another inode: its own bits say which life it is.
+const GENERATION: Generation = Generation(0);
+/// The most that one copy_file_range moves, bytes.
+const MAX_COPY: u64 = 16 << 20;
+/// About how much of a directory is asked for at a time: what the kernel's buffer holds, bytes.
+const LISTING: u32 = 4096;
+
+thread_local! {
+    /// Where a thread of the mount puts the bytes that it reads.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The file system that the kernel asks.
+#[derive(Debug)]
+pub struct TreeFs {
+    tree: Tree,
+    files: OpenFiles,
+    locks: Locks,
+}
+
+impl TreeFs {
+    /// That of an instance.
+    pub fn new(tree: Tree) -> TreeFs {
+        TreeFs {
+            tree,
+            files: OpenFiles::default(),
+            locks: Locks::new(tree),
+        }
+    }
+
+    /// The open file that a request names.
+    fn file(&self, handle: FileHandle) -> Result<OpenFile, Errno> {
+        self.files.get(handle)
+    }
+}
+
+/// Answers a request by a value or an error.
+macro_rules! answer {
+    ($reply:ident, $result:expr, $value:pat => $done:expr) => {
+        match $result {
+            Ok($value) => $done,
+            Err(error) => $reply.error(errno(error)),
+        }
+    };
+}
+
+fn entry(reply: ReplyEntry, found: Result<Stat, Errno>) {
+    answer!(reply, found, stat => reply.entry(&NEVER, &attributes(&stat), GENERATION));
+}
+
+fn empty(reply: ReplyEmpty, done: Result<(), Errno>) {
+    answer!(reply, done, () => reply.ok());
+}
+
+/// How the kernel is to treat an open file: each read and write is a request.
+fn direct() -> FopenFlags {
+    FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+}
+
+/// The bytes of a lock, whose end the protocol says by the last one.
+fn wish(kind: i32, start: u64, last: u64) -> Result<Wish, Errno> {
+    let end = match last {
+        last if last >= i64::MAX.unsigned_abs() => u64::MAX,
+        last => last + 1,
+    };
+    let kind = u32::try_from(kind).map_err(|_| Errno::INVAL)?;
+    Ok(Wish { kind, start, end })
+}
+
+impl Filesystem for TreeFs {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = [
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_POSIX_LOCKS,
+            InitFlags::FUSE_FLOCK_LOCKS,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            // Else the kernel asks for an attribute before each write.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        ];
+        for flag in wanted {
+            // A kernel that does not know it does without.
+            let _ = config.add_capabilities(flag);
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = on_behalf(request, |who| {
+            self.tree.lookup(who, ino(parent), name.as_bytes())
+        });
+        entry(reply, found);
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        answer!(reply, self.tree.stat(ino(number)), stat => reply.attr(&NEVER, &attributes(&stat)));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changes = Changes {
+            mode,
+            uid,
+            gid,
+            size,
+            atime: atime.map(time),
+            mtime: mtime.map(time),
+        };
+        let open = handle.and_then(|handle| self.file(handle).ok());
+        let changed = on_behalf(request, |who| {
+            self.tree.set_attr(who, ino(number), open, &changes)
+        });
+        answer!(reply, changed, stat => reply.attr(&NEVER, &attributes(&stat)));
+    }
+
+    fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
+        answer!(reply, self.tree.readlink(ino(number)), target => reply.data(&target));
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = on_behalf(request, |who| {
+            self.tree.mknod(who, ino(parent), name.as_bytes(), mode)
+        });
+        entry(reply, made);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = on_behalf(request, |who| {
+            self.tree.mkdir(who, ino(parent), name.as_bytes(), mode)
+        });
+        entry(reply, made);
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done = on_behalf(request, |who| {
+            self.tree.unlink(who, ino(parent), name.as_bytes())
+        });
+        empty(reply, done);
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done = on_behalf(request, |who| {
+            self.tree.rmdir(who, ino(parent), name.as_bytes())
+        });
+        empty(reply, done);
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let target = target.as_os_str().as_bytes();
+        let made = on_behalf(request, |who| {
+            self.tree.symlink(who, ino(parent), name.as_bytes(), target)
+        });
+        entry(reply, made);
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let from = (ino(parent), name.as_bytes());
+        let to = (ino(new_parent), new_name.as_bytes());
+        let done = on_behalf(request, |who| self.tree.rename(who, from, to, flags.bits()));
+        empty(reply, done);
+    }
+
+    fn link(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let made = on_behalf(request, |who| {
+            self.tree
+                .link(who, ino(number), ino(new_parent), new_name.as_bytes())
+        });
+        entry(reply, made);
+    }
+
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let opened = on_behalf(request, |who| self.tree.open(who, ino(number), flags.0));
+        answer!(reply, opened, file => reply.opened(self.files.insert(file), direct()));
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let place = (ino(parent), name.as_bytes());
+        let created = on_behalf(request, |who| self.tree.create(who, place, flags, mode));
+        answer!(reply, created, (file, stat) => {
+            let handle = self.files.insert(file);
+            reply.created(&NEVER, &attributes(&stat), GENERATION, handle, direct());
+        });
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        BUFFER.with_borrow_mut(|buffer| {
+            let size = size as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let bytes = &mut buffer[..size];
+            let got = self
+                .file(handle)
+                .and_then(|file| self.tree.read(file, offset, bytes));
+            answer!(reply, got, got => reply.data(&bytes[..got]));
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        // Pages that were mapped have their offset, whatever the descriptor's flags say.
+        let flags = match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            true => 0,
+            false => flags.0,
+        };
+        let put = self
+            .file(handle)
+            .and_then(|file| self.tree.write(file, flags, offset, data));
+        answer!(reply, put, put => reply.written(u32::try_from(put).unwrap_or(u32::MAX)));
+    }
+
+    fn flush(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.file(handle).and_then(|file| {
+            self.locks.end(file, owner.0);
+            self.tree.publish(file)
+        });
+        empty(reply, done);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.files.remove(handle).and_then(|file| {
+            if let Some(owner) = owner {
+                self.locks.end(file, owner.0);
+            }
+            self.tree.close(file)
+        });
+        empty(reply, done);
+    }
+
+    fn fsync(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        empty(
+            reply,
+            self.file(handle).and_then(|file| self.tree.sync(file)),
+        );
+    }
+
+    fn opendir(&self, request: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let may = on_behalf(request, |who| self.tree.check_listing(who, ino(number)));
+        answer!(reply, may, () => reply.opened(FileHandle(0), FopenFlags::empty()));
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let mut at = offset;
+        loop {
+            let entries = match self.tree.readdir(ino(number), at, LISTING) {
+                Ok(entries) => entries,
+                // What was listed so far is told; the error comes with the next request.
+                Err(error) if at == offset => return reply.error(errno(error)),
+                Err(_) => return reply.ok(),
+            };
+            if entries.is_empty() {
+                return reply.ok();
+            }
+            for entry in entries {
+                let name = OsStr::from_bytes(&entry.name);
+                let number = INodeNo(entry.ino.0);
+                if reply.add(number, entry.next, kind(entry.mode), name) {
+                    return reply.ok();
+                }
+                at = entry.next;
+            }
+        }
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        // Each change of names is done when its call returns.
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _number: INodeNo, reply: ReplyStatfs) {
+        answer!(reply, self.tree.statfs(), state => reply.statfs(
+            state.blocks,
+            state.bfree,
+            state.bfree,
+            state.files,
+            state.ffree,
+            state.bsize,
+            state.namelen,
+            state.bsize,
+        ));
+    }
+
+    fn access(&self, request: &Request, number: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let want = u32::try_from(mask.bits()).unwrap_or(0) & 7;
+        let done = on_behalf(request, |who| self.tree.access(who, ino(number), want));
+        empty(reply, done);
+    }
+
+    fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let mut value = vec![0; size as usize];
+        let length =
+            xattr_name(name).and_then(|name| self.tree.xattr(ino(number), name, &mut value));
+        answer!(reply, length, length => match size {
+            0 => reply.size(u32::try_from(length).unwrap_or(u32::MAX)),
+            _ => reply.data(&value[..length]),
+        });
+    }
+
+    fn getlk(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        _pid: u32,
+        reply: ReplyLock,
+    ) {
+        let asked = self
+            .file(handle)
+            .and_then(|file| Ok((file, wish(kind, start, end)?)));
+        answer!(reply, asked, (file, wish) => self.locks.test(file, owner.0, wish, reply));
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        _pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let waiter = sleep.then(|| request.pid());
+        let asked = self
+            .file(handle)
+            .and_then(|file| Ok((file, wish(kind, start, end)?)));
+        answer!(reply, asked, (file, wish) => self.locks.set(file, owner.0, wish, waiter, reply));
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.file(handle).and_then(|file| {
+            let signed = |n: u64| i64::try_from(n).map_err(|_| Errno::FBIG);
+            self.tree
+                .allocate(file, mode, signed(offset)?, signed(length)?)
+        });
+        empty(reply, done);
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        const SEEK_DATA: i32 = 3;
+        const SEEK_HOLE: i32 = 4;
+        let found =
+            u64::try_from(offset)
+                .map_err(|_| Errno::NXIO)
+                .and_then(|offset| match whence {
+                    SEEK_DATA | SEEK_HOLE => {
+                        self.tree.seek(ino(number), offset, whence == SEEK_HOLE)
+                    }
+                    _ => Err(Errno::INVAL),
+                });
+        answer!(reply, found, at => reply.offset(at.cast_signed()));
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        _from_number: INodeNo,
+        from: FileHandle,
+        from_offset: u64,
+        _to_number: INodeNo,
+        to: FileHandle,
+        to_offset: u64,
+        length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let copied = self.file(from).and_then(|from| {
+            let to = self.file(to)?;
+            let length = length.min(MAX_COPY);
+            self.tree.copy((from, from_offset), (to, to_offset), length)
+        });
+        answer!(reply, copied, copied => reply.written(u32::try_from(copied).unwrap_or(0)));
+    }
+}
+
+/// The name of an attribute that weir may have. EOPNOTSUPP: it keeps none of that namespace; the
+/// kernel itself asks for some, which are no program's and are not counted.
+fn xattr_name(name: &OsStr) -> Result<&[u8], Errno> {
+    let name = name.as_bytes();
+    match name.starts_with(b"user.") {
+        true => Ok(name),
+        false => Err(Errno::OPNOTSUPP),
+    }
+}

@@ -1,0 +1,309 @@
+//! `weir mount`: the tree of an instance as a file system of the kernel (FUSE).
+//!
+//! It is for programs that the interposer is not in, and for system calls that go past it: what
+//! meets the kernel lands in the same tree. A mount is one process, a client of its node's server.
+//!
+//! *Coherence.* The kernel may believe no name and no attribute for any time, and file data bypasses
+//! its page cache (`FOPEN_DIRECT_IO`): each call asks, and finds what interposed programs did. Pages
+//! that programs have mapped stay in the page cache.
+//!
+//! *The end.* [`Mounted::wait`] returns when the server has ended or the file system was unmounted.
+//! A mount whose process was killed answers ENOTCONN until it is unmounted ([`unmount`]).
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | this one | mounting and unmounting |
+//! | `filesystem` | the kernel's requests |
+//! | `requester` | the process that made a request: its groups, its signals |
+//! | `files` | open files by the number that the kernel knows |
+//! | `locks` | owners of locks, and waiting for locks |
+//! | `convert` | attributes, times, error numbers |
+//!
+//! Left out: FUSE over io_uring, which the administrator has to turn on; the interruption of
+//! requests other than waiting for a lock, which all end within the server's deadline.
+#![forbid(unsafe_code)]
+
+mod convert;
+mod files;
+mod filesystem;
+mod locks;
+mod requester;
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+
+use fuser::{Config, MountOption, Session, SessionACL};
+use nix::mount::{umount2, MntFlags};
+use rustix::fs::{Mode, OFlags};
+use weir_client::process::mounted::Tree;
+
+use filesystem::TreeFs;
+
+/// The types that a mount has in /proc/self/mountinfo: mount(2) is not told a subtype.
+const FS_TYPES: [&str; 2] = ["fuse", "fuse.weir"];
+/// Its source there.
+const SOURCE: &str = "weir";
+
+/// The most threads that serve requests. Each is asleep while there are none.
+const MAX_THREADS: usize = 8;
+
+/// Why an instance could not be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The server could not be asked.
+    #[error("cannot reach the server of {run_dir}: {source}")]
+    Server {
+        /// The run directory of the instance.
+        run_dir: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel did not mount it.
+    #[error("cannot mount at {dir}: {source}")]
+    Kernel {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A mounted instance.
+#[derive(Debug)]
+pub struct Mounted {
+    place: MountPoint,
+    tree: Tree,
+    serving: JoinHandle<io::Result<()>>,
+}
+
+impl Mounted {
+    /// Mounts the instance with this run directory at the directory `dir`, which exists.
+    ///
+    /// Root mounts by mount(2), and all users may enter; others by fusermount3, and they alone may.
+    pub fn new(run_dir: &Path, dir: &Path) -> Result<Mounted, MountError> {
+        let tree = Tree::attach(run_dir.as_os_str().as_bytes());
+        let tree = tree.map_err(|errno| MountError::Server {
+            run_dir: run_dir.to_owned(),
+            source: io::Error::from_raw_os_error(errno.raw_os_error()),
+        })?;
+        let kernel = |source| MountError::Kernel {
+            dir: dir.to_owned(),
+            source,
+        };
+        let session = Session::new(TreeFs::new(tree), dir, &config()).map_err(kernel)?;
+        let serving = std::thread::Builder::new()
+            .name("mount".to_owned())
+            .spawn(move || session.run())
+            .map_err(kernel)?;
+        let place = MountPoint::of(dir).map_err(kernel)?;
+        Ok(Mounted {
+            place,
+            tree,
+            serving,
+        })
+    }
+
+    /// Blocks until the server has ended, `stopped` returns, or somebody has unmounted the file
+    /// system. It is unmounted then; what programs still have open gives ENOTCONN once this process
+    /// has ended.
+    pub fn wait(self, stopped: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let Mounted {
+            place,
+            tree,
+            serving,
+        } = self;
+        let (tell, ended) = std::sync::mpsc::channel();
+        let when = |name: &str, tell: Sender<End>, event: Box<dyn FnOnce() -> End + Send>| {
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            thread.spawn(move || {
+                // Nobody listens after the first event.
+                let _ = tell.send(event());
+            })
+        };
+        let unmounted = move || {
+            let served = serving.join();
+            End::Unmounted(served.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
+        };
+        when(
+            "end",
+            tell.clone(),
+            Box::new(move || {
+                tree.wait_for_end();
+                End::Stopped
+            }),
+        )?;
+        when(
+            "stop",
+            tell.clone(),
+            Box::new(move || {
+                stopped();
+                End::Stopped
+            }),
+        )?;
+        when("unmounted", tell, Box::new(unmounted))?;
+        match ended.recv() {
+            Ok(End::Unmounted(served)) => served,
+            Ok(End::Stopped) | Err(_) => {
+                place.unmount();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Why a mount ends.
+enum End {
+    /// Its server has ended, or it was told to.
+    Stopped,
+    /// Somebody has unmounted it, or the kernel's requests could not be read.
+    Unmounted(io::Result<()>),
+}
+
+/// The very mount that this process made, whatever is mounted over it later.
+#[derive(Debug)]
+struct MountPoint {
+    dir: PathBuf,
+    /// Its root, opened with O_PATH.
+    root: OwnedFd,
+}
+
+impl MountPoint {
+    fn of(dir: &Path) -> io::Result<MountPoint> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(dir, flags, Mode::empty())?;
+        Ok(MountPoint {
+            dir: dir.to_owned(),
+            root,
+        })
+    }
+
+    /// Takes it off, also while programs use it.
+    fn unmount(&self) {
+        let own = PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()));
+        let done = match umount2(&own, MntFlags::MNT_DETACH) {
+            Err(nix::errno::Errno::EPERM) => unmount_by_helper(&self.dir),
+            done => done.map_err(io::Error::from),
+        };
+        if let Err(error) = done {
+            tracing::warn!("cannot unmount {}: {error}", self.dir.display());
+        }
+    }
+}
+
+fn config() -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(SOURCE.to_owned()),
+        MountOption::Subtype("weir".to_owned()),
+        MountOption::NoSuid,
+        MountOption::NoDev,
+    ];
+    if nix::unistd::geteuid().is_root() {
+        config.acl = SessionACL::All;
+    }
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    config.n_threads = Some(processors.clamp(2, MAX_THREADS));
+    config.clone_fd = rustix::fs::access("/dev/fuse", rustix::fs::Access::WRITE_OK).is_ok();
+    config
+}
+
+/// Takes a mount of weir's off a directory, also one that is in use or whose process was killed.
+pub fn unmount(dir: &Path) -> io::Result<()> {
+    match umount2(dir, MntFlags::MNT_DETACH) {
+        Ok(()) => Ok(()),
+        // Not a mount any more.
+        Err(nix::errno::Errno::EINVAL) => Ok(()),
+        Err(nix::errno::Errno::EPERM) => unmount_by_helper(dir),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Unmounts as a user without privileges does.
+fn unmount_by_helper(dir: &Path) -> io::Result<()> {
+    let mut helper = Command::new("fusermount3");
+    helper.args(["-u", "-z", "-q", "--"]).arg(dir);
+    let status = helper.stdin(Stdio::null()).stderr(Stdio::null()).status()?;
+    match status.success() || !is_mount(dir)? {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("fusermount3: {status}"))),
+    }
+}
+
+/// True if a file system of weir's is mounted at exactly this directory, also one that is dead.
+pub fn is_mount(dir: &Path) -> io::Result<bool> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let is_at = |line: &str| mounted_at(line).is_some_and(|at| at.as_os_str() == dir.as_os_str());
+    Ok(mounts.lines().any(is_at))
+}
+
+/// All directories of this mount namespace at which a file system of weir's is mounted.
+pub fn mounts() -> io::Result<Vec<PathBuf>> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(mounts.lines().filter_map(mounted_at).collect())
+}
+
+/// The directory of a line of /proc/self/mountinfo, if it is of a file system of weir's: see
+/// proc_pid_mountinfo(5).
+fn mounted_at(line: &str) -> Option<PathBuf> {
+    let (left, right) = line.split_once(" - ")?;
+    let mut right = right.split(' ');
+    let is_fuse = right.next().is_some_and(|kind| FS_TYPES.contains(&kind));
+    if !is_fuse || right.next() != Some(SOURCE) {
+        return None;
+    }
+    let escaped = left.split(' ').nth(4)?;
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(&unescaped(
+        escaped,
+    ))))
+}
+
+/// The bytes of a path in which the kernel writes blanks and backslashes in octal.
+fn unescaped(path: &str) -> Vec<u8> {
+    let mut parts = path.split('\\');
+    let mut bytes = parts.next().unwrap_or("").as_bytes().to_vec();
+    for part in parts {
+        let octal = part.get(..3).and_then(|o| u8::from_str_radix(o, 8).ok());
+        match octal {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend_from_slice(&part.as_bytes()[3..]);
+            }
+            None => {
+                bytes.push(b'\\');
+                bytes.extend_from_slice(part.as_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_weir_are_told_from_others() {
+        let line = "36 25 0:32 / /tmp/a\\040b rw,nosuid shared:1 - fuse.weir weir rw,user_id=0";
+        assert_eq!(mounted_at(line), Some(PathBuf::from("/tmp/a b")));
+        let line = "36 25 0:32 / /tmp/a rw - fuse weir rw,user_id=0";
+        assert_eq!(mounted_at(line), Some(PathBuf::from("/tmp/a")));
+        for other in ["fuse.sshfs weir", "fuse other", "ext4 weir"] {
+            let line = format!("36 25 0:32 / /tmp/a rw - {other} rw");
+            assert_eq!(mounted_at(&line), None, "{other}");
+        }
+        assert_eq!(mounted_at(""), None);
+        assert_eq!(mounted_at("1 2 - fuse.weir"), None);
+    }
+
+    #[test]
+    fn a_path_is_unescaped() {
+        assert_eq!(unescaped("/a\\134b\\011"), b"/a\\b\t");
+        assert_eq!(unescaped("/a\\x"), b"/a\\x");
+        assert_eq!(unescaped(""), b"");
+    }
+}

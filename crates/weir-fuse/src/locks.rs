@@ -1,0 +1,127 @@
+//! Owners of locks, and waiting for locks.
+//!
+//! A request that waits for a lock has a thread of its own, so that it keeps none of those that
+//! serve the mount: the one that gives the lock back must be served too.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fuser::{ReplyEmpty, ReplyLock};
+use rustix::io::Errno;
+use weir_client::process::mounted::{LockOwner, OpenFile, Tree, Wish};
+use weir_core::types::Ino;
+
+use crate::convert::errno;
+use crate::requester::is_interrupted;
+
+/// The most requests that wait for locks at a time: ENOLCK beyond.
+const MAX_WAITING: usize = 4096;
+const F_UNLCK: i32 = 2;
+
+/// The owners of locks of all files.
+#[derive(Clone, Debug)]
+pub struct Locks {
+    tree: Tree,
+    owners: Arc<Mutex<HashMap<(Ino, u64), LockOwner>>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Locks {
+    /// Without any.
+    pub fn new(tree: Tree) -> Locks {
+        Locks {
+            tree,
+            owners: Arc::default(),
+            waiting: Arc::default(),
+        }
+    }
+
+    /// The owner that the kernel names `owner`, which becomes known if it is not yet.
+    fn owner(&self, file: OpenFile, owner: u64) -> Result<LockOwner, Errno> {
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = owners.get(&(file.ino(), owner)) {
+            return Ok(*known);
+        }
+        let new = self.tree.lock_owner(file.ino())?;
+        owners.insert((file.ino(), owner), new);
+        Ok(new)
+    }
+
+    /// Gives back all locks that an owner has of a file.
+    pub fn end(&self, file: OpenFile, owner: u64) {
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ended) = owners.remove(&(file.ino(), owner)) {
+            self.tree.end_locks(ended);
+        }
+    }
+
+    /// F_GETLK of fcntl(2).
+    pub fn test(&self, file: OpenFile, owner: u64, wish: Wish, reply: ReplyLock) {
+        let tested = self
+            .owner(file, owner)
+            .and_then(|owner| self.tree.test_lock(owner, &wish));
+        match tested {
+            Err(error) => reply.error(errno(error)),
+            Ok(None) => reply.locked(0, 0, F_UNLCK, 0),
+            Ok(Some(held)) => {
+                let kind = i32::try_from(held.kind).unwrap_or(F_UNLCK);
+                reply.locked(held.start, last_byte(held.end), kind, held.pid);
+            }
+        }
+    }
+
+    /// F_SETLK and flock(2); `waiter`: the thread that the lock is to be waited for by.
+    pub fn set(
+        &self,
+        file: OpenFile,
+        owner: u64,
+        wish: Wish,
+        waiter: Option<u32>,
+        reply: ReplyEmpty,
+    ) {
+        let owner = match self.owner(file, owner) {
+            Ok(owner) => owner,
+            Err(error) => return reply.error(errno(error)),
+        };
+        match (self.tree.set_lock(owner, &wish, None), waiter) {
+            (Err(Errno::AGAIN), Some(tid)) => self.wait(owner, wish, tid, reply),
+            (done, _) => answer(reply, done),
+        }
+    }
+
+    /// Waits for a lock on a thread of its own, until it is there or the waiter has a signal.
+    fn wait(&self, owner: LockOwner, wish: Wish, tid: u32, reply: ReplyEmpty) {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return reply.error(errno(Errno::NOLCK));
+        }
+        let locks = self.clone();
+        let thread = std::thread::Builder::new().name("lock".to_owned());
+        let spawned = thread.spawn(move || {
+            let waits = || !is_interrupted(tid);
+            answer(reply, locks.tree.set_lock(owner, &wish, Some(&waits)));
+            locks.waiting.fetch_sub(1, Ordering::Relaxed);
+        });
+        if let Err(error) = spawned {
+            // The reply went with the closure, which answered EIO as it was dropped.
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("no thread to wait for a lock: {error}");
+        }
+    }
+}
+
+fn answer(reply: ReplyEmpty, done: Result<(), Errno>) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// The last byte of a range, as the protocol says it.
+fn last_byte(end: u64) -> u64 {
+    match end {
+        u64::MAX => i64::MAX.unsigned_abs(),
+        end => end.saturating_sub(1),
+    }
+}
