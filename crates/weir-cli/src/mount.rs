@@ -26,7 +26,7 @@ use nix::sys::signal::{kill, SigSet, SigmaskHow, Signal};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use weir_config::{Config, Environment, KernelMount};
-use weir_core::proto::MOUNT_LINK;
+use weir_core::proto::beneath::MOUNT_LINK;
 use weir_fuse::Mounted;
 
 use crate::args::MountArgs;

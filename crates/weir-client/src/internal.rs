@@ -8,6 +8,7 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::process::{getrlimit, Resource};
 
@@ -15,9 +16,9 @@ use crate::kernel::{self, Fd};
 use crate::neighbour::Identity;
 
 /// How many there can be: a socket, a bell and the placeholder directory, a placeholder for each
-/// description of another server, and as many as tests need that have several sessions in a
-/// process.
-const SLOTS: usize = 48;
+/// description of another server, a few files of the kernel mount that are mapped
+/// ([`crate::beneath`]), and as many as tests need that have several sessions in a process.
+const SLOTS: usize = 64;
 /// Numbers from here on are not tracked in descriptor tables.
 pub const MAX_FDS: usize = 65_536;
 /// How far below the limit to begin looking for a free number.
@@ -51,6 +52,12 @@ impl InternalSlot {
     pub fn set(&self, held: Internal) {
         let slot = u32::try_from(held.0).unwrap_or(u32::MAX);
         self.0.store(slot.saturating_add(1), Ordering::Release);
+    }
+
+    /// Lets it hold `held`; what it held before.
+    pub fn replace(&self, held: Internal) -> Option<Internal> {
+        let slot = u32::try_from(held.0).unwrap_or(u32::MAX);
+        as_internal(self.0.swap(slot.saturating_add(1), Ordering::AcqRel))
     }
 
     /// What it holds.
@@ -133,9 +140,13 @@ pub fn disown(fd: Fd) {
     }
 }
 
+/// What the kernel knows by itself: of a file of a kernel mount it would ask the mount's process for more.
 fn identity_of(fd: Fd) -> Option<Identity> {
-    let stat = kernel::borrow(fd).and_then(rustix::fs::fstat).ok()?;
-    Some(Identity::of(&stat))
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let borrowed = kernel::borrow(fd).ok()?;
+    let stat = rustix::fs::statx(borrowed, c"", flags, StatxFlags::INO).ok()?;
+    let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    Some(Identity::from_parts([device, stat.stx_ino]))
 }
 
 /// Makes the number `fd` free for the application, if it is one of ours.

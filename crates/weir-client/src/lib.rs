@@ -11,12 +11,14 @@
 //! | [`session`] | the connection to the server; [`node`]: the memory shared with it |
 //! | [`view`] | names, attributes, opening, locks: when the shared tables say enough, and when not |
 //! | `neighbour` | the memory of another server of this machine |
+//! | `beneath` | the kernel mount beneath the interposer, and files of it that are mapped |
 //! | [`data`] | writing and reading the bytes of files |
 //! | [`errno`] | the server's errors as errno values |
 //! | [`siglock`], [`sys`] | a lock that signal handlers may meet, and what neither rustix nor std gives |
 //! | [`heap`] | memory that is not the program's allocator's, for the interposer |
 //! | [`kernel`], [`lock`], [`internal`], [`socket`] | descriptors by number, locks with signals blocked, weir's own descriptors, frames |
 
+mod beneath;
 pub mod data;
 pub mod errno;
 mod fetch;

@@ -61,6 +61,8 @@ pub struct Session {
     /// The directory that all virtual descriptors are, opened with O_PATH.
     placeholder: InternalSlot,
     placeholder_identity: Identity,
+    /// The run directory of the instance.
+    run_dir: Vec<u8>,
     /// What wakes a server that waits for other servers too.
     bell: Option<Internal>,
     header: &'static ClientHeader,
@@ -118,7 +120,7 @@ impl Session {
             None
         };
         let own = (socket, placeholder, bell);
-        Session::over(node, welcome, own, region, fences).map_err(|_| {
+        Session::over(node, welcome, own, (region, run_dir), fences).map_err(|_| {
             socket.close();
             placeholder.close();
             bell.into_iter().for_each(Internal::close);
@@ -130,7 +132,7 @@ impl Session {
         node: &'static Node,
         welcome: Welcome,
         (socket, placeholder, bell): (Internal, Internal, Option<Internal>),
-        region: Region,
+        (region, run_dir): (Region, &[u8]),
         fences: bool,
     ) -> Result<Session, MapError> {
         let layout = client_layout();
@@ -143,6 +145,7 @@ impl Session {
             placeholder_identity: placeholder.identity(),
             placeholder: InternalSlot::holding(placeholder),
             bell,
+            run_dir: run_dir.to_vec(),
             header,
             records: RecordRing {
                 ends: &header.records,
@@ -211,6 +214,11 @@ impl Session {
     #[inline]
     pub fn names(&self) -> NamesView<'static> {
         self.node.names()
+    }
+
+    /// The run directory of the instance.
+    pub fn run_dir(&self) -> &[u8] {
+        &self.run_dir
     }
 
     /// The head of the client's region: counters.

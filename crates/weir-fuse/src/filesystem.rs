@@ -16,10 +16,12 @@ use fuser::{
 use rustix::io::Errno;
 use weir_client::process::mounted::{Changes, OpenFile, Tree, Wish};
 use weir_client::types::Stat;
+use weir_core::proto::beneath::{inode_of, PRIVATE};
 
 use crate::convert::{attributes, errno, ino, kind, time};
 use crate::files::OpenFiles;
 use crate::locks::Locks;
+use crate::pages::Pages;
 use crate::requester::on_behalf;
 
 /// How long the kernel may believe a name or an attribute: not at all.
@@ -42,6 +44,7 @@ pub struct TreeFs {
     tree: Tree,
     files: OpenFiles,
     locks: Locks,
+    pages: Pages,
 }
 
 impl TreeFs {
@@ -51,7 +54,14 @@ impl TreeFs {
             tree,
             files: OpenFiles::default(),
             locks: Locks::new(tree),
+            pages: Pages::new(tree),
         }
+    }
+
+    /// Gives a file that was opened a number.
+    fn opened(&self, file: OpenFile) -> FileHandle {
+        self.pages.opened(file.ino());
+        self.files.insert(file)
     }
 
     /// The open file that a request names.
@@ -113,9 +123,12 @@ impl Filesystem for TreeFs {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = on_behalf(request, |who| {
-            self.tree.lookup(who, ino(parent), name.as_bytes())
-        });
+        let name = name.as_bytes();
+        let inode = inode_of(name).filter(|_| parent == INodeNo::ROOT);
+        let found = match inode {
+            Some(inode) => self.tree.lookup_inode(inode),
+            None => on_behalf(request, |who| self.tree.lookup(who, ino(parent), name)),
+        };
         entry(reply, found);
     }
 
@@ -253,7 +266,7 @@ impl Filesystem for TreeFs {
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let opened = on_behalf(request, |who| self.tree.open(who, ino(number), flags.0));
-        answer!(reply, opened, file => reply.opened(self.files.insert(file), direct()));
+        answer!(reply, opened, file => reply.opened(self.opened(file), direct()));
     }
 
     fn create(
@@ -269,7 +282,7 @@ impl Filesystem for TreeFs {
         let place = (ino(parent), name.as_bytes());
         let created = on_behalf(request, |who| self.tree.create(who, place, flags, mode));
         answer!(reply, created, (file, stat) => {
-            let handle = self.files.insert(file);
+            let handle = self.opened(file);
             reply.created(&NEVER, &attributes(&stat), GENERATION, handle, direct());
         });
     }
@@ -281,19 +294,25 @@ impl Filesystem for TreeFs {
         handle: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
+        flags: OpenFlags,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        // No process asks: the kernel wants a page. Who has the file open for private mappings alone
+        // does not need it to follow what others write.
+        let is_page = owner.is_none() && flags.0 & PRIVATE != PRIVATE;
         BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
             let bytes = &mut buffer[..size];
-            let got = self
-                .file(handle)
-                .and_then(|file| self.tree.read(file, offset, bytes));
+            let got = self.file(handle).and_then(|file| {
+                if is_page {
+                    self.pages.keep(file.ino())?;
+                }
+                self.tree.read(file, offset, bytes)
+            });
             answer!(reply, got, got => reply.data(&bytes[..got]));
         });
     }
@@ -350,6 +369,7 @@ impl Filesystem for TreeFs {
             if let Some(owner) = owner {
                 self.locks.end(file, owner.0);
             }
+            self.pages.closed(file.ino());
             self.tree.close(file)
         });
         empty(reply, done);

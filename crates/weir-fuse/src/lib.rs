@@ -5,7 +5,7 @@
 //!
 //! *Coherence.* The kernel may believe no name and no attribute for any time, and file data bypasses
 //! its page cache (`FOPEN_DIRECT_IO`): each call asks, and finds what interposed programs did. Pages
-//! that programs have mapped stay in the page cache.
+//! that programs have mapped are in the page cache, and then all calls go through the mount.
 //!
 //! *The end.* [`Mounted::wait`] returns when the server has ended or the file system was unmounted.
 //! A mount whose process was killed answers ENOTCONN until it is unmounted ([`unmount`]).
@@ -16,6 +16,7 @@
 //! | `filesystem` | the kernel's requests |
 //! | `requester` | the process that made a request: its groups, its signals |
 //! | `files` | open files by the number that the kernel knows |
+//! | `pages` | files of which the kernel keeps pages |
 //! | `locks` | owners of locks, and waiting for locks |
 //! | `convert` | attributes, times, error numbers |
 //!
@@ -27,6 +28,7 @@ mod convert;
 mod files;
 mod filesystem;
 mod locks;
+mod pages;
 mod requester;
 
 use std::io;

@@ -1,14 +1,15 @@
 //! Mappings: `mmap(2)` of our files.
 //!
-//! A private mapping becomes anonymous memory filled with the file's bytes: POSIX leaves
-//! open whether it shows later writes. Shared mappings are refused (ENODEV, as for a file
-//! system that cannot map) and counted; see docs/SEMANTICS.md.
+//! Where the kernel has mounted the instance, it maps the file there. Else a private mapping becomes
+//! anonymous memory filled with the file's bytes (POSIX leaves open whether it shows later writes), and
+//! shared ones are refused (ENODEV, as for a file system that cannot map) and counted; see
+//! docs/SEMANTICS.md.
 
 use core::ffi::{c_int, c_void};
 
 use libc::{off_t, size_t};
 use rustix::io::Errno;
-use weir_client::process::process;
+use weir_client::process::{process, Mapping};
 
 use crate::raw;
 
@@ -34,13 +35,24 @@ pub unsafe fn map(
 ) -> *mut c_void {
     let ours = if flags & libc::MAP_ANONYMOUS == 0 && crate::is_ours(fd) {
         let shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
-        process().mmap(fd, shared, protection & libc::PROT_WRITE != 0)
+        let write = protection & libc::PROT_WRITE != 0;
+        process().mmap(fd, length, shared, write)
     } else {
         None
     };
     match ours {
+        Some(Ok(Mapping::Kernel { fd, is_kept })) => {
+            // SAFETY: as the caller vouches.
+            let place = unsafe { from_kernel(address, length, protection, flags, fd, offset) };
+            if !is_kept {
+                let _ = weir_client::kernel::close(fd);
+            }
+            place
+        }
         // SAFETY: as the caller vouches.
-        Some(Ok(())) => unsafe { private(address, length, protection, flags, fd, offset) },
+        Some(Ok(Mapping::Copy)) => unsafe {
+            private(address, length, protection, flags, fd, offset)
+        },
         Some(Err(errno)) => failed(errno),
         // Also one that was closed unseen.
         // SAFETY: as the caller vouches.

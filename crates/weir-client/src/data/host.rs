@@ -18,7 +18,9 @@ use weir_core::types::Ino;
 use weir_store::slabmap::{SlabMap, Window};
 
 use super::log::Log;
+use crate::beneath::Transfer;
 use crate::errno::of_open;
+use crate::internal::InternalSlot;
 use crate::view::{NodeClient, PATIENCE};
 
 /// What the namespace says of a file.
@@ -30,6 +32,8 @@ pub struct FileState {
     pub generation: u64,
     /// Its block, if somebody has.
     pub block: Option<u32>,
+    /// The kernel keeps pages of it: it is read and written through the kernel mount.
+    pub mapped: bool,
 }
 
 /// The process around the data path. [`crate::session::Session`] is the real one.
@@ -48,6 +52,20 @@ pub trait Host {
     }
     /// Attaches for writing.
     fn attach(&self, ino: Ino) -> Result<Attached, Errno>;
+    /// True if the kernel keeps pages of a file, which programs of this node have mapped.
+    fn is_mapped(&self, _ino: Ino) -> bool {
+        false
+    }
+    /// Moves bytes of such a file through the kernel mount, by the descriptor that `slot` keeps, which
+    /// is opened if need be; how many. `None`: there is no mount any more, and nothing to agree with.
+    fn move_mapped(
+        &self,
+        _ino: Ino,
+        _slot: &InternalSlot,
+        _bytes: Transfer<'_>,
+    ) -> Option<Result<usize, Errno>> {
+        None
+    }
     /// Asks for a segment.
     fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno>;
     /// Asks where bytes are.
@@ -127,6 +145,7 @@ pub fn file_state<C: NodeClient>(client: &C, ino: Ino) -> Result<FileState, Errn
                     size: attr.size,
                     generation: attr.index_generation,
                     block: attr.block.checked_sub(1),
+                    mapped: attr.mapped,
                 })
             }
             // Open, and gone.

@@ -19,6 +19,7 @@ use super::ahead::{Kept, Plan, Reading};
 use super::far::{Far, Own};
 use super::host::{at_once, FileState, Host};
 use super::vnode::Vnode;
+use crate::beneath::Transfer;
 use crate::operation;
 
 /// Pieces that are looked up at a time.
@@ -89,6 +90,12 @@ impl Vnode {
             }
         }
         let now = self.moment(host)?;
+        if now.state.mapped {
+            let [Target { bytes, .. }] = &mut target;
+            if let Some(done) = self.read_mapped(host, offset, bytes) {
+                return done;
+            }
+        }
         self.read_targets(host, now, &mut target)?;
         Ok(target[0].bytes.len())
     }
@@ -99,7 +106,31 @@ impl Vnode {
         let _call = host.is_one_of_several().then(operation::begin);
         self.audit(host, targets)?;
         let now = self.moment(host)?;
+        if now.state.mapped && host.is_mapped(self.ino()) {
+            for target in targets {
+                let Some(done) = self.read_mapped(host, target.offset, target.bytes) else {
+                    return Err(Errno::IO);
+                };
+                let got = done?;
+                target.bytes = &mut std::mem::take(&mut target.bytes)[..got];
+            }
+            return Ok(());
+        }
         self.read_targets(host, now, targets)
+    }
+
+    /// Reads through the kernel mount, if the kernel keeps pages of the file: `None` if it does not,
+    /// or the mount is gone.
+    fn read_mapped<H: Host>(
+        &self,
+        host: &H,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Option<Result<usize, Errno>> {
+        if !host.is_mapped(self.ino()) {
+            return None;
+        }
+        host.move_mapped(self.ino(), &self.beneath, Transfer::Read(offset, bytes))
     }
 
     /// Lets the server look whether others wrote what is about to be read, if it wants to.

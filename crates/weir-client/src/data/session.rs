@@ -19,6 +19,8 @@ use weir_core::types::Ino;
 use weir_store::slabmap::{SlabMap, Window};
 
 use super::{file_state, FileState, Host, Log};
+use crate::beneath::Transfer;
+use crate::internal::InternalSlot;
 use crate::session::Session;
 
 impl Host for Session {
@@ -48,6 +50,19 @@ impl Host for Session {
 
     fn attach(&self, ino: Ino) -> Result<Attached, Errno> {
         self.call(Attach { ino })
+    }
+
+    fn is_mapped(&self, ino: Ino) -> bool {
+        Session::is_mapped(self, ino)
+    }
+
+    fn move_mapped(
+        &self,
+        ino: Ino,
+        slot: &InternalSlot,
+        bytes: Transfer<'_>,
+    ) -> Option<Result<usize, Errno>> {
+        Session::move_mapped(self, ino, slot, bytes)
     }
 
     fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno> {

@@ -258,6 +258,17 @@ impl Stream {
         self.permit(host, place, written, written).map(drop)
     }
 
+    /// Where `length` bytes go that are appended by another way than this stream.
+    pub fn place_append<H: Host>(
+        &mut self,
+        host: &H,
+        ino: Ino,
+        length: usize,
+    ) -> Result<u64, Errno> {
+        let place = self.attach(host, ino)?;
+        Self::place_of_append(host, &place, ino, length as u64)
+    }
+
     /// Writes `bytes` at the end of the file; returns where that was and how many.
     pub fn append<H: Host>(
         &mut self,

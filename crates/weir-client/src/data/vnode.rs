@@ -4,7 +4,7 @@
 //! through the second one, with a cell of its own, as if it were another process;
 //! claims keep the order of the two. A handler that interrupts even that gets EAGAIN.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use weir_core::types::Ino;
@@ -13,6 +13,8 @@ use super::ahead::Ahead;
 use super::host::{at_once, Host};
 use super::read::Map;
 use super::stream::Stream;
+use crate::beneath::Transfer;
+use crate::internal::{Internal, InternalSlot};
 use crate::siglock::{SigLock, TryLock};
 
 /// A file, open in this process.
@@ -24,6 +26,9 @@ pub struct Vnode {
     /// What is fetched ahead of its readers, and whether there is or may be anything.
     pub(super) ahead: SigLock<Ahead>,
     pub(super) reads_far: AtomicBool,
+    /// The file in the kernel mount, while it is mapped, and the same for private mappings alone.
+    pub(crate) beneath: InternalSlot,
+    pub(crate) beneath_private: InternalSlot,
 }
 
 impl Vnode {
@@ -65,22 +70,57 @@ impl Vnode {
     #[cold]
     #[inline(never)]
     fn write_slowly<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
-        let ino = self.ino();
-        for stream in &self.streams {
-            if let Some(mut stream) = stream.lock() {
-                return stream.write(host, ino, offset, bytes);
-            }
+        if let Some(done) = self.write_mapped(host, offset, bytes) {
+            return done;
         }
-        Err(Errno::AGAIN)
+        let ino = self.ino();
+        let written = self.with_stream(|stream| stream.write(host, ino, offset, bytes))?;
+        // The kernel may have read a page of it meanwhile, which would stay as it was.
+        fence(Ordering::SeqCst);
+        match self.write_mapped(host, offset, &bytes[..written]) {
+            Some(done) => done,
+            None => Ok(written),
+        }
+    }
+
+    /// Writes through the kernel mount, if the kernel keeps pages of the file.
+    fn write_mapped<H: Host>(
+        &self,
+        host: &H,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Option<Result<usize, Errno>> {
+        if !host.is_mapped(self.ino()) {
+            return None;
+        }
+        host.move_mapped(self.ino(), &self.beneath, Transfer::Write(offset, bytes))
     }
 
     /// Writes at the end of the file, wherever that is at this moment; returns the
     /// offset and how many bytes. No two appends on this node share bytes.
     pub fn append<H: Host>(&self, host: &H, bytes: &[u8]) -> Result<(u64, usize), Errno> {
         let ino = self.ino();
+        if host.is_mapped(ino) {
+            let at = self.with_stream(|stream| stream.place_append(host, ino, bytes.len()))?;
+            return Ok((at, self.write_slowly(host, at, bytes)?));
+        }
+        let (at, written) = self.with_stream(|stream| stream.append(host, ino, bytes))?;
+        // As for every write.
+        fence(Ordering::SeqCst);
+        match self.write_mapped(host, at, &bytes[..written]) {
+            Some(done) => Ok((at, done?)),
+            None => Ok((at, written)),
+        }
+    }
+
+    /// Does something to a stream that nobody of this thread is in.
+    fn with_stream<T>(
+        &self,
+        act: impl FnOnce(&mut Stream) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         for stream in &self.streams {
             if let Some(mut stream) = stream.lock() {
-                return stream.append(host, ino, bytes);
+                return act(&mut stream);
             }
         }
         Err(Errno::AGAIN)
@@ -113,6 +153,9 @@ impl Vnode {
             if let Some(mut stream) = stream.lock() {
                 stream.detach(host);
             }
+        }
+        for slot in [&self.beneath, &self.beneath_private] {
+            slot.take().into_iter().for_each(Internal::close);
         }
         if let Some(mut map) = self.map.lock() {
             map.forget();

@@ -1,35 +1,75 @@
-//! What stands in for mapping a file: a private mapping becomes anonymous memory that
-//! is filled, and a program or library to run becomes a memfd of the kernel's.
+//! Mapping a file. The kernel maps it by way of the kernel mount, where there is one; else a private
+//! mapping becomes anonymous memory that is filled, and a shared one is refused. A program or
+//! library to run becomes a memfd of the kernel's.
 
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
+use super::place::done;
 use super::table::{Handle, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd};
 
 /// How much is copied at a time.
 const BUFFER: usize = 1 << 20;
+/// A private mapping of less is a copy: that costs less than the kernel's look at the mount.
+const LEAST_MAPPED: usize = 64 << 10;
+
+/// How a file is mapped.
+#[derive(Clone, Copy, Debug)]
+pub enum Mapping {
+    /// By the kernel, of this descriptor of the kernel mount.
+    Kernel {
+        /// The descriptor.
+        fd: Fd,
+        /// False: the caller closes it once it is mapped.
+        is_kept: bool,
+    },
+    /// By anonymous memory with a copy of the bytes ([`Process::mmap_private_fill`]).
+    Copy,
+}
 
 impl Process {
-    /// Whether a file may be mapped: shared mappings get ENODEV, counted.
-    pub fn mmap(&'static self, fd: Fd, shared: bool, write: bool) -> Outcome<()> {
+    /// How a file is mapped. ENODEV, counted: shared mappings need the kernel mount.
+    pub fn mmap(
+        &'static self,
+        fd: Fd,
+        length: usize,
+        shared: bool,
+        write: bool,
+    ) -> Outcome<Mapping> {
         let handle = self.sure_handle(fd)?;
-        if handle.file.get().is_none() {
+        let Some(file) = handle.file.get() else {
             return Some(Err(Errno::NODEV));
-        }
+        };
         if !handle.has(READ) || (shared && write && !handle.has(WRITE)) {
             return Some(Err(Errno::ACCESS));
         }
-        if shared {
-            self.count_refusal(if write {
-                "mmap-shared-write"
-            } else {
-                "mmap-shared-read"
-            });
-            return Some(Err(Errno::NODEV));
+        if !shared && length < LEAST_MAPPED {
+            return Some(Ok(Mapping::Copy));
         }
-        Some(Ok(()))
+        let session = done!(self.session());
+        let opened = match shared {
+            true => session.open_mapped(handle.ino(), &file.vnode.beneath),
+            false => session.open_private(handle.ino(), &file.vnode.beneath_private),
+        };
+        // The kernel learns the size by asking for it.
+        let opened = opened.and_then(|(fd, is_kept)| {
+            kernel::borrow(fd).and_then(rustix::fs::fstat)?;
+            Ok((fd, is_kept))
+        });
+        match opened {
+            Ok((fd, is_kept)) => Some(Ok(Mapping::Kernel { fd, is_kept })),
+            Err(_) if !shared => Some(Ok(Mapping::Copy)),
+            Err(_) => {
+                self.count_refusal(if write {
+                    "mmap-shared-write"
+                } else {
+                    "mmap-shared-read"
+                });
+                Some(Err(Errno::NODEV))
+            }
+        }
     }
 
     /// Fills anonymous memory that stands in for a private mapping from `offset` on;

@@ -61,6 +61,7 @@ use crate::node::Node;
 use crate::path::Credentials;
 use crate::session::Session;
 pub use crate::types::Outcome;
+pub use map::Mapping;
 use start::Instance;
 pub use start::INSTANCE_VARIABLE;
 use table::{Files, Handle, Queue};

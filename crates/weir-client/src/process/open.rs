@@ -209,7 +209,15 @@ impl Process {
             spare,
         };
         let fd = self.view()?.open(target, &descriptor)?;
-        self.session()?.count(Counter::Opens, 1);
+        let session = self.session()?;
+        session.count(Counter::Opens, 1);
+        if descriptor.truncates() && !target.new && session.is_mapped(target.ino) {
+            // Those who have it mapped are to find it cut too.
+            if let Err(error) = self.cut(target.ino, 0) {
+                descriptor.close(fd);
+                return Err(error);
+            }
+        }
         Ok(fd)
     }
 

@@ -1,5 +1,7 @@
 //! Sizes and durability: truncate, fallocate, fsync.
 
+use rustix::fd::BorrowedFd;
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use weir_core::proto::{Allocate, Sync, Truncate};
 use weir_core::types::Ino;
@@ -58,9 +60,11 @@ impl Process {
         })
     }
 
-    fn cut(&'static self, ino: Ino, length: i64) -> Result<(), Errno> {
+    pub(super) fn cut(&'static self, ino: Ino, length: i64) -> Result<(), Errno> {
         let size = u64::try_from(length).map_err(|_| Errno::INVAL)?;
-        self.session()?.call(Truncate { ino, size })
+        let session = self.session()?;
+        let cut = session.if_mapped(ino, |file| rustix::fs::ftruncate(file, size));
+        cut.unwrap_or_else(|| session.call(Truncate { ino, size }))
     }
 
     /// fsync(2).
@@ -88,6 +92,9 @@ impl Process {
 
     /// As [`Process::fsync`], of a file; of several servers, the others see it then.
     pub(super) fn sync_file(session: &Session, ino: Ino) -> Result<(), Errno> {
+        if let Some(written_back) = session.if_mapped(ino, |file| rustix::fs::fsync(file)) {
+            return written_back;
+        }
         for slab in session.call(Sync { ino })? {
             let slab = SlabId::from_raw(slab).ok_or(Errno::IO)?;
             session.slabs().sync(slab)?;
@@ -157,8 +164,14 @@ impl Process {
         if offset.checked_add(length).is_none() {
             return Err(Errno::FBIG);
         }
-        self.session()?.call(Allocate {
-            ino: handle.ino(),
+        let (session, ino) = (self.session()?, handle.ino());
+        let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
+        let allocate = |file: BorrowedFd<'_>| rustix::fs::fallocate(file, flags, first, bytes);
+        if let Some(done) = session.if_mapped(ino, allocate) {
+            return done;
+        }
+        session.call(Allocate {
+            ino,
             offset: first,
             length: bytes,
             zero,

@@ -93,6 +93,9 @@ pub struct Attr {
     pub fresh: bool,
     /// Whether who reads has to ask first, as other nodes write what is to be seen at once.
     pub ask: bool,
+    /// Whether the kernel of this node keeps pages of the file, which programs have mapped: it is
+    /// read and written through the kernel mount then, so that all see the same.
+    pub mapped: bool,
     /// How it is shared between nodes; of a directory, what is made in it.
     pub policy: Policy,
     /// How far its lamination is.
@@ -185,6 +188,7 @@ impl InodeRecord {
             home: if standing_in == 0 { ino } else { parent },
             fresh: standing_in != STALE,
             ask: bits.ask,
+            mapped: bits.mapped,
             policy: bits.policy,
             lamination: bits.lamination,
             mode: mode & 0xFFFF,
@@ -246,6 +250,16 @@ impl InodeRecord {
         let mode = self.mode.load(Relaxed);
         let bits = Bits {
             ask,
+            ..Bits::of(mode)
+        };
+        self.mode.store(bits.with(mode), Relaxed);
+    }
+
+    /// Says whether the kernel keeps pages of the file. Under a change of the writer.
+    pub(super) fn set_mapped(&self, mapped: bool) {
+        let mode = self.mode.load(Relaxed);
+        let bits = Bits {
+            mapped,
             ..Bits::of(mode)
         };
         self.mode.store(bits.with(mode), Relaxed);

@@ -5,10 +5,10 @@
 //! of an inode record's `mode` word, so that one load tells a client whether it may write:
 //!
 //! ```text
-//! 31     23 22    21      20 19         18 17       16 15        0
-//! +--------+-----+----------+-------------+-----------+-----------+
-//! | 0      | ask | laminat. | laminate on | visibility| st_mode   |
-//! +--------+-----+----------+-------------+-----------+-----------+
+//! 31   24 23      22    21      20 19         18 17       16 15        0
+//! +------+-------+-----+----------+-------------+-----------+-----------+
+//! | 0    | mapped| ask | laminat. | laminate on | visibility| st_mode   |
+//! +------+-------+-----+----------+-------------+-----------+-----------+
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -108,6 +108,8 @@ pub(super) struct Bits {
     pub(super) lamination: Lamination,
     /// Who reads has to ask first: other nodes may write, and what they wrote is to be seen.
     pub(super) ask: bool,
+    /// The kernel of this node keeps pages of the file.
+    pub(super) mapped: bool,
 }
 
 impl Bits {
@@ -136,6 +138,7 @@ impl Bits {
             },
             lamination,
             ask: (mode >> 22) & 1 != 0,
+            mapped: (mode >> 23) & 1 != 0,
         }
     }
 
@@ -158,11 +161,13 @@ impl Bits {
             Lamination::Done => 3,
         };
         let ask = if self.ask { 1 } else { 0 };
+        let mapped = if self.mapped { 1 } else { 0 };
         (st_mode & 0xFFFF)
             | (visibility << 16)
             | (laminate_on << 18)
             | (lamination << 20)
             | (ask << 22)
+            | (mapped << 23)
     }
 }
 

@@ -175,6 +175,7 @@ impl<'a> Shard<'a> {
 fn restored(mode: u32) -> u32 {
     let mut bits = Bits::of(mode);
     bits.ask = false;
+    bits.mapped = false;
     if bits.lamination == Lamination::Sealing {
         bits.lamination = Lamination::Due;
     }

@@ -368,6 +368,14 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
+    /// Says whether the kernel of this node keeps pages of `ino`, which programs have mapped.
+    pub fn set_mapped(&mut self, ino: Ino, mapped: bool) -> Result<(), NamesError> {
+        let record = self.live(ino)?;
+        let _change = Change::begin(&record.seq);
+        record.set_mapped(mapped);
+        Ok(())
+    }
+
     /// Says that the extents of `ino` changed; its new index generation.
     pub fn bump_index_generation(&mut self, ino: Ino) -> Result<u64, NamesError> {
         let record = self.live(ino)?;

@@ -60,5 +60,3 @@ pub struct Welcome {
 pub const SHM_LINK: &str = "shm";
 /// As [`SHM_LINK`], "to" the mount prefix.
 pub const PREFIX_LINK: &str = "prefix";
-/// As [`SHM_LINK`], to the directory at which the kernel has mounted the instance, if it has.
-pub const MOUNT_LINK: &str = "mounted-at";

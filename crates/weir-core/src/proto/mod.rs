@@ -12,6 +12,7 @@
 //! changed nothing.
 
 pub mod audit;
+pub mod beneath;
 mod greeting;
 mod parts;
 pub mod peer;
@@ -22,14 +23,14 @@ use serde::{Deserialize, Serialize};
 use crate::names::{Attr, Policy};
 use crate::node::claim::Claim;
 use crate::types::{ClientId, Ino};
-pub use greeting::{Hello, Role, Welcome, MOUNT_LINK, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
+pub use greeting::{Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
     Attached, Cause, Child, Created, Entry, FsStat, HeldLock, Kept, Landing, Lent, Located,
     ServerStatus, Tier, TierStatus,
 };
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Why an operation was refused. Mapped to errno in `weir-client`, one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -558,6 +559,15 @@ operations! {
         offset: u64,
         /// Bytes.
         length: u64,
+    } -> ();
+
+    /// Of a kernel mount: says whether the kernel keeps pages of a file, which programs of this
+    /// node have mapped. Programs read and write the file through the mount as long as it does.
+    set_mapped: SetMapped {
+        /// The file, by its number in this node's table.
+        ino: Ino,
+        /// Whether it does.
+        mapped: bool,
     } -> ();
 
     /// The state of the server, for `weir status` and the report.

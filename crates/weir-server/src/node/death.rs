@@ -46,6 +46,7 @@ impl<P: Platform> Node<'_, P> {
             self.detach_cell(cell);
         }
         self.end_ofds(id);
+        self.forget_pages(id);
         self.check_ownerless();
         self.locks.drop_client(id);
         self.drop_dead_locks();

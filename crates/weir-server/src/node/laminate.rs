@@ -13,7 +13,6 @@ use weir_core::proto::{Cause, FsError};
 use weir_core::types::{ClientId, Ino};
 
 use super::dirs::refusal;
-use super::memory::ClientMemory;
 use super::{Node, Platform};
 
 /// O_WRONLY and O_RDWR.
@@ -118,8 +117,7 @@ impl<P: Platform> Node<'_, P> {
         let clients = self.clients.iter();
         let connected = clients.filter(|(id, client)| {
             let idles = || !self.has_open_descriptions(*id);
-            let is_mount = client.memory.header().mount.load(Ordering::Relaxed) != 0;
-            client.connected && !client.ghost && !(is_mount && idles())
+            client.connected && !client.ghost && !(self.is_mount(*id) && idles())
         });
         let ids: Vec<ClientId> = connected.map(|(id, _)| id).collect();
         let mut parties: Vec<Party> = ids.into_iter().map(|id| self.party(id)).collect();

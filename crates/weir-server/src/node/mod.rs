@@ -37,6 +37,7 @@ mod journal;
 mod laminate;
 mod locking;
 mod locks;
+mod mapped;
 mod memory;
 mod notes;
 mod ofds;
@@ -228,6 +229,7 @@ pub struct Node<'m, P: Platform> {
     cells: Slots<Writer>,
     files: FileTable,
     ofds: OfdTable,
+    mapped: mapped::MappedFiles,
     locks: LockTable,
     /// Files and directories without a name, that somebody may still have open.
     orphans: BTreeSet<Ino>,
@@ -283,6 +285,7 @@ impl<'m, P: Platform> Node<'m, P> {
             cells: Slots::new(open.cells.len()),
             files: FileTable::default(),
             ofds: OfdTable::new(open.ofds.len() / BATCH as usize),
+            mapped: mapped::MappedFiles::default(),
             locks: LockTable::default(),
             orphans: BTreeSet::new(),
             watched: BTreeSet::new(),

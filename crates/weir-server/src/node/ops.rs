@@ -7,8 +7,8 @@ use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, Caller, Child, Create, Created, Entry, Fetch, Find,
     Flock, Flush, FsError, FsStat, GetAttr, HeldLock, Hold, Laminate, Landing, Lease, Lent, Link,
     Locate, Located, Lookup, Mkdir, OfdBatch, Operations, Passage, PathOf, Ping, Publish, Readdir,
-    Readlink, RecordLock, Rename, Rmdir, Seek, Segment, ServerStatus, SetAttr, Statfs, Status,
-    Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
+    Readlink, RecordLock, Rename, Rmdir, Seek, Segment, ServerStatus, SetAttr, SetMapped, Statfs,
+    Status, Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -90,6 +90,10 @@ impl<P: Platform> Operations for Node<'_, P> {
 
     fn seek(&mut self, _: Caller, op: Seek) -> Result<Option<u64>, FsError> {
         self.seek_from(op.ino, op.offset, op.hole)
+    }
+
+    fn set_mapped(&mut self, from: Caller, op: SetMapped) -> Result<(), FsError> {
+        self.keep_pages(client(from)?, op.ino, op.mapped)
     }
 
     fn publish(&mut self, from: Caller, _: Publish) -> Result<(), FsError> {

@@ -26,6 +26,7 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use weir_core::names::{FileType, NAME_MAX, SYMLINK_MAX};
+use weir_core::proto::SetMapped;
 use weir_core::types::Ino;
 
 use super::Process;
@@ -145,6 +146,17 @@ impl Tree {
     pub fn access(&self, who: &Requester<'_>, ino: Ino, want: u32) -> Result<(), Errno> {
         let attr = self.process.attr(ino)?;
         who.check(&attr, want)
+    }
+
+    /// What a name of the root directory names that says an inode's number; see
+    /// [`weir_core::proto::beneath`].
+    pub fn lookup_inode(&self, ino: Ino) -> Result<Stat, Errno> {
+        self.process.stat_of(ino)
+    }
+
+    /// Says whether the kernel keeps pages of a file.
+    pub fn set_mapped(&self, ino: Ino, mapped: bool) -> Result<(), Errno> {
+        self.process.session()?.call(SetMapped { ino, mapped })
     }
 
     /// The state of the file system as a whole.

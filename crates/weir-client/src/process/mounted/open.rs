@@ -232,8 +232,8 @@ impl Opening for Description<'_> {
 
     fn open(&self, attr: &Attr, by_name: bool) -> Result<&'static Handle, Errno> {
         let _held = self.process.lock.hold();
-        // Of a file without a name that is open here, a program opens its descriptor's link in procfs.
-        let by_name = by_name && (attr.nlink > 0 || self.process.files.find(attr.ino).is_none());
+        // A file without a name is opened by its inode, or by way of procfs: a program has it open.
+        let by_name = by_name && attr.nlink > 0;
         let handle = self.process.show_handle(attr, by_name, self.flags)?;
         handle.fds.store(1, Ordering::Relaxed);
         Ok(handle)

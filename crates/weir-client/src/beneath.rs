@@ -1,0 +1,156 @@
+//! The kernel mount beneath the interposer, as an interposed program uses it.
+//!
+//! Where programs have mapped a file, the kernel keeps pages of it. Reads and writes of the file then
+//! go through the mount too, so that they and the pages are the same: the kernel writes a page back
+//! before it reads its bytes, and drops a page whose bytes are written. The server's
+//! `node/mapped.rs` says which files these are.
+//!
+//! A file of the mount is opened by its inode ([`weir_core::proto::beneath`]): names may change.
+
+use rustix::fd::BorrowedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use weir_core::proto::beneath::{name_of, MOUNT_LINK, PRIVATE};
+use weir_core::types::Ino;
+
+use core::sync::atomic::Ordering;
+
+use crate::internal::{Internal, InternalSlot};
+use crate::kernel::{self, Fd};
+use crate::session::Session;
+
+/// Bytes to be moved between a program and a file, at an offset.
+#[derive(Debug)]
+pub enum Transfer<'b> {
+    /// Into memory.
+    Read(u64, &'b mut [u8]),
+    /// Out of memory.
+    Write(u64, &'b [u8]),
+}
+
+/// The directory at which the kernel has mounted the instance with this run directory, if it has.
+pub fn mount_of(run_dir: &[u8]) -> Option<Vec<u8>> {
+    let link = [run_dir, b"/", MOUNT_LINK.as_bytes()].concat();
+    Some(rustix::fs::readlink(link, Vec::new()).ok()?.into_bytes())
+}
+
+/// Opens an inode in the mount at `mount`.
+pub fn open_inode(mount: &[u8], ino: Ino, flags: OFlags) -> Result<Fd, Errno> {
+    let path = [mount, b"/", name_of(ino).as_bytes()].concat();
+    let opened = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(kernel::into_number(opened))
+}
+
+impl Session {
+    /// True if the kernel keeps pages of a file. Never for the mount itself, which is asked for them.
+    pub(crate) fn is_mapped(&self, ino: Ino) -> bool {
+        let is_mount = || self.header().mount.load(Ordering::Relaxed) != 0;
+        matches!(self.names().attr(ino), Ok(Some(attr)) if attr.mapped) && !is_mount()
+    }
+
+    /// Does something that changes a file as a whole through the kernel mount, if the kernel keeps
+    /// pages of it: `None` if it does not, or the mount is gone.
+    pub(crate) fn if_mapped<T>(
+        &self,
+        ino: Ino,
+        act: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
+    ) -> Option<Result<T, Errno>> {
+        if !self.is_mapped(ino) {
+            return None;
+        }
+        let slot = InternalSlot::default();
+        let opened = self.open_mapped(ino, &slot);
+        let done = opened.and_then(|(fd, is_kept)| {
+            let done = kernel::borrow(fd).and_then(act);
+            if !is_kept {
+                let _ = kernel::close(fd);
+            }
+            done
+        });
+        slot.take().into_iter().for_each(Internal::close);
+        there(done)
+    }
+
+    /// See [`crate::data::Host::move_mapped`].
+    pub(crate) fn move_mapped(
+        &self,
+        ino: Ino,
+        slot: &InternalSlot,
+        bytes: Transfer<'_>,
+    ) -> Option<Result<usize, Errno>> {
+        let (fd, is_kept) = match self.open_mapped(ino, slot) {
+            Ok(opened) => opened,
+            Err(error) => return there(Err(error)),
+        };
+        let moved = kernel::borrow(fd).and_then(|file| match bytes {
+            Transfer::Read(offset, bytes) => rustix::io::pread(file, bytes, offset),
+            Transfer::Write(offset, bytes) => write_all(file, offset, bytes),
+        });
+        if !is_kept {
+            let _ = kernel::close(fd);
+        }
+        there(moved)
+    }
+
+    /// The descriptor of a file in the mount, and whether `slot` keeps it: else the caller closes it.
+    /// It is one for reading alone where the file's mode allows no more.
+    pub(crate) fn open_mapped(&self, ino: Ino, slot: &InternalSlot) -> Result<(Fd, bool), Errno> {
+        self.open_beneath(ino, slot, OFlags::RDWR)
+    }
+
+    /// The same, of a descriptor for private mappings alone.
+    pub(crate) fn open_private(&self, ino: Ino, slot: &InternalSlot) -> Result<(Fd, bool), Errno> {
+        let private = OFlags::from_bits_retain(PRIVATE.cast_unsigned());
+        self.open_beneath(ino, slot, OFlags::RDONLY | private)
+    }
+
+    fn open_beneath(
+        &self,
+        ino: Ino,
+        slot: &InternalSlot,
+        flags: OFlags,
+    ) -> Result<(Fd, bool), Errno> {
+        if let Some(fd) = slot.get().and_then(Internal::sure) {
+            return Ok((fd, true));
+        }
+        let mount = mount_of(self.run_dir()).ok_or(Errno::NOTCONN)?;
+        let opened = match open_inode(&mount, ino, flags) {
+            Err(Errno::ACCESS | Errno::ROFS) if flags == OFlags::RDWR => {
+                open_inode(&mount, ino, OFlags::RDONLY)?
+            }
+            opened => opened?,
+        };
+        match Internal::adopt(opened) {
+            Ok(kept) => {
+                if let Some(lost) = slot.replace(kept) {
+                    lost.close();
+                }
+                Ok((kept.number(), true))
+            }
+            // As many as there may be are kept.
+            Err(_) => Ok((opened, false)),
+        }
+    }
+}
+
+/// Writes all bytes; fewer only if an error came behind the first.
+fn write_all(file: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::pwrite(file, &bytes[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(written) => done += written,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// `None` where the mount is gone; what it would have agreed with is gone too.
+fn there<T>(done: Result<T, Errno>) -> Option<Result<T, Errno>> {
+    match done {
+        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::NOENT | Errno::NODEV) => None,
+        done => Some(done),
+    }
+}

@@ -1,0 +1,59 @@
+//! What the interposer and the kernel mount beneath it agree on.
+//!
+//! An interposed program opens a file of the mount by its inode: in the mount's root directory is
+//! looked up, not listed, a name that says the inode's number. It is longer than any name can be
+//! that programs give, so that it is in nobody's way.
+
+use crate::names::NAME_MAX;
+use crate::types::Ino;
+
+/// A symbolic link in the run directory to the directory at which the kernel has mounted the
+/// instance, if it has.
+pub const MOUNT_LINK: &str = "mounted-at";
+
+/// Flags of open(2), O_DIRECT and O_NONBLOCK of x86-64 and aarch64 together: the descriptor is for
+/// private mappings alone, whose pages need not follow what others write.
+pub const PRIVATE: i32 = DIRECT | 0o4000;
+#[cfg(target_arch = "aarch64")]
+const DIRECT: i32 = 0o200_000;
+#[cfg(not(target_arch = "aarch64"))]
+const DIRECT: i32 = 0o40_000;
+
+const BEGIN: &str = ".weir-inode-";
+/// The length of a name that says an inode's number.
+const LENGTH: usize = NAME_MAX + 17;
+
+/// The name by which the root directory of the mount has an inode.
+pub fn name_of(ino: Ino) -> String {
+    let digits = LENGTH - BEGIN.len();
+    format!("{BEGIN}{:0digits$x}", ino.0)
+}
+
+/// The inode that a name says the number of, if it is such a name.
+pub fn inode_of(name: &[u8]) -> Option<Ino> {
+    if name.len() != LENGTH {
+        return None;
+    }
+    let digits = core::str::from_utf8(name).ok()?.strip_prefix(BEGIN)?;
+    let number = digits.trim_start_matches('0');
+    let plain = number.bytes().all(|byte| byte.is_ascii_hexdigit());
+    plain.then_some(Ino(u64::from_str_radix(number, 16).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_the_inode_and_is_no_file_s() {
+        for number in [1, 0x0003_0002_0000_0001, u64::MAX] {
+            let name = name_of(Ino(number));
+            assert!(name.len() > NAME_MAX);
+            assert_eq!(inode_of(name.as_bytes()), Some(Ino(number)));
+        }
+        assert_eq!(inode_of(b".weir-inode-1"), None);
+        assert_eq!(inode_of(&[b'x'; LENGTH]), None);
+        assert_eq!(inode_of(name_of(Ino(1)).replace('1', "+").as_bytes()), None);
+        assert_eq!(inode_of(name_of(Ino(0)).as_bytes()), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! Files of which the kernel keeps pages, because a program has mapped them.
+//!
+//! The kernel does not say that a file is mapped; it asks for a page without naming a process. Before
+//! the first page of a file is handed out, the server lets all programs of the node know, so that they
+//! read and write the file through the mount from then on. That ends with the last descriptor of
+//! the file in the mount: a mapping keeps its file open.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use weir_client::process::mounted::Tree;
+use weir_core::types::Ino;
+
+/// What is known of the files that programs have open through the mount.
+#[derive(Debug)]
+pub struct Pages {
+    tree: Tree,
+    /// Held while the server is told, so that it is told in order.
+    files: Mutex<HashMap<Ino, File>>,
+}
+
+#[derive(Debug, Default)]
+struct File {
+    /// How many descriptions of it are open.
+    open: usize,
+    /// The kernel keeps pages of it.
+    mapped: bool,
+}
+
+impl Pages {
+    /// Of a mount of which nothing is open.
+    pub fn new(tree: Tree) -> Pages {
+        Pages {
+            tree,
+            files: Mutex::default(),
+        }
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<Ino, File>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A description of the file was opened.
+    pub fn opened(&self, ino: Ino) {
+        self.files().entry(ino).or_default().open += 1;
+    }
+
+    /// The kernel is about to be given a page of an open file.
+    pub fn keep(&self, ino: Ino) -> Result<(), Errno> {
+        let mut files = self.files();
+        let file = files.entry(ino).or_default();
+        if !file.mapped {
+            self.tree.set_mapped(ino, true)?;
+            file.mapped = true;
+        }
+        Ok(())
+    }
+
+    /// A description of the file was closed.
+    pub fn closed(&self, ino: Ino) {
+        let mut files = self.files();
+        let Some(file) = files.get_mut(&ino) else {
+            return;
+        };
+        file.open = file.open.saturating_sub(1);
+        if file.open > 0 {
+            return;
+        }
+        let was_mapped = file.mapped;
+        files.remove(&ino);
+        if was_mapped {
+            if let Err(error) = self.tree.set_mapped(ino, false) {
+                tracing::debug!("inode {:x} stays mapped: {error}", ino.0);
+            }
+        }
+    }
+}
