@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{bail, ensure, Context};
 
+use crate::calls::Call;
 use crate::layout::Pattern;
 use crate::plan::{DataCase, Dirs, MetaCase, Operation};
 use crate::size::{parse_size, show_size};
@@ -12,6 +13,7 @@ const EXAMPLES: &str = "Examples:
   weir bench /dev/shm                           one directory, 4 processes, 1 MiB and 64 KiB
   weir bench --target weir=/weir --target tmpfs=/dev/shm --target disk=/tmp --verify
   weir bench -t 47008,64k --pattern strided --ops write,read-other /scratch
+  weir bench --calls --target weir=/weir --target tmpfs=/dev/shm
   weir bench --suite --verify --json out.json --svg out.svg --target weir=/weir --target tmpfs=/dev/shm
 
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 wrong data, 4 a row of --suite --strict not met, 130 interrupted.";
@@ -53,7 +55,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub segments: u64,
 
-    /// Rounds; all targets take part in each, so that noise hits all alike [default: 3; suite 5; quick 1]
+    /// Rounds; all targets take part in each, so that noise hits all alike [default: 3; suite and calls 5; quick 1]
     #[arg(short = 'r', long = "repeat", value_name = "ROUNDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: Option<u32>,
 
@@ -90,6 +92,13 @@ pub struct BenchArgs {
     /// What is written and read is given by the promises; --block says about how much.
     #[arg(long, group = "judged", conflicts_with_all = ["transfers", "patterns", "ops", "segments", "fsync"])]
     pub suite: bool,
+
+    /// Measure how long single calls of one process take: all of them, or a list
+    ///
+    /// The baseline's are made with nothing preloaded.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0.., require_equals = true,
+        conflicts_with_all = ["judged", "processes", "transfers", "block", "patterns", "ops", "segments", "fsync", "verify", "files", "device", "svg"])]
+    pub calls: Option<Vec<Call>>,
 
     /// With --suite: a directory whose writes must reach the device, measured with fsync against --device
     #[arg(long, value_name = "NAME=DIR", value_parser = parse_target, requires = "suite")]
@@ -192,7 +201,7 @@ impl BenchArgs {
 
     /// How many rounds.
     pub fn rounds(&self) -> u32 {
-        let default = match (self.quick, self.suite) {
+        let default = match (self.quick, self.suite || self.calls.is_some()) {
             (true, _) => 1,
             (_, true) => 5,
             _ => 3,
@@ -203,6 +212,15 @@ impl BenchArgs {
     /// Files of each process in metadata operations.
     pub fn files(&self) -> u64 {
         self.files.unwrap_or(if self.quick { 1000 } else { 10_000 })
+    }
+
+    /// The single calls asked for.
+    pub fn calls(&self) -> Vec<Call> {
+        match &self.calls {
+            None => Vec::new(),
+            Some(all) if all.is_empty() => Call::ALL.to_vec(),
+            Some(some) => some.clone(),
+        }
     }
 
     /// Whether `op` is asked for.

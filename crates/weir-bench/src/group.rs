@@ -107,7 +107,7 @@ pub fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Vec<Option<Measur
     let mut children = Vec::new();
     let mut failed = None;
     for rank in 0..job.ranks {
-        match start(rank, &fd) {
+        match start(rank, job.bare, &fd) {
             Ok(child) => {
                 interrupt.started(&child);
                 children.push(child);
@@ -138,9 +138,14 @@ pub fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Vec<Option<Measur
     combine(job, outcomes)
 }
 
-fn start(rank: u32, job: &std::os::fd::OwnedFd) -> anyhow::Result<Child> {
+fn start(rank: u32, bare: bool, job: &std::os::fd::OwnedFd) -> anyhow::Result<Child> {
     let program = std::env::current_exe().context("finding this program")?;
-    Command::new(program)
+    let mut command = Command::new(program);
+    if bare {
+        // Empty instead of absent: whatever is preloaded here may add itself where it is missing.
+        command.env("LD_PRELOAD", "");
+    }
+    command
         .args(std::env::args_os().skip(1))
         .env(RANK_VARIABLE, rank.to_string())
         .stdin(Stdio::from(job.try_clone()?))

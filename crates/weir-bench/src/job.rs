@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::calls::CallStep;
 use crate::layout::Layout;
 
 /// The steps of a group of workers.
@@ -15,6 +16,9 @@ pub struct Job {
     pub ranks: u32,
     /// What each does, in order.
     pub steps: Vec<Step>,
+    /// With nothing preloaded into the workers.
+    #[serde(default)]
+    pub bare: bool,
 }
 
 /// One step.
@@ -26,6 +30,8 @@ pub enum Step {
     Meta(MetaStep),
     /// Copies to or from warm memory: the machine's limit.
     Copy(CopyStep),
+    /// Times single calls.
+    Call(CallStep),
 }
 
 /// What is done to file data.

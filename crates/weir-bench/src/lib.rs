@@ -6,12 +6,13 @@
 //!
 //! - `args`, `plan`: what is asked for, as cases that yield metrics; `suite`: the promises of weir as a table.
 //! - `runner`, `group`, `worker`: rounds over the targets; a group of processes for each case; one process's part.
-//! - `layout`, `content`, `data`, `meta`, `copy`: offsets, bytes, and the loops that are measured.
+//! - `layout`, `content`, `data`, `meta`, `copy`, `calls`: offsets, bytes, and the loops that are measured.
 //! - `results`, `table`, `report`, `plot`: medians and ratios, for people, programs and eyes.
 //!
 //! It leaves out: several nodes (use IOR under MPI for those), and dropping the page cache before reads of a disk.
 
 mod args;
+mod calls;
 mod content;
 mod control;
 mod copy;
@@ -99,7 +100,11 @@ fn measure_and_report(args: &BenchArgs) -> anyhow::Result<u8> {
     let results = &outcome.results;
     let names = targets.iter().chain(&args.durable);
     let names: Vec<_> = names.map(|t| t.name.as_str()).collect();
-    println!("{}", table::targets(results, &names, &baseline));
+    if plan.calls.is_empty() {
+        println!("{}", table::targets(results, &names, &baseline));
+    } else {
+        println!("{}", table::calls(results, &names, &baseline));
+    }
     if plan.limits || plan.device.is_some() {
         println!("\n{}", table::limits(results));
     }
@@ -132,7 +137,6 @@ fn measure_and_report(args: &BenchArgs) -> anyhow::Result<u8> {
 
 fn plan_of(args: &BenchArgs, targets: Vec<Target>) -> anyhow::Result<Plan> {
     let mut plan = Plan {
-        targets,
         durable: args.durable.clone(),
         device: args.device.clone(),
         first: None,
@@ -144,9 +148,12 @@ fn plan_of(args: &BenchArgs, targets: Vec<Target>) -> anyhow::Result<Plan> {
             .then(|| suite::device_case(args))
             .transpose()?,
         meta: Vec::new(),
+        calls: args.calls(),
+        baseline: args.baseline_of(&targets)?,
+        targets,
         rounds: args.rounds(),
         verify: args.verify,
-        limits: !args.no_limits,
+        limits: !args.no_limits && args.calls.is_none(),
         quiet: args.quiet,
     };
     if args.suite {
@@ -156,7 +163,7 @@ fn plan_of(args: &BenchArgs, targets: Vec<Target>) -> anyhow::Result<Plan> {
         plan.durable_cases = cases.durable;
         plan.meta = cases.meta;
         plan.verify = true;
-    } else {
+    } else if plan.calls.is_empty() {
         plan.data = args.data_cases()?;
         plan.meta = args.meta_cases();
     }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::calls::Call;
 use crate::job::{CopyOp, Method};
 use crate::layout::Pattern;
 use crate::size::show_size;
@@ -39,6 +40,8 @@ pub enum Op {
     Open,
     /// Unlink.
     Remove,
+    /// A single call.
+    Call(Call),
     /// The machine: copy into warm shared memory.
     CopyIn,
     /// The machine: copy out of warm shared memory.
@@ -61,6 +64,7 @@ impl Op {
             Op::Stat => "stat",
             Op::Open => "open+close",
             Op::Remove => "unlink",
+            Op::Call(call) => call.words(),
             Op::CopyIn => "limit: copy in",
             Op::CopyOut => "limit: copy out",
             Op::DeviceWrite => "limit: device write",
@@ -68,9 +72,12 @@ impl Op {
         }
     }
 
-    /// Whether it counts files instead of bytes.
+    /// Whether it counts files or calls instead of bytes.
     pub fn is_metadata(self) -> bool {
-        matches!(self, Op::Create | Op::Stat | Op::Open | Op::Remove)
+        matches!(
+            self,
+            Op::Create | Op::Stat | Op::Open | Op::Remove | Op::Call(_)
+        )
     }
 
     /// Whether it is about the machine and not about a target.
@@ -79,6 +86,11 @@ impl Op {
             self,
             Op::CopyIn | Op::CopyOut | Op::DeviceWrite | Op::DeviceRead
         )
+    }
+
+    /// Whether it is about single calls, which have a table of their own.
+    pub fn is_call(self) -> bool {
+        matches!(self, Op::Call(_))
     }
 
     /// The copy that bounds it on this machine.
@@ -200,6 +212,18 @@ impl DataCase {
     /// Bytes that the files of this case take.
     pub fn bytes(&self) -> u64 {
         self.block.saturating_mul(u64::from(self.processes))
+    }
+}
+
+/// The metric of a single call, by one process.
+pub fn call_metric(call: Call) -> Metric {
+    Metric {
+        op: Op::Call(call),
+        pattern: None,
+        transfer: 0,
+        processes: 1,
+        fsync: false,
+        dirs: None,
     }
 }
 

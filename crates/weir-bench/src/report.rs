@@ -64,7 +64,7 @@ pub struct MetricReport<'a> {
     /// What was measured.
     #[serde(flatten)]
     pub metric: &'a Metric,
-    /// The unit of rates: `bytes/s` or `files/s`.
+    /// The unit of rates: `bytes/s`, `files/s` or `calls/s`.
     pub unit: &'static str,
     /// The series.
     pub series: Vec<SeriesReport<'a>>,
@@ -103,7 +103,9 @@ fn of_metric<'a>(results: &'a Results, metric: &'a Metric, baseline: &str) -> Me
     });
     MetricReport {
         metric,
-        unit: if metric.op.is_metadata() {
+        unit: if metric.op.is_call() {
+            "calls/s"
+        } else if metric.op.is_metadata() {
             "files/s"
         } else {
             "bytes/s"

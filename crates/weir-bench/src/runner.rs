@@ -10,11 +10,12 @@ use std::path::PathBuf;
 use anyhow::{bail, Context};
 
 use crate::args::Target;
+use crate::calls::{Call, CallStep};
 use crate::copy;
 use crate::group::{self, Interrupt, Interrupted, Measured};
 use crate::job::{CopyStep, DataOp, DataStep, Job, MetaOp, MetaStep, Step};
 use crate::layout::{Layout, Pattern, SplitMix64};
-use crate::plan::{DataCase, Dirs, LimitCase, MetaCase, Metric, Op};
+use crate::plan::{call_metric, DataCase, Dirs, LimitCase, MetaCase, Metric, Op};
 use crate::results::Results;
 use crate::space::{ensure_room, CaseDir, RunDir};
 use crate::table::show_rate;
@@ -37,6 +38,10 @@ pub struct Plan {
     pub device_case: Option<DataCase>,
     /// Metadata cases.
     pub meta: Vec<MetaCase>,
+    /// Single calls.
+    pub calls: Vec<Call>,
+    /// The target in whose single calls nothing is preloaded.
+    pub baseline: String,
     /// Rounds.
     pub rounds: u32,
     /// Compare every byte.
@@ -55,6 +60,9 @@ pub struct Outcome {
     /// Bytes read back and compared.
     pub verified_bytes: u64,
 }
+
+/// How long one call is measured in one target and round.
+const CALL_BUDGET_NS: u64 = 150_000_000;
 
 /// The name of the device's series.
 pub const DEVICE: &str = "device";
@@ -149,6 +157,11 @@ impl Run<'_> {
                 self.meta(case, dir)?;
             }
         }
+        for &call in &plan.calls {
+            for dir in self.turned(dirs) {
+                self.call(call, dir)?;
+            }
+        }
         Ok(())
     }
 
@@ -240,6 +253,25 @@ impl Run<'_> {
         .with_context(|| what(&case.metric(Op::Create), &dir.target.name))
     }
 
+    /// Times one call in a process of its own.
+    fn call(&mut self, call: Call, dir: &RunDir) -> anyhow::Result<()> {
+        let place = self.place(dir)?;
+        let step = Step::Call(CallStep {
+            call,
+            dir: place.0.clone(),
+            budget_ns: CALL_BUDGET_NS,
+        });
+        let (metric, target) = (call_metric(call), &dir.target.name);
+        let job = Job {
+            ranks: 1,
+            steps: vec![step],
+            bare: *target == self.plan.baseline,
+        };
+        let measured = self.start(&job).with_context(|| what(&metric, target))?;
+        self.record(&metric, target, measured.into_iter().flatten().next());
+        Ok(())
+    }
+
     fn limit(&mut self, case: &LimitCase) -> anyhow::Result<()> {
         let variants: Vec<_> = LimitCase::variants().collect();
         let step = |&(huge, method)| {
@@ -285,10 +317,18 @@ impl Run<'_> {
     }
 
     fn measure(&self, ranks: u32, steps: Vec<Step>) -> anyhow::Result<Vec<Option<Measured>>> {
+        self.start(&Job {
+            ranks,
+            steps,
+            bare: false,
+        })
+    }
+
+    fn start(&self, job: &Job) -> anyhow::Result<Vec<Option<Measured>>> {
         if self.interrupt.asked() {
             bail!(Interrupted);
         }
-        group::run(&Job { ranks, steps }, &self.interrupt)
+        group::run(job, &self.interrupt)
     }
 
     fn record(&mut self, metric: &Metric, series: &str, measured: Option<Measured>) {

@@ -81,6 +81,33 @@ pub fn limits(results: &Results) -> Table {
     table
 }
 
+/// The table of single calls: the time of each in each target, and how many times that of the baseline.
+pub fn calls(results: &Results, targets: &[&str], baseline: &str) -> Table {
+    let mut header = vec!["call".to_owned()];
+    let others = || targets.iter().filter(|&&target| target != baseline);
+    header.extend(targets.iter().map(|&target| target.to_owned()));
+    header.extend(others().map(|target| format!("{target} / {baseline}")));
+    let mut table = new_table(&header.iter().map(String::as_str).collect::<Vec<_>>());
+    for metric in results.metrics().filter(|m| m.op.is_call()) {
+        let mut row = vec![metric.op.words().to_owned()];
+        row.extend(targets.iter().map(|target| {
+            let times = results.samples(metric, target).iter();
+            let time = Spread::of(times.map(|s| s.seconds_per_call(metric.processes)));
+            time.map_or_else(String::new, |t| show_time(t.median))
+        }));
+        row.extend(others().map(|target| {
+            // Of two rates this way round it is the ratio of two times.
+            let ratio = results.ratio((metric, baseline), (metric, target));
+            show_spread(ratio, digits)
+        }));
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
 /// Adds the series of each metric: those named in `order` first, the words of a metric once.
 fn add_rows<'a>(
     table: &mut Table,

@@ -5,6 +5,7 @@
 
 use std::io::{self, Write};
 
+use crate::calls;
 use crate::content::Content;
 use crate::control::Control;
 use crate::copy;
@@ -67,6 +68,7 @@ fn run_steps(job: &Job, rank: u32, control: &Control) -> Result<Vec<Timing>, Ste
         .map(|step| match step {
             Step::Data(step) => data::run(step, rank, control),
             Step::Meta(step) => meta::run(step, rank, control),
+            Step::Call(step) => calls::run(step, control),
             Step::Copy(step) => run_copy(step, &mut warm, control),
         })
         .collect()

@@ -265,3 +265,26 @@ fn the_measured_calls_are_bound_to_the_c_librarys_symbols() {
         assert!(bound, "`{call}` is not a symbol of the C library");
     }
 }
+
+#[test]
+fn single_calls_are_timed_in_both_targets_and_divided() {
+    let dirs = [Temporary::new("calls-a"), Temporary::new("calls-b")];
+    let out = Temporary::new("calls-out");
+    let json = out.0.join("report.json");
+    let output = bench()
+        .args(["-q", "--quick", "--calls=fstat,fork-exec"])
+        .args(["--target", &target("a", &dirs[0].0)])
+        .args(["--target", &target("b", &dirs[1].0)])
+        .arg("--json")
+        .arg(&json)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let table = text(&output);
+    assert!(table.contains("a / b"), "{table}");
+    assert!(table.contains("fork+exec of /bin/true"), "{table}");
+    let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    check_rates(&report, 2);
+    assert!(report["results"][0]["unit"] == "calls/s", "{report:#}");
+    assert!(dirs.iter().all(Temporary::is_empty));
+}

@@ -45,8 +45,9 @@ use plan::{Part, Plan};
 use rows::{Rows, Verdict};
 use stage::Stage;
 
-const OF_DIRECTORIES: [&str; 14] = [
+const OF_DIRECTORIES: [&str; 15] = [
     "dirs",
+    "calls",
     "targets",
     "processes",
     "transfers",
