@@ -4,9 +4,29 @@ use rustix::io::Errno;
 use weir_core::proto::FsError;
 
 /// Operations on what a program has named or looks for, not on what it has open.
-const NAMING: [&str; 18] = [
-    "find", "get_attr", "passage", "hold", "create", "lease", "mkdir", "symlink", "link", "unlink",
-    "rmdir", "rename", "readlink", "readdir", "path_of", "set_attr", "truncate", "laminate",
+const NAMING: [&str; 22] = [
+    "find",
+    "get_attr",
+    "passage",
+    "hold",
+    "create",
+    "lease",
+    "mkdir",
+    "symlink",
+    "link",
+    "unlink",
+    "rmdir",
+    "rename",
+    "readlink",
+    "readdir",
+    "path_of",
+    "set_attr",
+    "truncate",
+    "laminate",
+    "get_xattr",
+    "list_xattrs",
+    "set_xattr",
+    "remove_xattr",
 ];
 
 /// The errno that POSIX programs expect where an operation ends with an error of the server.
@@ -40,6 +60,7 @@ pub fn errno_of(op: &str, error: FsError) -> Errno {
         FsError::NotSupported => Errno::OPNOTSUPP,
         FsError::Malformed => Errno::PROTO,
         FsError::Stopped => Errno::SHUTDOWN,
+        FsError::NoAttribute => Errno::NODATA,
     }
 }
 
@@ -82,6 +103,7 @@ mod tests {
             (FsError::NotSupported, 95),
             (FsError::Malformed, 71),
             (FsError::Stopped, 108),
+            (FsError::NoAttribute, 61),
         ];
         for (error, number) in all {
             assert_eq!(errno_of("rename", error).raw_os_error(), number, "{error}");

@@ -14,6 +14,7 @@
 //! | [`node`] | records of the memory that a node's processes share |
 //! | [`journal`] | what a server writes down, so that it can be started again |
 //! | [`roster`] | who is in an instance, and where |
+//! | [`xattr`] | extended attributes |
 //! | [`proto`] | the operations a client may ask of its server |
 #![forbid(unsafe_code)]
 
@@ -25,3 +26,4 @@ pub mod placement;
 pub mod proto;
 pub mod roster;
 pub mod types;
+pub mod xattr;

@@ -88,6 +88,14 @@ fn empty(reply: ReplyEmpty, done: Result<(), Errno>) {
     answer!(reply, done, () => reply.ok());
 }
 
+/// Answers a request for a value of variable length: how long it is, or the value if there is room.
+fn give(reply: ReplyXattr, length: Result<usize, Errno>, value: &[u8]) {
+    answer!(reply, length, length => match value.get(..length) {
+        Some(value) if !value.is_empty() => reply.data(value),
+        _ => reply.size(u32::try_from(length).unwrap_or(u32::MAX)),
+    });
+}
+
 /// How the kernel is to treat an open file: each read and write is a request.
 fn direct() -> FopenFlags {
     FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
@@ -448,14 +456,56 @@ impl Filesystem for TreeFs {
         empty(reply, done);
     }
 
-    fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
         let mut value = vec![0; size as usize];
-        let length =
-            xattr_name(name).and_then(|name| self.tree.xattr(ino(number), name, &mut value));
-        answer!(reply, length, length => match size {
-            0 => reply.size(u32::try_from(length).unwrap_or(u32::MAX)),
-            _ => reply.data(&value[..length]),
+        let length = xattr_name(name).and_then(|name| {
+            on_behalf(request, |who| {
+                self.tree.xattr(who, ino(number), name, &mut value)
+            })
         });
+        give(reply, length, &value);
+    }
+
+    fn listxattr(&self, _: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let mut names = vec![0; size as usize];
+        let length = self.tree.xattr_names(ino(number), &mut names);
+        give(reply, length, &names);
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let set = xattr_name(name).and_then(|name| {
+            let flags = flags.cast_unsigned();
+            on_behalf(request, |who| {
+                self.tree
+                    .set_xattr(who, ino(number), (name, value), flags)
+            })
+        });
+        empty(reply, set);
+    }
+
+    fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = xattr_name(name).and_then(|name| {
+            on_behalf(request, |who| {
+                self.tree.remove_xattr(who, ino(number), name)
+            })
+        });
+        empty(reply, removed);
     }
 
     fn getlk(

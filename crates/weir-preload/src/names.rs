@@ -255,13 +255,13 @@ interpose! {
     [lsetxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_lsetxattr, [path, name, value, n, flags]
         => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, (value, n), |path| p.setxattr(path, false, name, given(value, n), flags.cast_unsigned())) });
     [fsetxattr] (fd: c_int, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_fsetxattr, [fd, name, value, n, flags]
-        => |p| path!(name).and_then(|name| by_descriptor(fd, (value, n), || p.fsetxattr(fd, name, unsafe { given(value, n) })));
+        => |p| path!(name).and_then(|name| by_descriptor(fd, (value, n), || p.fsetxattr(fd, name, unsafe { given(value, n) }, flags.cast_unsigned())));
     [listxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_listxattr, [path, list, n]
         => |p| unsafe { by_path(HERE, path, (list, n), |path| p.listxattr(path, true, room(list, n))) };
     [llistxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_llistxattr, [path, list, n]
         => |p| unsafe { by_path(HERE, path, (list, n), |path| p.listxattr(path, false, room(list, n))) };
     [flistxattr] (fd: c_int, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_flistxattr, [fd, list, n]
-        => |p| p.flistxattr(fd);
+        => |p| by_descriptor(fd, (list, n), || p.flistxattr(fd, unsafe { room(list, n) }));
     [removexattr] (path: *const c_char, name: *const c_char) -> c_int: libc::SYS_removexattr, [path, name]
         => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.removexattr(path, true, name));
     [lremovexattr] (path: *const c_char, name: *const c_char) -> c_int: libc::SYS_lremovexattr, [path, name]

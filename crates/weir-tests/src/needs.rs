@@ -72,6 +72,8 @@ needs! {
     XZ: "xz" from "xz-utils";
     /// rsync.
     RSYNC: "rsync" from "rsync";
+    /// setfattr and getfattr.
+    SETFATTR: "setfattr" from "attr";
     /// patch.
     PATCH: "patch" from "patch";
     /// Allocators, to be preloaded and linked.

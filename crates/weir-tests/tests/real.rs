@@ -99,6 +99,7 @@ const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check 
 
 const C: &[Need] = &[needs::CC];
 const SHELL: &[Need] = &[needs::TAR, needs::XZ, needs::RSYNC, needs::PATCH];
+const XATTR: &[Need] = &[needs::SETFATTR, needs::TAR, needs::RSYNC, needs::PYTHON];
 const MPICH: &[Need] = &[needs::MPICH_RUN, needs::MPICH_CC];
 const OPENMPI: &[Need] = &[needs::OPENMPI_RUN, needs::OPENMPI_CC];
 const MPIIO: &str = "mpi/mpiio.c";
@@ -183,6 +184,27 @@ const CHECKS: &[Check] = &[
     ),
     c("names::errno_of_what_must_fail", "c/errnos.c"),
     c("names::a_create_that_fails_leaves_no_file", "c/nofiles.c"),
+    c(
+        "xattr::set_get_list_remove_limits_and_permissions",
+        "c/xattr.c",
+    ),
+    check(
+        "xattr::setfattr_cp_mv_rsync_tar_python",
+        What::Shell("shell/xattr.sh", &[]),
+        XATTR,
+    ),
+    Check {
+        weir_options: Some(FOUR),
+        ..c("xattr::of_several_servers", "c/xattr.c")
+    },
+    Check {
+        weir_options: Some(FOUR),
+        ..check(
+            "xattr::setfattr_cp_mv_rsync_tar_python_of_several_servers",
+            What::Shell("shell/xattr.sh", &[]),
+            XATTR,
+        )
+    },
     c("io::vectors_truncate_sparse_append", "c/posix_io.c"),
     c("io::aio_and_lio_listio", "c/aio.c"),
     c(

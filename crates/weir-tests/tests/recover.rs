@@ -184,6 +184,54 @@ fn one_server_killed_again_and_again() {
     assert!(has_nothing_left(room.memory.path()));
 }
 
+/// Extended attributes, of files and directories, before and behind what a snapshot holds.
+#[test]
+fn extended_attributes_are_kept_by_every_server() {
+    for (servers, ranks) in [("1", 1), ("4", 4)] {
+        let room = Room::new();
+        let _instance = Instance(&room);
+        room.said(&["start", "x", "--servers", servers]);
+        let at = |rank: usize, script: &str| {
+            let rank = rank.to_string();
+            room.said(&[
+                "run", "-i", "x", "--rank", &rank, "--", "bash", "-c", script,
+            ])
+        };
+        at(0, "mkdir /weir/d && setfattr -n user.dir -v is /weir/d");
+        for rank in 0..ranks {
+            let files = "for i in {1..50}; do > /weir/d/$RANK.$i && \
+                setfattr -n user.of -v $RANK.$i /weir/d/$RANK.$i; done; \
+                setfattr -x user.of /weir/d/$RANK.1; mv /weir/d/$RANK.2 /weir/moved.$RANK; \
+                rm /weir/d/$RANK.3; > /weir/d/$RANK.3";
+            at(rank, &files.replace("$RANK", &rank.to_string()));
+        }
+        let pids = room.pids();
+        pids.iter().for_each(|pid| kill(*pid));
+        if ranks == 1 {
+            room.said(&["start", "x"]);
+        } else {
+            until("all servers are back", || {
+                let out = room.weir(&["status", "x", "--json"]).output().unwrap();
+                let now = out.status.success().then(|| room.pids());
+                now.is_some_and(|now| now.len() == ranks && !now.iter().any(|p| pids.contains(p)))
+            });
+        }
+        let get = "getfattr --absolute-names --only-values -n";
+        for rank in 0..ranks {
+            assert_eq!(at(rank, &format!("{get} user.dir /weir/d")), "is");
+            for of in 0..ranks {
+                let got = at(
+                    rank,
+                    &format!("{get} user.of /weir/d/{of}.50 /weir/moved.{of}"),
+                );
+                assert_eq!(got, format!("{of}.50{of}.2"));
+                let none = format!("getfattr --absolute-names -d /weir/d/{of}.1 /weir/d/{of}.3");
+                assert_eq!(at(rank, &none), "");
+            }
+        }
+    }
+}
+
 /// A batch script whose server is killed between two steps, and what else the script may call.
 #[test]
 fn the_next_step_of_a_script_finds_what_the_one_before_had_written() {

@@ -15,7 +15,8 @@
 //! | `table`, `fds`, `lost` | descriptors; close, dup, fcntl; what was closed unseen |
 //! | `open` | open and creation; `io`: reading and writing; `vector`: of several pieces |
 //! | `place` | from a path to a place; `outside`: what leads out of weir |
-//! | `stat`, `attr`, `xattr` | looking at attributes, setting them |
+//! | `stat`, `attr` | looking at attributes, setting them |
+//! | `xattr`, `own_xattr` | extended attributes; those that are weir's own |
 //! | `names`, `dir`, `cwd` | names, listing, the current directory |
 //! | `size` | truncate, fallocate, sync; `locks`: flock and fcntl locks |
 //! | `copy`, `map` | copies between descriptors, mapping; `refuse`: what there is not |
@@ -39,6 +40,7 @@ pub mod mounted;
 mod names;
 mod open;
 mod outside;
+mod own_xattr;
 mod place;
 mod refuse;
 mod share;

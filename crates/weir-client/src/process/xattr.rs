@@ -1,61 +1,43 @@
-//! Extended attributes: those by which a program sees and sets how a file is shared between
-//! nodes, `user.weir.*`. There are no others: they are refused, and counted.
+//! Extended attributes.
 //!
-//! | name | of | value |
-//! | --- | --- | --- |
-//! | `user.weir.visibility` | file, directory (for what is made in it) | `ras`, `raw`, `ral` |
-//! | `user.weir.laminate` | file, directory | `chmod`, `close`, `request` |
-//! | `user.weir.laminated` | file | `0`, `due`, `1`; setting `1` asks for it |
+//! | names | what is done |
+//! | --- | --- |
+//! | `user.weir.*` | weir's own, see [`super::own_xattr`] |
+//! | `user.*` | kept with the inode, by the server of its home |
+//! | all others | refused, and counted |
 //!
-//! As those of other parallel file systems, they are not listed: a copy to another file
-//! system need not fail by them.
+//! As on Linux, `user.*` belongs to regular files and directories only, and who may read or write the
+//! file may read or write them.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::XattrFlags;
 use rustix::io::Errno;
-use weir_core::names::{Attr, FileType, LaminateOn, Lamination, Policy, Visibility};
-use weir_core::proto::{Cause, Laminate, SetAttr};
+use weir_core::names::{Attr, FileType};
+use weir_core::proto::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XATTR_PART_BYTES};
 use weir_core::types::Ino;
+use weir_core::xattr::{SetFlags, NAME_MAX, VALUE_MAX};
 
+use super::own_xattr::OwnName;
 use super::place::{ours, Found};
+use super::table::PATH;
 use super::{Outcome, Process};
 use crate::errno::of_open;
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
+use crate::path::{access, Credentials};
 
-/// What begins the names of ours.
-const OURS: &[u8] = b"user.weir.";
+/// The namespace whose attributes are kept.
+const USER: &[u8] = b"user.";
+const S_ISVTX: u32 = 0o1000;
 
-/// An attribute of ours.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Numbers of calls that set a value in parts.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// What a name is, of the attribute that a call is about.
 enum Name {
-    Visibility,
-    Laminate,
-    Laminated,
-}
-
-impl Name {
-    /// Of the name that a call gives; `None`: it is not one of ours.
-    fn of(name: &[u8]) -> Option<Result<Name, Errno>> {
-        let name = name.strip_prefix(OURS)?;
-        Some(match name {
-            b"visibility" => Ok(Name::Visibility),
-            b"laminate" => Ok(Name::Laminate),
-            b"laminated" => Ok(Name::Laminated),
-            _ => Err(Errno::NODATA),
-        })
-    }
-
-    fn value(self, attr: &Attr) -> Result<&'static [u8], Errno> {
-        match (self, attr.file_type()) {
-            (_, FileType::Symlink) | (Name::Laminated, FileType::Dir) => Err(Errno::NODATA),
-            (Name::Visibility, _) => Ok(attr.policy.visibility.name().as_bytes()),
-            (Name::Laminate, _) => Ok(attr.policy.laminate_on.name().as_bytes()),
-            (Name::Laminated, _) => Ok(match attr.lamination {
-                Lamination::No => b"0",
-                Lamination::Due | Lamination::Sealing => b"due",
-                Lamination::Done => b"1",
-            }),
-        }
-    }
+    Own(Result<OwnName, Errno>),
+    User,
 }
 
 impl Process {
@@ -71,33 +53,37 @@ impl Process {
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
             Found::Outside(path) if follow => rustix::fs::getxattr(&path, name, &mut *out),
             Found::Outside(path) => rustix::fs::lgetxattr(&path, name, &mut *out),
-            Found::Inode(ino, _) => self.xattr_of(ino, name, out),
+            Found::Inode(ino, _) => self.xattr_of(self.who(), ino, name, out),
         })
     }
 
     /// fgetxattr(2).
     pub fn fgetxattr(&'static self, fd: Fd, name: &[u8], out: &mut [u8]) -> Outcome<usize> {
-        let ino = self.sure_handle(fd)?.ino();
-        Some(of_open(self.xattr_of(ino, name, out)))
+        let _call = operation::begin();
+        let ino = ours!(self.xattrs_of_descriptor(fd));
+        Some(of_open(self.xattr_of(self.who(), ino, name, out)))
     }
 
     /// ENOENT: the inode is gone.
     pub(super) fn xattr_of(
         &'static self,
+        who: &Credentials,
         ino: Ino,
         name: &[u8],
         out: &mut [u8],
     ) -> Result<usize, Errno> {
-        let Some(name) = Name::of(name) else {
-            return self.refuse("xattr");
-        };
-        let attr = self.view()?.whole_attr(ino)?.ok_or(Errno::NOENT)?;
-        let value = name?.value(&attr)?;
-        if !out.is_empty() {
-            let room = out.get_mut(..value.len()).ok_or(Errno::RANGE)?;
-            room.copy_from_slice(value);
+        match self.kind_of_name(name)? {
+            Name::Own(name) => give(self.own_xattr(ino, name?)?, out),
+            Name::User => {
+                let attr = self.attr(ino)?;
+                if attr.file_type() == FileType::Symlink {
+                    return Err(Errno::NODATA);
+                }
+                who.check(&attr, access::READ)?;
+                let name = name.to_vec();
+                give(&self.session()?.call(GetXattr { ino, name })?, out)
+            }
         }
-        Ok(value.len())
     }
 
     /// setxattr(2) and lsetxattr(2).
@@ -110,113 +96,176 @@ impl Process {
         flags: u32,
     ) -> Outcome<()> {
         let _call = operation::begin();
-        let kernels = rustix::fs::XattrFlags::from_bits_retain(flags);
+        let kernels = XattrFlags::from_bits_retain(flags);
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
             Found::Outside(path) if follow => rustix::fs::setxattr(&path, name, value, kernels),
             Found::Outside(path) => rustix::fs::lsetxattr(&path, name, value, kernels),
-            Found::Inode(ino, _) => self.set_xattr_of(ino, name, value),
+            Found::Inode(ino, _) => self.set_xattr_of(self.who(), ino, name, value, flags),
         })
     }
 
     /// fsetxattr(2).
-    pub fn fsetxattr(&'static self, fd: Fd, name: &[u8], value: &[u8]) -> Outcome<()> {
+    pub fn fsetxattr(&'static self, fd: Fd, name: &[u8], value: &[u8], flags: u32) -> Outcome<()> {
         let _call = operation::begin();
-        let ino = self.sure_handle(fd)?.ino();
-        Some(self.set_xattr_of(ino, name, value))
+        let ino = ours!(self.xattrs_of_descriptor(fd));
+        Some(of_open(self.set_xattr_of(self.who(), ino, name, value, flags)))
     }
 
     pub(super) fn set_xattr_of(
         &'static self,
+        who: &Credentials,
         ino: Ino,
         name: &[u8],
         value: &[u8],
+        flags: u32,
     ) -> Result<(), Errno> {
-        let Some(name) = Name::of(name) else {
-            return self.refuse("xattr");
-        };
-        self.check_owner(ino)?;
-        let attr = self.attr(ino)?;
-        let name = name?;
-        name.value(&attr)?; // of this kind of file
-        let policy = match name {
-            Name::Visibility => Policy {
-                visibility: Visibility::of_name(value).ok_or(Errno::INVAL)?,
-                ..attr.policy
-            },
-            Name::Laminate => Policy {
-                laminate_on: LaminateOn::of_name(value).ok_or(Errno::INVAL)?,
-                ..attr.policy
-            },
-            Name::Laminated if value == b"1" => return self.laminate(ino),
-            Name::Laminated => return Err(Errno::INVAL),
-        };
-        if attr.lamination == Lamination::Done {
-            return Err(Errno::ROFS);
+        let known = XattrFlags::CREATE | XattrFlags::REPLACE;
+        if flags & !known.bits() != 0 {
+            return Err(Errno::INVAL);
         }
-        self.session()?.call(SetAttr {
-            policy: Some(policy),
-            ..SetAttr::nothing(ino)
-        })
+        let kind = self.kind_of_name(name)?;
+        if value.len() > VALUE_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        match kind {
+            Name::Own(own) => self.set_own_xattr(ino, own, value),
+            Name::User => {
+                check_change(who, &self.attr(ino)?)?;
+                let flags = SetFlags {
+                    create: flags & XattrFlags::CREATE.bits() != 0,
+                    replace: flags & XattrFlags::REPLACE.bits() != 0,
+                };
+                self.set_user_xattr(ino, name, value, flags)
+            }
+        }
     }
 
-    /// Asks for the lamination of a file; EBUSY: it is due, but somebody has it open for
-    /// writing.
-    pub(super) fn laminate(&'static self, ino: Ino) -> Result<(), Errno> {
-        let cause = Cause::Request;
-        let done = self.session()?.call(Laminate { ino, cause })?;
-        done.then_some(()).ok_or(Errno::BUSY)
+    fn set_user_xattr(
+        &'static self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: SetFlags,
+    ) -> Result<(), Errno> {
+        let session = self.session()?;
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        let mut before = 0;
+        loop {
+            let rest = &value[before..];
+            let part = &rest[..rest.len().min(XATTR_PART_BYTES)];
+            let after = rest.len() - part.len();
+            session.call(SetXattr {
+                ino,
+                name: name.to_vec(),
+                part: part.to_vec(),
+                before: u32::try_from(before).map_err(|_| Errno::TOOBIG)?,
+                after: u32::try_from(after).map_err(|_| Errno::TOOBIG)?,
+                call,
+                flags,
+            })?;
+            before += part.len();
+            if after == 0 {
+                return Ok(());
+            }
+        }
     }
 
-    /// removexattr(2) and lremovexattr(2): ours cannot be removed.
+    /// removexattr(2) and lremovexattr(2): weir's own cannot be removed.
     pub fn removexattr(&'static self, path: &[u8], follow: bool, name: &[u8]) -> Outcome<()> {
         let _call = operation::begin();
         self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
             Found::Outside(path) if follow => rustix::fs::removexattr(&path, name),
             Found::Outside(path) => rustix::fs::lremovexattr(&path, name),
-            Found::Inode(..) => self.refuse_removal(name),
+            Found::Inode(ino, _) => self.remove_xattr_of(self.who(), ino, name),
         })
     }
 
     /// fremovexattr(2).
     pub fn fremovexattr(&'static self, fd: Fd, name: &[u8]) -> Outcome<()> {
-        self.sure_handle(fd)?;
-        Some(self.refuse_removal(name))
+        let _call = operation::begin();
+        let ino = ours!(self.xattrs_of_descriptor(fd));
+        Some(of_open(self.remove_xattr_of(self.who(), ino, name)))
     }
 
-    fn refuse_removal(&'static self, name: &[u8]) -> Result<(), Errno> {
-        match Name::of(name) {
-            Some(Ok(_)) => Err(Errno::PERM),
-            Some(Err(error)) => Err(error),
-            None => self.refuse("xattr"),
+    pub(super) fn remove_xattr_of(
+        &'static self,
+        who: &Credentials,
+        ino: Ino,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        match self.kind_of_name(name)? {
+            Name::Own(own) => own.and(Err(Errno::PERM)),
+            Name::User => {
+                check_change(who, &self.attr(ino)?)?;
+                let name = name.to_vec();
+                self.session()?.call(RemoveXattr { ino, name })
+            }
         }
     }
 
-    /// listxattr and llistxattr: none are shown.
+    /// listxattr(2) and llistxattr(2): the names' length, and the names unless `out` is empty.
     pub fn listxattr(&'static self, path: &[u8], follow: bool, out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
-        Some(match ours!(self.existing(AT_FDCWD, path, follow, false)) {
-            Found::Outside(path) if follow => rustix::fs::listxattr(&path, out),
-            Found::Outside(path) => rustix::fs::llistxattr(&path, out),
-            Found::Inode(..) => Ok(0),
+        self.with_existing(AT_FDCWD, path, follow, false, |found| match found {
+            Found::Outside(path) if follow => rustix::fs::listxattr(&path, &mut *out),
+            Found::Outside(path) => rustix::fs::llistxattr(&path, &mut *out),
+            Found::Inode(_, FileType::Symlink) => Ok(0),
+            Found::Inode(ino, _) => self.xattr_names_of(ino, out),
         })
     }
 
-    /// flistxattr: none are shown.
-    pub fn flistxattr(&'static self, fd: Fd) -> Outcome<usize> {
-        self.sure_handle(fd)?;
-        Some(Ok(0))
+    /// flistxattr(2).
+    pub fn flistxattr(&'static self, fd: Fd, out: &mut [u8]) -> Outcome<usize> {
+        let _call = operation::begin();
+        let ino = ours!(self.xattrs_of_descriptor(fd));
+        Some(of_open(self.xattr_names_of(ino, out)))
+    }
+
+    pub(super) fn xattr_names_of(&'static self, ino: Ino, out: &mut [u8]) -> Result<usize, Errno> {
+        give(&self.session()?.call(ListXattrs { ino })?, out)
+    }
+
+    /// The inode of a descriptor that is more than a place (not O_PATH).
+    fn xattrs_of_descriptor(&'static self, fd: Fd) -> Outcome<Ino> {
+        let handle = self.sure_handle(fd)?;
+        Some(match handle.has(PATH) {
+            true => Err(Errno::BADF),
+            false => Ok(handle.ino()),
+        })
+    }
+
+    /// ERANGE: no name has so many bytes. EINVAL: it has a namespace only.
+    fn kind_of_name(&'static self, name: &[u8]) -> Result<Name, Errno> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(Errno::RANGE);
+        }
+        if let Some(own) = OwnName::of(name) {
+            return Ok(Name::Own(own));
+        }
+        match name.strip_prefix(USER) {
+            Some(b"") => Err(Errno::INVAL),
+            Some(_) => Ok(Name::User),
+            None => self.refuse("xattr"),
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_names_of_ours_are_known() {
-        assert_eq!(Name::of(b"user.weir.laminated"), Some(Ok(Name::Laminated)));
-        assert_eq!(Name::of(b"user.weir.x"), Some(Err(Errno::NODATA)));
-        assert_eq!(Name::of(b"user.weirdo"), None);
-        assert_eq!(Name::of(b"security.selinux"), None);
+/// Whether a process may change the attributes of an inode. In a sticky directory, which many may
+/// write, those of the directory itself are its owner's.
+fn check_change(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
+    let others = who.uid != 0 && who.uid != attr.uid;
+    match attr.file_type() {
+        FileType::Symlink => Err(Errno::PERM),
+        FileType::Dir if others && attr.mode & S_ISVTX != 0 => Err(Errno::PERM),
+        FileType::Dir | FileType::File => who.check(attr, access::WRITE),
     }
+}
+
+/// Gives a program a value of variable length: how long it is, and the value if there is any room.
+fn give(value: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
+    if !out.is_empty() {
+        let room = out.get_mut(..value.len()).ok_or(Errno::RANGE)?;
+        room.copy_from_slice(value);
+    }
+    Ok(value.len())
 }

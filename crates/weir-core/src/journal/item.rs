@@ -184,6 +184,10 @@ pub enum Item<'a> {
     Placed(Ino, Placement),
     /// All entries of a directory are at this server; or no longer.
     HasAll(Ino, bool),
+    /// An extended attribute of an inode of this server: name and value.
+    Xattr(Ino, &'a [u8], &'a [u8]),
+    /// An inode has no extended attribute of this name any more.
+    XattrGone(Ino, &'a [u8]),
 }
 
 /// A name that a rename of two steps has locked.

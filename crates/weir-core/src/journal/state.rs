@@ -9,6 +9,7 @@ use crate::extent::{ExtentIndex, Run, Source};
 use crate::names::FileType;
 use crate::proto::peer::{LogRange, Placement};
 use crate::types::{ClientId, Ino, Rank, SegmentId};
+use crate::xattr::Xattrs;
 
 /// A directory's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,6 +93,8 @@ pub struct State {
     pub ended: HashMap<u32, u16>,
     /// Targets of symbolic links.
     pub targets: HashMap<Ino, Vec<u8>>,
+    /// Extended attributes.
+    pub xattrs: Xattrs,
     /// Entries, by directory and name.
     pub entries: HashMap<(Ino, Vec<u8>), Entry>,
     /// What is known of the files' bytes, by their numbers in the server's table.
@@ -118,6 +121,7 @@ impl State {
             inodes: HashMap::new(),
             ended: HashMap::new(),
             targets: HashMap::new(),
+            xattrs: Xattrs::default(),
             entries: HashMap::new(),
             extents: HashMap::new(),
             clients: BTreeMap::new(),
@@ -141,11 +145,15 @@ impl State {
             Item::InodeGone(ino) => {
                 self.inodes.remove(ino);
                 self.targets.remove(ino);
+                self.xattrs.forget(*ino);
                 self.ended.insert(ino.index(), ino.generation());
             }
             Item::Target(ino, target) => {
                 self.targets.insert(*ino, target.to_vec());
             }
+            Item::Xattr(ino, name, value) => self.xattrs.set(*ino, name, value),
+            // Of a snapshot's part that is still to come it may be missing.
+            Item::XattrGone(ino, name) => drop(self.xattrs.remove(*ino, name)),
             Item::Entry {
                 dir,
                 name,

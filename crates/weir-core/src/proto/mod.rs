@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::names::{Attr, Policy};
 use crate::node::claim::Claim;
 use crate::types::{ClientId, Ino};
+use crate::xattr::SetFlags;
 pub use greeting::{Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
     Attached, Cause, Child, Created, Entry, FsStat, HeldLock, Kept, Landing, Lent, Located,
@@ -110,6 +111,9 @@ pub enum FsError {
     /// Between servers: the asked server is not the home of the entry, and nothing was done.
     #[error("the entry's home is another server")]
     Elsewhere,
+    /// ENODATA: there is no such extended attribute.
+    #[error("no such extended attribute")]
+    NoAttribute,
 }
 
 /// Who asks.
@@ -316,6 +320,47 @@ operations! {
         mtime_ns: Option<i64>,
         /// How it, or what is made in it, is shared between nodes.
         policy: Option<Policy>,
+    } -> ();
+
+    /// The value of an extended attribute.
+    get_xattr: GetXattr {
+        /// The inode.
+        ino: Ino,
+        /// The attribute.
+        name: Vec<u8>,
+    } -> Vec<u8>;
+
+    /// The names of all extended attributes, a NUL behind each.
+    list_xattrs: ListXattrs {
+        /// The inode.
+        ino: Ino,
+    } -> Vec<u8>;
+
+    /// Sets an extended attribute. A value that is longer than a request comes in parts of at most
+    /// [`XATTR_PART_BYTES`], one behind the other; with the last one it is set.
+    set_xattr: SetXattr {
+        /// The inode.
+        ino: Ino,
+        /// The attribute.
+        name: Vec<u8>,
+        /// This part of the value.
+        part: Vec<u8>,
+        /// Bytes of the value before it.
+        before: u32,
+        /// Bytes of the value behind it.
+        after: u32,
+        /// Which call of the caller's it is of: no other one under way has this number.
+        call: u64,
+        /// Whether it must be there, or must not.
+        flags: SetFlags,
+    } -> ();
+
+    /// Removes an extended attribute.
+    remove_xattr: RemoveXattr {
+        /// The inode.
+        ino: Ino,
+        /// The attribute.
+        name: Vec<u8>,
     } -> ();
 
     /// Makes a file read-only for good, everywhere, once nobody has it open for writing;
@@ -584,6 +629,8 @@ operations! {
     stop: Stop {} -> ServerStatus;
 }
 
+/// The most bytes of one part of a [`SetXattr`].
+pub const XATTR_PART_BYTES: usize = 7 << 10;
 /// The most bytes of one read of a [`Fetch`].
 pub const FETCH_BYTES: u64 = 1 << 20;
 /// The most pieces of all reads of a [`Fetch`]: as many as fit a request.

@@ -18,6 +18,7 @@ use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
 use crate::node::claim::Claim;
 use crate::types::{Ino, Rank};
+use crate::xattr::SetFlags;
 
 /// An operation between servers: a message with its kind of reply.
 pub trait PeerOperation: Into<Request> {
@@ -364,6 +365,40 @@ peer_operations! {
     set_attr: SetAttr {
         /// What to set, of which inode.
         set: super::SetAttr,
+    } -> ();
+
+    /// The value of an extended attribute. At the inode's home.
+    get_xattr: GetXattr {
+        /// The inode.
+        ino: Ino,
+        /// The attribute.
+        name: Vec<u8>,
+    } -> Vec<u8>;
+
+    /// The names of all extended attributes, a NUL behind each. At the inode's home.
+    list_xattrs: ListXattrs {
+        /// The inode.
+        ino: Ino,
+    } -> Vec<u8>;
+
+    /// Sets an extended attribute. At the inode's home.
+    set_xattr: SetXattr {
+        /// The inode.
+        ino: Ino,
+        /// The attribute.
+        name: Vec<u8>,
+        /// All of the value.
+        value: Vec<u8>,
+        /// Whether it must be there, or must not.
+        flags: SetFlags,
+    } -> ();
+
+    /// Removes an extended attribute. At the inode's home.
+    remove_xattr: RemoveXattr {
+        /// The inode.
+        ino: Ino,
+        /// The attribute.
+        name: Vec<u8>,
     } -> ();
 
     /// The target of a symbolic link. At its home.

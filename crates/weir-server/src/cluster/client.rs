@@ -46,6 +46,10 @@ impl<P: Platform> Cluster<P> {
             }
             Request::Rename(op) => encoded(&self.rename(op).await),
             Request::SetAttr(op) => encoded(&self.set_attr(op).await),
+            Request::GetXattr(op) => encoded(&self.get_xattr(op).await),
+            Request::ListXattrs(op) => encoded(&self.list_xattrs(op).await),
+            Request::SetXattr(op) => encoded(&self.set_xattr(from, op).await),
+            Request::RemoveXattr(op) => encoded(&self.remove_xattr(op).await),
             Request::Truncate(op) => encoded(&self.truncate_here(op.ino, op.size).await),
             Request::Allocate(op) => encoded(&self.allocate(op).await),
             Request::Readdir(op) => encoded(&self.readdir(&op).await),

@@ -9,12 +9,13 @@ use weir_core::node::claim::Claim;
 use weir_core::proto::audit::Unseen;
 use weir_core::proto::peer::{
     Append, Assign, Audit, Back, Begin, Bury, Cut, DeadOwners, DropEntry, DropLocks, EndMove,
-    Enrol, Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, Grant, Handler,
-    Hold, Laminate, Laminated, Lease, Leave, Link, List, Lock, LockMoves, LockName, LockOwner,
-    LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage, PlaceEntries, Placement,
-    Published, Put, Readlink, Recall, Relay, Release, Relink, Renew, Retire, Revoke, Rmdir, Runs,
-    Seal, SetAttr, Settled, ShareAppends, SplitDir, Status, Stayed, Stop, TestLock, Told, Truncate,
-    Unlink, UnlockMoves, UnlockName, Unnamed, UnseenHere, Whereabouts,
+    Enrol, Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, GetXattr,
+    Grant, Handler, Hold, Laminate, Laminated, Lease, Leave, Link, List, ListXattrs, Lock,
+    LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage,
+    PlaceEntries, Placement, Published, Put, Readlink, Recall, Relay, Release, Relink, RemoveXattr,
+    Renew, Retire, Revoke, Rmdir, Runs, Seal, SetAttr, SetXattr, Settled, ShareAppends, SplitDir,
+    Status, Stayed, Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName, Unnamed,
+    UnseenHere, Whereabouts,
 };
 use weir_core::proto::{Child, Entry, FsError, HeldLock, Kept, Readdir, ServerStatus};
 use weir_core::types::{Ino, Rank};
@@ -216,6 +217,28 @@ impl<P: Platform> Handler for Asked<'_, P> {
 
     async fn set_attr(&self, _: Rank, op: SetAttr) -> Result<(), FsError> {
         self.counted("set_attr").set_attr_at_home(op.set).await
+    }
+
+    async fn get_xattr(&self, _: Rank, op: GetXattr) -> Result<Vec<u8>, FsError> {
+        self.at_home(op.ino)?;
+        self.counted("get_xattr")
+            .node(|node| node.xattr(op.ino, &op.name))
+    }
+
+    async fn list_xattrs(&self, _: Rank, op: ListXattrs) -> Result<Vec<u8>, FsError> {
+        self.at_home(op.ino)?;
+        self.counted("list_xattrs")
+            .node(|node| node.xattr_names(op.ino))
+    }
+
+    async fn set_xattr(&self, _: Rank, op: SetXattr) -> Result<(), FsError> {
+        self.at_home(op.ino)?;
+        self.counted("set_xattr").set_xattr_at_home(op).await
+    }
+
+    async fn remove_xattr(&self, _: Rank, op: RemoveXattr) -> Result<(), FsError> {
+        self.at_home(op.ino)?;
+        self.counted("remove_xattr").remove_xattr_at_home(op).await
     }
 
     async fn readlink(&self, _: Rank, op: Readlink) -> Result<Vec<u8>, FsError> {

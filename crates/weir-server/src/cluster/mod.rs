@@ -29,6 +29,7 @@
 //! | `missing` | what a user is told of files that a lost server keeps |
 //! | `tell` | telling many servers the same, down a tree |
 //! | `locks` | locks of files, at their homes |
+//! | `xattrs` | extended attributes |
 //! | `deadline` | one deadline for one operation |
 //! | `debts` | what is owed to servers that cannot be reached |
 //! | `session` | what one server may believe of another, and for how long |
@@ -62,6 +63,7 @@ mod session;
 mod share;
 mod tell;
 mod tokens;
+mod xattrs;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

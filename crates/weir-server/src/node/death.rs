@@ -49,6 +49,7 @@ impl<P: Platform> Node<'_, P> {
         self.forget_pages(id);
         self.check_ownerless();
         self.locks.drop_client(id);
+        self.unfinished_xattrs.forget_client(id);
         self.drop_dead_locks();
         if let Some(client) = self.clients.remove(id) {
             for lease in &client.leases {

@@ -73,6 +73,8 @@ enum Progress {
     Names(Place),
     /// Of the file in this slot, up to here.
     Extents(u32, u64),
+    /// Of extended attributes, up to those of this inode.
+    Xattrs(Option<Ino>),
     Shared(SharedPlace),
     Last,
 }
@@ -83,6 +85,8 @@ const NAMES: usize = 512;
 const SLOTS: u32 = 1024;
 /// See [`SLOTS`].
 pub(crate) const RUNS: usize = 2048;
+/// Extended attributes that are shown in one step.
+const XATTRS: usize = 256;
 /// A part of a snapshot is about so long, bytes.
 const PART_BYTES: usize = 256 << 10;
 
@@ -199,6 +203,12 @@ impl<P: Platform> Node<'_, P> {
             Progress::Extents(slot, offset) => {
                 Some(self.show_extents((slot, offset), most(RUNS), visit))
             }
+            Progress::Xattrs(after) => {
+                Some(match self.xattrs.show_some(after, most(XATTRS), visit) {
+                    Some(last) => Progress::Xattrs(Some(last)),
+                    None => Progress::Shared(SharedPlace::of(0)),
+                })
+            }
             Progress::Shared(place) => Some(match shared(Some(place), visit) {
                 Some(place) => Progress::Shared(place),
                 None => Progress::Last,
@@ -234,13 +244,14 @@ impl<P: Platform> Node<'_, P> {
         }
         match slot < self.names.high().inodes {
             true => Progress::Extents(slot, offset),
-            false => Progress::Shared(SharedPlace::of(0)),
+            false => Progress::Xattrs(None),
         }
     }
 
     /// All that the node knows, as items.
     pub fn for_each_item(&self, visit: Visit<'_>) {
         self.names.for_each_item(visit);
+        self.xattrs.show_some(None, usize::MAX, visit);
         for slot in self.files.not_empty() {
             let ino = self.names.ino_at(slot);
             let mut runs = Vec::new();

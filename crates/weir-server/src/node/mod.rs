@@ -19,6 +19,7 @@
 //! | `applied`, `harvest` | taking what clients wrote into the index |
 //! | `attach`, `data`, `dirs`, `space`, `locking` | operations |
 //! | `laminate` | files that become read-only for good |
+//! | `xattrs` | extended attributes |
 //! | `orphans`, `notes`, `death` | what ends |
 //! | `room` | memory behind tables, before they are touched |
 //! | `journal`, `recover` | what is written down, and coming after a server that was killed |
@@ -49,6 +50,7 @@ mod room;
 mod space;
 mod stats;
 mod writers;
+mod xattrs;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -63,6 +65,7 @@ use weir_core::node::ofd::BATCH;
 use weir_core::node::region::set_bits;
 use weir_core::proto::{self, Caller, FsError, Lent, TierStatus};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
+use weir_core::xattr::Xattrs;
 use weir_fabric::bulk;
 
 use crate::rules::Rules;
@@ -222,6 +225,8 @@ pub struct Node<'m, P: Platform> {
     identity: Identity,
     open: OpenRegion<'m>,
     names: Shard<'m>,
+    xattrs: Xattrs,
+    unfinished_xattrs: xattrs::Unfinished,
     space: P::Space,
     platform: P,
     clients: Clients<P::Memory>,
@@ -278,6 +283,8 @@ impl<'m, P: Platform> Node<'m, P> {
             identity,
             open,
             names,
+            xattrs: Xattrs::default(),
+            unfinished_xattrs: xattrs::Unfinished::default(),
             space,
             platform,
             clients: Clients::new(max_clients),

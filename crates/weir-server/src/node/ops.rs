@@ -5,10 +5,11 @@ use weir_core::names::Attr;
 use weir_core::node::claim::Claim;
 use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, Caller, Child, Create, Created, Entry, Fetch, Find,
-    Flock, Flush, FsError, FsStat, GetAttr, HeldLock, Hold, Laminate, Landing, Lease, Lent, Link,
-    Locate, Located, Lookup, Mkdir, OfdBatch, Operations, Passage, PathOf, Ping, Publish, Readdir,
-    Readlink, RecordLock, Rename, Rmdir, Seek, Segment, ServerStatus, SetAttr, SetMapped, Statfs,
-    Status, Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
+    Flock, Flush, FsError, FsStat, GetAttr, GetXattr, HeldLock, Hold, Laminate, Landing, Lease,
+    Lent, Link, ListXattrs, Locate, Located, Lookup, Mkdir, OfdBatch, Operations, Passage, PathOf,
+    Ping, Publish, Readdir, Readlink, RecordLock, RemoveXattr, Rename, Rmdir, Seek, Segment,
+    ServerStatus, SetAttr, SetMapped, SetXattr, Statfs, Status, Stop, Symlink, Sync, TestLock, Token,
+    Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -57,6 +58,25 @@ impl<P: Platform> Operations for Node<'_, P> {
 
     fn set_attr(&mut self, _: Caller, op: SetAttr) -> Result<(), FsError> {
         self.set_attributes(&op)
+    }
+
+    fn get_xattr(&mut self, _: Caller, op: GetXattr) -> Result<Vec<u8>, FsError> {
+        self.xattr(op.ino, &op.name)
+    }
+
+    fn list_xattrs(&mut self, _: Caller, op: ListXattrs) -> Result<Vec<u8>, FsError> {
+        self.xattr_names(op.ino)
+    }
+
+    fn set_xattr(&mut self, from: Caller, op: SetXattr) -> Result<(), FsError> {
+        match self.take_xattr_part(from, op)? {
+            Some(set) => self.set_xattr_here(set.ino, &set.name, &set.value, set.flags),
+            None => Ok(()),
+        }
+    }
+
+    fn remove_xattr(&mut self, _: Caller, op: RemoveXattr) -> Result<(), FsError> {
+        self.remove_xattr_here(op.ino, &op.name)
     }
 
     fn laminate(&mut self, _: Caller, op: Laminate) -> Result<bool, FsError> {

@@ -89,6 +89,7 @@ impl<P: Platform> Node<'_, P> {
     fn free_inode(&mut self, ino: Ino) {
         self.orphans.remove(&ino);
         self.locks.forget_file(ino);
+        self.xattrs.forget(ino);
         if self.files.get(ino).is_some_and(|index| !index.is_empty()) {
             self.change(ino, |index, freed, _| index.clear(freed));
             self.note_cleared(ino);

@@ -95,6 +95,7 @@ impl<'m, P: Platform> Node<'m, P> {
         self.now_ns = now_ns;
         let clients = state.clients.len();
         self.take_up_files(state);
+        self.take_up_xattrs(&mut state.xattrs);
         self.take_up_clients(state, memory)?;
         self.take_up_cells(state)?;
         let mut alive = 0;

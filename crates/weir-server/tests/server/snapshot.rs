@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use weir_core::journal::{encode, Item, State};
 use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{Ino, Rank};
+use weir_core::xattr::SetFlags;
 
 const ALONE: (Rank, u16) = (Rank(0), 1);
 
@@ -34,6 +35,8 @@ fn lines(state: &State, with_extents: bool) -> Vec<String> {
     lines.extend(state.ended.iter().map(|life| format!("ended {life:?}")));
     lines.extend(state.targets.iter().map(|target| format!("{target:?}")));
     lines.extend(state.entries.iter().map(|entry| format!("{entry:?}")));
+    let xattr = &mut |item: &Item<'_>| lines.push(format!("{item:?}"));
+    state.xattrs.show_some(None, usize::MAX, xattr);
     for (ino, index) in state.extents.iter().filter(|_| with_extents) {
         index.for_each_run(&mut |run| lines.push(format!("{ino:?} {run:?}")));
     }
@@ -56,6 +59,8 @@ enum Step {
     Write(u8, u16, u16),
     Detach(u8),
     Truncate(u8, u16),
+    SetXattr(u8, u8, u16),
+    RemoveXattr(u8, u8),
     /// Steps of the snapshot.
     Renew(u8),
 }
@@ -73,6 +78,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (name(), 0..4000_u16, 1..2000_u16).prop_map(|(n, at, len)| Step::Write(n, at, len)),
         1 => name().prop_map(Step::Detach),
         2 => (name(), 0..4000_u16).prop_map(|(n, size)| Step::Truncate(n, size)),
+        4 => (name(), 0..4_u8, 0..900_u16).prop_map(|(n, x, len)| Step::SetXattr(n, x, len)),
+        2 => (name(), 0..4_u8).prop_map(|(n, x)| Step::RemoveXattr(n, x)),
         5 => (1..4_u8).prop_map(Step::Renew),
     ];
     proptest::collection::vec(step, 1..160)
@@ -86,6 +93,33 @@ fn find(world: &mut World, name: u8) -> Option<Ino> {
     let components = vec![named(name)];
     let found = world.call(Caller::Control, proto::Lookup { components });
     found.ok().map(|entry| entry.ino)
+}
+
+fn set_xattr(world: &mut World, n: u8, attribute: u8, len: u16) -> Result<(), FsError> {
+    let Some(ino) = find(world, n) else {
+        return Ok(());
+    };
+    let op = proto::SetXattr {
+        ino,
+        name: named(attribute),
+        part: vec![attribute; usize::from(len)],
+        before: 0,
+        after: 0,
+        call: 0,
+        flags: SetFlags {
+            create: false,
+            replace: false,
+        },
+    };
+    world.call(Caller::Control, op)
+}
+
+fn remove_xattr(world: &mut World, n: u8, attribute: u8) -> Result<(), FsError> {
+    let Some(ino) = find(world, n) else {
+        return Ok(());
+    };
+    let name = named(attribute);
+    world.call(Caller::Control, proto::RemoveXattr { ino, name })
 }
 
 fn act(world: &mut World, client: &mut Client, step: &Step) {
@@ -172,6 +206,8 @@ fn act(world: &mut World, client: &mut Client, step: &Step) {
             ),
             None => Ok(()),
         },
+        Step::SetXattr(n, attribute, len) => set_xattr(world, n, attribute, len),
+        Step::RemoveXattr(n, attribute) => remove_xattr(world, n, attribute),
         Step::Renew(times) => {
             for _ in 0..times {
                 world.node.renew_journal(&|_, _| None);

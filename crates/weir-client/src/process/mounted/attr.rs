@@ -8,7 +8,7 @@ use weir_core::types::Ino;
 use super::open::may_write;
 use super::{OpenFile, Requester, Tree};
 use crate::operation;
-use crate::path::access;
+use crate::path::{access, Credentials, Guard};
 use crate::process::attr::nanoseconds;
 use crate::types::{Stat, Time, UTIME_NOW, UTIME_OMIT};
 
@@ -132,11 +132,48 @@ impl Tree {
     }
 }
 
-/// Extended attributes.
+/// Extended attributes. The kernel checks nothing of them before it asks.
 impl Tree {
     /// getxattr(2): the value's length, and the value unless `out` is empty.
-    pub fn xattr(&self, ino: Ino, name: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
+    pub fn xattr(
+        &self,
+        who: &Requester<'_>,
+        ino: Ino,
+        name: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, Errno> {
         let _call = operation::begin();
-        self.process.xattr_of(ino, name, out)
+        self.process.xattr_of(&self.who(who, ino)?, ino, name, out)
+    }
+
+    /// listxattr(2): the names' length, and the names unless `out` is empty.
+    pub fn xattr_names(&self, ino: Ino, out: &mut [u8]) -> Result<usize, Errno> {
+        let _call = operation::begin();
+        self.process.xattr_names_of(ino, out)
+    }
+
+    /// setxattr(2).
+    pub fn set_xattr(
+        &self,
+        who: &Requester<'_>,
+        ino: Ino,
+        (name, value): (&[u8], &[u8]),
+        flags: u32,
+    ) -> Result<(), Errno> {
+        let _call = operation::begin();
+        let who = self.who(who, ino)?;
+        self.process.set_xattr_of(&who, ino, name, value, flags)
+    }
+
+    /// removexattr(2).
+    pub fn remove_xattr(&self, who: &Requester<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+        let _call = operation::begin();
+        self.process.remove_xattr_of(&self.who(who, ino)?, ino, name)
+    }
+
+    /// The credentials of a requester, as far as they matter for an inode.
+    fn who(&self, who: &Requester<'_>, ino: Ino) -> Result<Credentials, Errno> {
+        let attr = self.process.attr(ino)?;
+        Ok(who.credentials(Guard::from(&attr)))
     }
 }
