@@ -94,11 +94,13 @@ impl Stream {
 }
 
 mod next {
-    use super::{c_char, c_int, c_long, dirent64, DIR};
+    use super::{c_char, c_int, c_long, c_void, dirent64, DIR};
 
     pub type Filter = Option<unsafe extern "C" fn(*const dirent64) -> c_int>;
-    pub type Compare =
-        Option<unsafe extern "C" fn(*mut *const dirent64, *mut *const dirent64) -> c_int>;
+    pub type Comparing = unsafe extern "C" fn(*mut *const dirent64, *mut *const dirent64) -> c_int;
+    pub type Compare = Option<Comparing>;
+    /// As qsort(3) takes it.
+    pub type Plain = unsafe extern "C" fn(*const c_void, *const c_void) -> c_int;
 
     crate::next::next_fn! {
         opendir: fn(*const c_char) -> *mut DIR;
@@ -402,10 +404,10 @@ unsafe fn scan(
         }
         closedir(dir);
         if let Some(compare) = compare {
-            found.sort_by(|a, b| {
-                let (mut a, mut b) = (a.cast_const(), b.cast_const());
-                compare(&raw mut a, &raw mut b).cmp(&0)
-            });
+            // qsort(3), for the caller's function need not be an order, and may be one that qsort has met.
+            let compare = core::mem::transmute::<next::Comparing, next::Plain>(compare);
+            let size = size_of::<*mut dirent64>();
+            libc::qsort(found.as_mut_ptr().cast(), found.len(), size, Some(compare));
         }
         let array = libc::malloc(found.len().max(1) * size_of::<*mut dirent64>());
         if array.is_null() {

@@ -14,6 +14,7 @@
 //! | [`memory`], [`sockets`] | mappings; descriptors sent over sockets |
 //! | [`signals`] | whether the program has handlers of signals |
 //! | [`temp`] | realpath, mkstemp and their like |
+//! | [`glob`], [`walk`], [`fts`] | what libc walks from inside itself |
 //!
 //! Invariants: errno is changed only by a call that failed; no panic crosses to the
 //! caller (the profile aborts on one); a wrapper works before this library's
@@ -33,6 +34,8 @@ pub mod calls;
 pub mod detach;
 pub mod dir;
 pub mod ending;
+pub mod fts;
+pub mod glob;
 pub mod launch;
 pub mod made;
 pub mod memory;
@@ -45,6 +48,7 @@ pub mod status;
 pub mod stdio;
 pub mod syscall;
 pub mod temp;
+pub mod walk;
 
 use core::ffi::{c_char, c_int, CStr};
 
@@ -184,6 +188,9 @@ extern "C" fn construct() {
     aio::resolve();
     launch::resolve();
     temp::resolve();
+    glob::resolve();
+    walk::resolve();
+    fts::resolve();
     // SAFETY: a C string; the address that comes back is a variable of libc, which
     // lives as long as the process, or null.
     unsafe {

@@ -242,6 +242,17 @@ interpose! {
         => |p| path!(path).and_then(|path| p.refuse_path(HERE, path, "chroot"));
     [inotify_add_watch] (fd: c_int, path: *const c_char, mask: u32) -> c_int: libc::SYS_inotify_add_watch, [fd, path, mask]
         => |p| path!(path).and_then(|path| p.refuse_path(HERE, path, "inotify"));
+    [fanotify_mark] (fd: c_int, flags: c_uint, mask: u64, at: c_int, path: *const c_char) -> c_int: libc::SYS_fanotify_mark, [fd, flags, mask, at, path]
+        => |p| match path.is_null() {
+            true => crate::is_ours(at).then(|| p.refuse_path(at, b".", "fanotify")).flatten(),
+            false => path!(path).and_then(|path| p.refuse_path(at, path, "fanotify")),
+        };
+    [mount] (source: *const c_char, target: *const c_char, kind: *const c_char, flags: libc::c_ulong, data: *const c_void) -> c_int: libc::SYS_mount, [source, target, kind, flags, data]
+        => |p| path!(target).and_then(|target| p.refuse_path(HERE, target, "mount"));
+    [umount2] (target: *const c_char, flags: c_int) -> c_int: libc::SYS_umount2, [target, flags]
+        => |p| path!(target).and_then(|target| p.not_mounted(target));
+    [umount] (target: *const c_char) -> c_int: libc::SYS_umount2, [target, 0]
+        => |p| path!(target).and_then(|target| p.not_mounted(target));
     [name_to_handle_at] (at: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int: libc::SYS_name_to_handle_at, [at, path, handle, mount, flags]
         => |p| path!(path).and_then(|path| p.refuse_path(at, path, "name_to_handle"));
     [getxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getxattr, [path, name, value, n]

@@ -241,7 +241,11 @@ pub unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
     // SAFETY: as the caller vouches.
     unsafe {
         if crate::is_our_c_path(HERE, path) {
-            limit(name)
+            let mut found = core::mem::zeroed::<libc::stat>();
+            match stat(path, &raw mut found) {
+                0 => limit(name),
+                failed => c_long::from(failed),
+            }
         } else {
             others::pathconf().map_or(-1, |f| f(path, name))
         }

@@ -17,6 +17,7 @@
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::ffi::CString;
 
 use libc::FILE;
 use rustix::io::Errno;
@@ -466,6 +467,12 @@ unsafe fn reopen(
     unsafe {
         let old = fileno(file);
         let was_ours = is_ours(old);
+        // Without a path it is the same file, opened anew: libc would do that by this link.
+        let own_link = CString::new(format!("/proc/self/fd/{old}")).unwrap_or_default();
+        let path = match path.is_null() && was_ours {
+            true => own_link.as_ptr(),
+            false => path,
+        };
         let ours = !path.is_null()
             && crate::process().is_some()
             && crate::is_our_path(CStr::from_ptr(path));

@@ -142,6 +142,9 @@ by_number! {
     SYS_lremovexattr: names::lremovexattr, (a *const c_char, b *const c_char);
     SYS_fremovexattr: names::fremovexattr, (a c_int, b *const c_char);
     SYS_inotify_add_watch: names::inotify_add_watch, (a c_int, b *const c_char, c u32);
+    SYS_fanotify_mark: names::fanotify_mark, (a c_int, b c_uint, c u64, d c_int, e *const c_char);
+    SYS_mount: names::mount, (a *const c_char, b *const c_char, c *const c_char, d libc::c_ulong, e *const c_void);
+    SYS_umount2: names::umount2, (a *const c_char, b c_int);
     SYS_name_to_handle_at: names::name_to_handle_at, (a c_int, b *const c_char, c *mut c_void, d *mut c_int, e c_int);
 
     #[cfg(target_arch = "x86_64")] SYS_stat: status::stat, (a *const c_char, b *mut libc::stat);

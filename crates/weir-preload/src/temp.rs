@@ -1,5 +1,5 @@
-//! Functions of libc that look at the file system from inside libc: realpath, getcwd,
-//! mkstemp and their like.
+//! Functions of libc that look at the file system from inside libc: realpath, getcwd, ftok,
+//! mkstemp, tempnam and their like.
 
 use core::ffi::{c_char, c_int};
 
@@ -28,6 +28,8 @@ mod next {
         mkostemps: fn(*mut c_char, c_int, c_int) -> c_int;
         mkostemps64: fn(*mut c_char, c_int, c_int) -> c_int;
         mkdtemp: fn(*mut c_char) -> *mut c_char;
+        tempnam: fn(*const c_char, *const c_char) -> *mut c_char;
+        ftok: fn(*const c_char, c_int) -> libc::key_t;
     }
 }
 
@@ -214,6 +216,95 @@ unsafe fn file_of(path: *const c_char) -> Option<(libc::dev_t, libc::ino_t)> {
     unsafe {
         let mut stat = core::mem::zeroed::<libc::stat>();
         (crate::status::stat(path, &raw mut stat) == 0).then_some((stat.st_dev, stat.st_ino))
+    }
+}
+
+/// `ftok(3)`: of the inode's and the file system's numbers, as libc has it.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn ftok(path: *const c_char, project: c_int) -> libc::key_t {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if !is_our_c_path(libc::AT_FDCWD, path) {
+            return next::ftok().map_or(-1, |f| f(path, project));
+        }
+        file_of(path).map_or(-1, |(dev, ino)| {
+            let key = (ino & 0xffff) | ((dev & 0xff) << 16) | ((project as u64 & 0xff) << 24);
+            key as libc::key_t
+        })
+    }
+}
+
+/// `tempnam(3)`: in `$TMPDIR`, else in the directory that is given, else where libc has it.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn tempnam(given: *const c_char, prefix: *const c_char) -> *mut c_char {
+    // SAFETY: C strings, or null.
+    unsafe {
+        let named = libc::getenv(c"TMPDIR".as_ptr());
+        let chosen = [named.cast_const(), given]
+            .into_iter()
+            .find(|dir| is_directory(*dir));
+        let Some(dir) = chosen.filter(|dir| is_our_c_path(libc::AT_FDCWD, *dir)) else {
+            return next::tempnam().map_or(core::ptr::null_mut(), |f| f(given, prefix));
+        };
+        let dir = bytes_of(dir).unwrap_or_default();
+        let end = dir
+            .iter()
+            .rposition(|byte| *byte != b'/')
+            .map_or(0, |last| last + 1);
+        let prefix = bytes_of(prefix)
+            .filter(|prefix| !prefix.is_empty())
+            .unwrap_or(b"file");
+        let prefix = &prefix[..prefix.len().min(5)];
+        let template = [&dir[..end], b"/", prefix, b"XXXXXX"].concat();
+        let name = hand_over(&template, core::ptr::null_mut(), 0);
+        let is_free = || {
+            let free = file_of_link(name).is_none() && raw::errno() == libc::ENOENT;
+            if !free {
+                raw::set_errno(Errno::EXIST);
+            }
+            c_int::from(free) - 1
+        };
+        if !name.is_null() && with_random_name(name, 0, is_free) < 0 {
+            libc::free(name.cast());
+            return core::ptr::null_mut();
+        }
+        name
+    }
+}
+
+/// Whether there is a directory.
+///
+/// # Safety
+///
+/// `path` is null or a C string.
+unsafe fn is_directory(path: *const c_char) -> bool {
+    // SAFETY: as the caller vouches; all zero is a value of the structure.
+    unsafe {
+        let mut stat = core::mem::zeroed::<libc::stat>();
+        !path.is_null()
+            && crate::status::stat(path, &raw mut stat) == 0
+            && stat.st_mode & libc::S_IFMT == libc::S_IFDIR
+    }
+}
+
+/// As [`file_of`], of a link itself.
+///
+/// # Safety
+///
+/// `path` is a C string.
+unsafe fn file_of_link(path: *const c_char) -> Option<libc::ino_t> {
+    // SAFETY: as the caller vouches; all zero is a value of the structure.
+    unsafe {
+        let mut stat = core::mem::zeroed::<libc::stat>();
+        (crate::status::lstat(path, &raw mut stat) == 0).then_some(stat.st_ino)
     }
 }
 

@@ -205,6 +205,14 @@ const CHECKS: &[Check] = &[
             XATTR,
         )
     },
+    c(
+        "libc::glob_wordexp_fts_ftw_scandir_as_libc_walks",
+        "c/walks.c",
+    ),
+    c(
+        "libc::what_libc_looks_at_from_inside_and_links_of_proc",
+        "c/insides.c",
+    ),
     c("io::vectors_truncate_sparse_append", "c/posix_io.c"),
     c("io::aio_and_lio_listio", "c/aio.c"),
     c(

@@ -60,7 +60,10 @@ static const struct {
 	{"1db", "__fxstat __fxstat64"},
 	{"1@pb0", "__fxstatat __fxstatat64"},
 	{"@p00b", "statx"},
-	{"p1", "pathconf"},
+	{"p1", "pathconf ftok umount2"},
+	{"p", "umount"},
+	{"ppq00", "mount"},
+	{"d10@p", "fanotify_mark"},
 	{"d1", "fpathconf"},
 	{"dbn", "read write __read __write"},
 	{"dbnN", "__read_chk"},
@@ -149,6 +152,8 @@ static const struct {
 static const char others[] =
 	"_exit _Exit vfork daemon login_tty forkpty tmpfile tmpfile64 popen system posix_spawn posix_spawnp posix_spawn_file_actions_addopen dlopen "
 	"opendir fdopendir closedir scandir scandir64 scandirat scandirat64 "
+	"glob glob64 wordexp ftw ftw64 nftw nftw64 tempnam fts_open fts_read fts_children fts_set fts_close "
+	"fts64_open fts64_read fts64_children fts64_set fts64_close "
 	"fopen fopen64 fdopen freopen freopen64 canonicalize_file_name get_current_dir_name "
 	"aio_read aio_read64 aio_write aio_write64 aio_fsync aio_fsync64 aio_cancel aio_cancel64 lio_listio lio_listio64";
 

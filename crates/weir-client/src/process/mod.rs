@@ -14,7 +14,7 @@
 //! | `attached`, `told` | of a library ([`crate::library`]): its own state; what is asked of a path |
 //! | `table`, `fds`, `lost` | descriptors; close, dup, fcntl; what was closed unseen |
 //! | `open` | open and creation; `io`: reading and writing; `vector`: of several pieces |
-//! | `place` | from a path to a place; `outside`: what leads out of weir |
+//! | `place` | from a path to a place; `outside`: what leads out of weir; `magic`: links of /proc |
 //! | `stat`, `attr` | looking at attributes, setting them |
 //! | `xattr`, `own_xattr` | extended attributes; those that are weir's own |
 //! | `names`, `dir`, `cwd` | names, listing, the current directory |
@@ -35,6 +35,7 @@ mod inherit;
 mod io;
 mod locks;
 mod lost;
+mod magic;
 mod map;
 pub mod mounted;
 mod names;

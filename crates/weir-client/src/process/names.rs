@@ -314,7 +314,7 @@ impl Process {
             let _ = ours!(self.place(dirfd, path, false));
             return Some(Err(Errno::INVAL));
         }
-        if let Some(ino) = self.magic(path) {
+        if let Some(ino) = self.magic(dirfd, path) {
             return Some(Ok(put(&done!(self.path_or_deleted(ino)), out)));
         }
         let target = self.with_existing(dirfd, path, false, true, |found| match found {
@@ -343,13 +343,19 @@ impl Process {
     /// realpath(3): the canonical path of something that exists, how many bytes.
     pub fn realpath(&'static self, path: &[u8], out: &mut [u8]) -> Outcome<usize> {
         let _call = operation::begin();
+        if let Some(ino) = self.magic(AT_FDCWD, path) {
+            return Some(self.path_of(ino).and_then(|path| put_whole(&path, out)));
+        }
         let full = ours!(ours_again(|gone| {
             Some(match ours!(self.place(AT_FDCWD, path, true)) {
                 Place::Dir(dir) => {
                     *gone = Some(dir);
                     self.path_of(dir)
                 }
-                Place::Outside(path) => canonical_outside(&path),
+                Place::Outside(path) => match self.magic(AT_FDCWD, &path) {
+                    Some(ino) => self.path_of(ino),
+                    None => canonical_outside(&path),
+                },
                 Place::Name { found: None, .. } => Err(Errno::NOENT),
                 Place::Name {
                     found: Some((_, kind)),
@@ -363,10 +369,7 @@ impl Process {
                 }
             })
         }));
-        if full.len() >= out.len() {
-            return Some(Err(Errno::NAMETOOLONG));
-        }
-        Some(Ok(put(&full, out)))
+        Some(put_whole(&full, out))
     }
 }
 
@@ -375,6 +378,14 @@ fn put(text: &[u8], out: &mut [u8]) -> usize {
     let n = text.len().min(out.len());
     out[..n].copy_from_slice(&text[..n]);
     n
+}
+
+/// Copies a path for which there has to be room, with a NUL.
+fn put_whole(path: &[u8], out: &mut [u8]) -> Result<usize, Errno> {
+    match path.len() < out.len() {
+        true => Ok(put(path, out)),
+        false => Err(Errno::NAMETOOLONG),
+    }
 }
 
 /// Which error the removal of a directory without a name gives.

@@ -22,7 +22,7 @@ use super::place::{done, ours, Found, Spot};
 use super::share::Whose;
 use super::table::{self, Handle};
 use super::{outside, Outcome, Process};
-use crate::kernel::{self, Fd};
+use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::walk::Names;
 use crate::path::{access, Name};
@@ -110,16 +110,22 @@ impl Process {
     ) -> Outcome<Way> {
         let exclusive = flags & O_EXCL != 0;
         let follow = !exclusive && flags & O_NOFOLLOW == 0;
-        if let Some(ino) = self.magic(path).filter(|_| follow) {
-            let attr = done!(self.attr(ino));
-            return Some(Ok(Way::Ours(Target::existing(ino, attr.file_type()))));
+        let of_magic = |ino| {
+            let attr = self.attr(ino)?;
+            Ok(Way::Ours(Target::existing(ino, attr.file_type())))
+        };
+        if let Some(ino) = self.magic(dirfd, path).filter(|_| follow) {
+            return Some(of_magic(ino));
         }
         if let Some(target) = ours!(self.create_at_once(dirfd, path, (flags, mode), spare)) {
             return Some(Ok(Way::Ours(target)));
         }
         for _ in 0..TRIES {
             match ours!(self.spot(dirfd, path, follow)) {
-                Spot::Outside(path) => return Some(Ok(Way::Outside(path))),
+                Spot::Outside(path) => {
+                    let magic = self.magic(AT_FDCWD, &path);
+                    return Some(magic.map_or(Ok(Way::Outside(path)), of_magic));
+                }
                 Spot::Dir => return Some(Err(exists_or(exclusive, Errno::ISDIR))),
                 Spot::Name { found: Some(_), .. } if exclusive => return Some(Err(Errno::EXIST)),
                 Spot::Name { slash: true, .. } => return Some(Err(Errno::ISDIR)),

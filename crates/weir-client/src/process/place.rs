@@ -13,7 +13,7 @@ use weir_core::proto::{Operation, PathOf};
 use weir_core::types::{Ino, Rank};
 
 use super::start::Instance;
-use super::table::{self, Handle, GONE};
+use super::table::GONE;
 use super::{Outcome, Process};
 use crate::errno::of_open;
 use crate::kernel::{Fd, AT_FDCWD};
@@ -128,6 +128,8 @@ impl NodeClient for LazyClient {
 
 /// The longest path, with its NUL, bytes.
 const PATH_MAX: usize = 4096;
+/// How many links of /proc a path may lead through.
+const MAX_LINKS: u32 = 40;
 
 static NOBODY: Credentials = Credentials {
     uid: 0,
@@ -158,7 +160,9 @@ impl Process {
         let instance = self.instance();
         if path.first() == Some(&b'/') {
             let instance = instance?;
-            let rest = instance.prefix.strip(path)?;
+            let Some(rest) = instance.prefix.strip(path) else {
+                return self.begin_behind_magic(dirfd, path);
+            };
             if path.len() >= PATH_MAX {
                 return Some(Err(Errno::NAMETOOLONG));
             }
@@ -167,19 +171,41 @@ impl Process {
         }
         let start = match dirfd {
             AT_FDCWD => match self.own_cwd() {
-                None => return self.begin_in_kernel_cwd(instance?, path),
+                None => {
+                    let behind = self.begin_behind_magic(dirfd, path);
+                    return behind.or_else(|| self.begin_in_kernel_cwd(instance?, path));
+                }
                 Some(cwd) => done!(cwd),
             },
             fd => match self.handle(fd) {
                 Some(handle) if handle.has(GONE) => return Some(Err(Errno::IO)),
                 Some(handle) => handle.ino(),
-                None => return self.begin_in_kernel_dir(instance?, fd, path),
+                None => {
+                    let behind = self.begin_behind_magic(dirfd, path);
+                    return behind.or_else(|| self.begin_in_kernel_dir(instance?, fd, path));
+                }
             },
         };
         if path.is_empty() {
             return Some(Err(Errno::NOENT));
         }
         Some(Ok((start, Cow::Borrowed(path))))
+    }
+
+    /// A path through a link of /proc to something of weir's.
+    fn begin_behind_magic<'p>(
+        &'static self,
+        dirfd: Fd,
+        path: &'p [u8],
+    ) -> Outcome<(Ino, Cow<'p, [u8]>)> {
+        let (ino, rest) = self.through_magic(dirfd, path)?;
+        if rest.is_empty() {
+            return None;
+        }
+        Some(match ino {
+            Ino::NONE => Err(Errno::NOENT),
+            ino => Ok((ino, rest)),
+        })
     }
 
     /// A relative path from a directory of the kernel's: it is ours only if the
@@ -270,7 +296,22 @@ impl Process {
             who: self.who(),
             to_the_end,
         };
-        Some(walk.walk(start, &rest, follow))
+        let mut place = done!(walk.walk(start, &rest, follow));
+        for _ in 0..MAX_LINKS {
+            let Place::Outside(path) = &place else {
+                return Some(Ok(place));
+            };
+            // A link of weir's that leads to one of /proc, and by that back to weir.
+            let Some((start, rest)) = self.through_magic(AT_FDCWD, path) else {
+                return Some(Ok(place));
+            };
+            if rest.is_empty() {
+                return Some(Ok(place));
+            }
+            done!(check_not_gone(start));
+            place = done!(walk.walk(start, &rest, follow));
+        }
+        Some(Err(Errno::LOOP))
     }
 
     /// What a path names, which must exist. With `empty`, an empty path means the
@@ -285,14 +326,15 @@ impl Process {
         if path.is_empty() && empty {
             return self.existing_fd(dirfd);
         }
-        if follow {
-            if let Some(magic) = self.magic(path) {
-                return Some(self.found(magic));
-            }
+        if let Some(magic) = self.magic(dirfd, path).filter(|_| follow) {
+            return Some(self.found(magic));
         }
         let found = match ours!(self.place(dirfd, path, follow)) {
             Place::Dir(dir) => Ok(Found::Inode(dir, FileType::Dir)),
-            Place::Outside(path) => Ok(Found::Outside(path)),
+            Place::Outside(path) => match self.magic(AT_FDCWD, &path).filter(|_| follow) {
+                Some(magic) => self.found(magic),
+                None => Ok(Found::Outside(path)),
+            },
             Place::Name { found, .. } => found
                 .map(|(ino, kind)| Found::Inode(ino, kind))
                 .ok_or(Errno::NOENT),
@@ -350,48 +392,6 @@ impl Process {
             },
         };
         Some(Ok(spot))
-    }
-
-    /// The inode of weir's behind `/proc/self/fd/N`, `/dev/stdin` and their like, and
-    /// behind `/proc/self/cwd`.
-    pub(super) fn magic(&'static self, path: &[u8]) -> Option<Ino> {
-        if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
-            return None;
-        }
-        if self.own_proc(path) == Some(b"cwd") {
-            return self.own_cwd().map(|cwd| cwd.unwrap_or(Ino::NONE));
-        }
-        Some(self.magic_handle(path)?.ino())
-    }
-
-    /// The handle behind `/proc/self/fd/N` and its like.
-    pub(super) fn magic_handle(&'static self, path: &[u8]) -> Option<&'static Handle> {
-        if !self.is_started() {
-            self.start();
-        }
-        let number = match path {
-            b"/dev/stdin" => return table::get(0),
-            b"/dev/stdout" => return table::get(1),
-            b"/dev/stderr" => return table::get(2),
-            _ => path
-                .strip_prefix(b"/dev/fd/")
-                .or_else(|| self.own_proc(path)?.strip_prefix(b"fd/"))?,
-        };
-        let number = core::str::from_utf8(number).ok()?;
-        table::get(number.parse().ok()?)
-    }
-
-    /// What is behind `/proc/self/` or what means the same.
-    pub(super) fn own_proc<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
-        let rest = path.strip_prefix(b"/proc/")?;
-        let slash = rest.iter().position(|b| *b == b'/')?;
-        let (who, rest) = (&rest[..slash], &rest[slash + 1..]);
-        let number = || core::str::from_utf8(who).ok()?.parse::<u32>().ok();
-        let own = match who {
-            b"self" | b"thread-self" => true,
-            _ => number() == Some(self.pid.load(Ordering::Relaxed)),
-        };
-        own.then_some(rest)
     }
 
     /// The path of a directory of weir's, with the prefix; ENOENT: it is gone.

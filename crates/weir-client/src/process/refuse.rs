@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use super::place::ours;
 use super::{Outcome, Process};
-use crate::kernel::Fd;
+use crate::kernel::{Fd, AT_FDCWD};
 
 /// Requests of ioctl(2) that concern the descriptor, which the kernel does.
 const FIONCLEX: u64 = 0x5450;
@@ -58,9 +58,15 @@ impl Process {
         Some(self.refuse(name))
     }
 
+    /// umount2(2): EINVAL, for nothing is mounted within weir.
+    pub fn not_mounted(&'static self, path: &[u8]) -> Outcome<()> {
+        let _ = ours!(self.existing(AT_FDCWD, path, true, false));
+        Some(Err(Errno::INVAL))
+    }
+
     /// Whether a path is weir's: what a wrapper asks that has more to do than one call.
     pub fn is_our_path(&'static self, dirfd: Fd, path: &[u8]) -> bool {
-        if self.magic(path).is_some() {
+        if self.magic(dirfd, path).is_some() {
             return true;
         }
         self.place(dirfd, path, true).is_some()

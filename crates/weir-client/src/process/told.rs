@@ -179,7 +179,7 @@ impl Process {
         }
         self.forget_cwd();
         let follow = !flags.intersects(OFlags::NOFOLLOW | OFlags::EXCL);
-        if self.magic(path).is_none() {
+        if self.magic(AT_FDCWD, path).is_none() {
             if let Place::Outside(_) = ours_only(self.place(AT_FDCWD, path, follow))? {
                 return Err(Errno::XDEV);
             }

@@ -199,6 +199,8 @@ pub const REFUSAL_NAMES: &[&str] = &[
     "fcntl-lease",
     "lock-inherited",
     "other-instance",
+    "fanotify",
+    "mount",
     "other",
 ];
 

@@ -1,0 +1,197 @@
+//! Links of /proc to what this process has: `/proc/self/fd/N`, `/proc/self/cwd`, and their like in /dev.
+//!
+//! For the kernel they lead to placeholders. A path through one of them, and the link itself where a
+//! call follows it, is a path from the file of weir. The link as such (lstat) is the kernel's.
+//!
+//! Left out: the links of other processes, and `root`.
+
+use core::sync::atomic::Ordering;
+use std::borrow::Cow;
+
+use super::place::kernel_cwd;
+use super::table::{self, Handle};
+use super::Process;
+use crate::kernel::{Fd, AT_FDCWD};
+use crate::path::prefix::split;
+use weir_core::types::Ino;
+
+/// What a link leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Link {
+    Cwd,
+    Descriptor(Fd),
+}
+
+/// `/proc/self/task/N/fd/N`.
+const DEEPEST: usize = 6;
+
+impl Process {
+    /// The inode of weir's behind a path that is one of these links.
+    pub(super) fn magic(&'static self, dirfd: Fd, path: &[u8]) -> Option<Ino> {
+        let (ino, rest) = self.through_magic(dirfd, path)?;
+        rest.is_empty().then_some(ino)
+    }
+
+    /// The inode of weir's behind one of these links that a path goes through, and the rest of the path.
+    pub(super) fn through_magic<'p>(
+        &'static self,
+        dirfd: Fd,
+        path: &'p [u8],
+    ) -> Option<(Ino, Cow<'p, [u8]>)> {
+        if path.first() == Some(&b'/') {
+            if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
+                return None;
+            }
+            let (link, rest) = self.link_in(path)?;
+            return Some((self.target_of(link)?, Cow::Borrowed(rest)));
+        }
+        if !may_be_of_proc(path) || !self.is_active() {
+            return None;
+        }
+        let directory = match dirfd {
+            AT_FDCWD if self.own_cwd().is_some() => return None,
+            AT_FDCWD => kernel_cwd()?,
+            fd if table::get(fd).is_some() => return None,
+            fd => rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new())
+                .ok()?
+                .into_bytes(),
+        };
+        let full = [&directory, &b"/"[..], path].concat();
+        let (link, rest) = self.link_in(&full)?;
+        Some((self.target_of(link)?, Cow::Owned(rest.to_vec())))
+    }
+
+    fn target_of(&'static self, link: Link) -> Option<Ino> {
+        self.init();
+        match link {
+            Link::Cwd => self.own_cwd().map(|cwd| cwd.unwrap_or(Ino::NONE)),
+            Link::Descriptor(fd) => table::get(fd).map(Handle::ino),
+        }
+    }
+
+    /// The first of these links in an absolute path, and what is behind it.
+    fn link_in<'p>(&'static self, path: &'p [u8]) -> Option<(Link, &'p [u8])> {
+        let mut steps: [&[u8]; DEEPEST] = [b""; DEEPEST];
+        let (mut depth, mut rest) = (0, path);
+        while let Some((component, behind)) = split(rest) {
+            match component {
+                b"." => {}
+                b".." => depth = usize::saturating_sub(depth, 1),
+                name => {
+                    *steps.get_mut(depth)? = name;
+                    depth += 1;
+                }
+            }
+            rest = behind;
+            if let Some(link) = self.link_at(&steps[..depth]) {
+                return Some((link, rest));
+            }
+        }
+        None
+    }
+
+    fn link_at(&'static self, steps: &[&[u8]]) -> Option<Link> {
+        let below = match steps {
+            [b"dev", b"stdin"] => return Some(Link::Descriptor(0)),
+            [b"dev", b"stdout"] => return Some(Link::Descriptor(1)),
+            [b"dev", b"stderr"] => return Some(Link::Descriptor(2)),
+            [b"dev", below @ ..] => below,
+            [b"proc", who, b"task", _, below @ ..] | [b"proc", who, below @ ..]
+                if self.is_own(who) =>
+            {
+                below
+            }
+            _ => return None,
+        };
+        match below {
+            [b"cwd"] if steps[0] == b"proc" => Some(Link::Cwd),
+            [b"fd", number] => as_number(number).map(Link::Descriptor),
+            _ => None,
+        }
+    }
+
+    fn own_number(&'static self) -> u32 {
+        self.init();
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    fn is_own(&'static self, who: &[u8]) -> bool {
+        match who {
+            b"self" | b"thread-self" => true,
+            _ => as_number(who).is_some_and(|pid| pid.cast_unsigned() == self.own_number()),
+        }
+    }
+}
+
+/// A number as /proc writes it.
+fn as_number(text: &[u8]) -> Option<Fd> {
+    let plain =
+        text.iter().all(u8::is_ascii_digit) && (text.len() == 1 || text.first() != Some(&b'0'));
+    let number = core::str::from_utf8(text).ok().filter(|_| plain)?;
+    number.parse().ok()
+}
+
+/// Whether a relative path may go on below a directory of /proc: most do not, and cost nothing more.
+fn may_be_of_proc(path: &[u8]) -> bool {
+    const NAMES: [&[u8]; 8] = [
+        b"cwd",
+        b"fd",
+        b"self",
+        b"thread-self",
+        b"task",
+        b"proc",
+        b"dev",
+        b"..",
+    ];
+    let Some((first, _)) = split(path) else {
+        return false;
+    };
+    first.iter().all(u8::is_ascii_digit) || first == b"." || NAMES.contains(&first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::process;
+
+    fn parsed(path: &str) -> Option<(Link, &str)> {
+        let (link, rest) = process().link_in(path.as_bytes())?;
+        Some((link, core::str::from_utf8(rest).expect("as it was given")))
+    }
+
+    #[test]
+    fn links_to_what_the_process_has() {
+        assert_eq!(parsed("/proc/self/cwd"), Some((Link::Cwd, "")));
+        assert_eq!(parsed("/proc/self/cwd/a/b"), Some((Link::Cwd, "/a/b")));
+        assert_eq!(
+            parsed("/proc/thread-self/fd/17/"),
+            Some((Link::Descriptor(17), "/"))
+        );
+        assert_eq!(
+            parsed("/proc/self/task/9/fd/3/x"),
+            Some((Link::Descriptor(3), "/x"))
+        );
+        assert_eq!(
+            parsed("/proc//self/../self/./fd/3"),
+            Some((Link::Descriptor(3), ""))
+        );
+        assert_eq!(parsed("/dev/fd/0"), Some((Link::Descriptor(0), "")));
+        assert_eq!(parsed("/dev/stderr"), Some((Link::Descriptor(2), "")));
+    }
+
+    #[test]
+    fn what_is_none() {
+        for path in [
+            "/proc/self/fd",
+            "/proc/self/fd/03",
+            "/proc/self/fd/+3",
+            "/proc/self/fd/x",
+            "/proc/self/status",
+            "/proc/1/fdinfo/3",
+            "/dev/cwd",
+            "/home/proc/self/cwd",
+        ] {
+            assert_eq!(parsed(path), None, "{path}");
+        }
+    }
+}
