@@ -27,6 +27,7 @@ mod nr {
     pub const LSEEK: usize = 8;
     pub const RT_SIGPROCMASK: usize = 14;
     pub const FCNTL: usize = 72;
+    pub const TGKILL: usize = 234;
     pub const DUP3: usize = 292;
     pub const CLOSE_RANGE: usize = 436;
 }
@@ -36,6 +37,7 @@ mod nr {
     pub const LSEEK: usize = 62;
     pub const RT_SIGPROCMASK: usize = 135;
     pub const FCNTL: usize = 25;
+    pub const TGKILL: usize = 131;
     pub const DUP3: usize = 24;
     pub const CLOSE_RANGE: usize = 436;
 }
@@ -119,6 +121,15 @@ pub fn lseek(fd: Fd, offset: i64, whence: i32) -> Result<u64, Errno> {
     let args = [arg(fd), offset.cast_unsigned() as usize, arg(whence), 0];
     // SAFETY: no pointers.
     unsafe { syscall4(nr::LSEEK, args) }.map(|at| at as u64)
+}
+
+/// Sends SIGXFSZ to the calling thread, as the kernel does for a write beyond RLIMIT_FSIZE.
+pub fn raise_file_size_signal() {
+    const SIGXFSZ: i32 = 25;
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    let thread = rustix::thread::gettid().as_raw_nonzero().get();
+    // SAFETY: no pointers.
+    let _ = unsafe { syscall4(nr::TGKILL, [arg(process), arg(thread), arg(SIGXFSZ), 0]) };
 }
 
 /// The kernel's `struct flock`.

@@ -13,6 +13,7 @@
 //! | `neighbour` | the memory of another server of this machine |
 //! | `beneath` | the kernel mount beneath the interposer, and files of it that are mapped |
 //! | [`data`] | writing and reading the bytes of files |
+//! | [`limits`] | what bounds a write, and what it clears |
 //! | [`errno`] | the server's errors as errno values |
 //! | [`siglock`], [`sys`] | a lock that signal handlers may meet, and what neither rustix nor std gives |
 //! | [`heap`] | memory that is not the program's allocator's, for the interposer |
@@ -26,6 +27,7 @@ pub mod heap;
 pub mod internal;
 pub mod kernel;
 pub mod library;
+pub mod limits;
 pub mod lock;
 mod neighbour;
 pub mod node;

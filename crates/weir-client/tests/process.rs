@@ -358,7 +358,7 @@ fn attributes_change() {
     assert!(later.mtime.sec > 1_000_000_000, "a write sets the time");
     assert_eq!(p().faccessat(CWD, b"/weir/at", 0, 0), Some(Ok(())));
     assert_eq!(
-        p().getxattr(b"/weir/at", true, b"user.x", &mut []),
+        p().getxattr(b"/weir/at", true, b"trusted.x", &mut []),
         Some(Err(Errno::OPNOTSUPP))
     );
     assert_eq!(p().fstatfs(fd).unwrap().unwrap().namelen, 255);

@@ -40,8 +40,9 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
 use fuser::{Config, MountOption, Session, SessionACL};
+use nix::fcntl::OFlag;
 use nix::mount::{umount2, MntFlags};
-use rustix::fs::{Mode, OFlags};
+use nix::sys::stat::Mode;
 use weir_client::process::mounted::Tree;
 
 use filesystem::TreeFs;
@@ -176,8 +177,8 @@ struct MountPoint {
 
 impl MountPoint {
     fn of(dir: &Path) -> io::Result<MountPoint> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(dir, flags, Mode::empty())?;
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let root = nix::fcntl::open(dir, flags, Mode::empty())?;
         Ok(MountPoint {
             dir: dir.to_owned(),
             root,
@@ -210,7 +211,7 @@ fn config() -> Config {
     }
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     config.n_threads = Some(processors.clamp(2, MAX_THREADS));
-    config.clone_fd = rustix::fs::access("/dev/fuse", rustix::fs::Access::WRITE_OK).is_ok();
+    config.clone_fd = nix::unistd::access("/dev/fuse", nix::unistd::AccessFlags::W_OK).is_ok();
     config
 }
 

@@ -15,6 +15,7 @@
 //! | [`signals`] | whether the program has handlers of signals |
 //! | [`temp`] | realpath, mkstemp and their like |
 //! | [`glob`], [`walk`], [`fts`] | what libc walks from inside itself |
+//! | [`users`], [`limits`] | who the program is; how large its files may be |
 //!
 //! Invariants: errno is changed only by a call that failed; no panic crosses to the
 //! caller (the profile aborts on one); a wrapper works before this library's
@@ -37,6 +38,7 @@ pub mod ending;
 pub mod fts;
 pub mod glob;
 pub mod launch;
+pub mod limits;
 pub mod made;
 pub mod memory;
 pub mod names;
@@ -49,6 +51,7 @@ pub mod stdio;
 pub mod syscall;
 pub mod temp;
 pub mod walk;
+pub mod users;
 
 use core::ffi::{c_char, c_int, CStr};
 
@@ -191,6 +194,8 @@ extern "C" fn construct() {
     glob::resolve();
     walk::resolve();
     fts::resolve();
+    users::resolve();
+    limits::resolve();
     // SAFETY: a C string; the address that comes back is a variable of libc, which
     // lives as long as the process, or null.
     unsafe {

@@ -11,7 +11,7 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use rustix::io::Errno;
 
 use crate::raw;
-use crate::{calls, ending, launch, made, memory, names, sockets, status, temp};
+use crate::{calls, ending, launch, limits, made, memory, names, sockets, status, temp, users};
 
 /// Numbers are less than this; a bit each.
 const NUMBERS: usize = 512;
@@ -175,6 +175,16 @@ by_number! {
     SYS_sendmsg: sockets::sendmsg, (a c_int, b *const libc::msghdr, c c_int);
     SYS_recvmsg: sockets::recvmsg, (a c_int, b *mut libc::msghdr, c c_int);
     SYS_io_uring_setup: io_uring_setup, (a c_uint, b *mut c_void);
+
+    SYS_setrlimit: limits::set, (a c_int, b usize);
+    SYS_prlimit64: limits::get_and_set, (a usize, b c_int, c usize, d usize);
+    SYS_setuid: users::thread_setuid, (a usize, b usize, c usize);
+    SYS_setgid: users::thread_setgid, (a usize, b usize, c usize);
+    SYS_setreuid: users::thread_setreuid, (a usize, b usize, c usize);
+    SYS_setregid: users::thread_setregid, (a usize, b usize, c usize);
+    SYS_setresuid: users::thread_setresuid, (a usize, b usize, c usize);
+    SYS_setresgid: users::thread_setresgid, (a usize, b usize, c usize);
+    SYS_setgroups: users::thread_setgroups, (a usize, b usize, c usize);
 
     #[cfg(target_arch = "x86_64")] SYS_fork: launch::vfork, ();
     #[cfg(target_arch = "x86_64")] SYS_vfork: launch::vfork, ();

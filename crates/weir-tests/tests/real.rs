@@ -213,6 +213,22 @@ const CHECKS: &[Check] = &[
         "libc::what_libc_looks_at_from_inside_and_links_of_proc",
         "c/insides.c",
     ),
+    c("attr::what_clears_set_id_bits", "c/setid.c"),
+    c("io::the_limit_of_a_files_size", "c/fsize.c"),
+    Check {
+        weir_options: Some(FOUR),
+        ..c(
+            "attr::what_clears_set_id_bits_on_several_servers",
+            "c/setid.c",
+        )
+    },
+    Check {
+        weir_options: Some(FOUR),
+        ..c(
+            "io::the_limit_of_a_files_size_on_several_servers",
+            "c/fsize.c",
+        )
+    },
     c("io::vectors_truncate_sparse_append", "c/posix_io.c"),
     c("io::aio_and_lio_listio", "c/aio.c"),
     c(

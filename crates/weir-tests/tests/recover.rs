@@ -206,7 +206,9 @@ fn extended_attributes_are_kept_by_every_server() {
             at(rank, &files.replace("$RANK", &rank.to_string()));
         }
         let pids = room.pids();
-        pids.iter().for_each(|pid| kill(*pid));
+        for pid in &pids {
+            kill(*pid);
+        }
         if ranks == 1 {
             room.said(&["start", "x"]);
         } else {

@@ -143,6 +143,12 @@ static const struct {
 	{"u000", "mq_open"},
 	{"bb000", "openpty"},
 	{"3e", "syscall"},
+	{"0", "setuid seteuid setgid setegid"},
+	{"00", "setreuid setregid"},
+	{"000", "setresuid setresgid"},
+	{"0b", "setgroups"},
+	{"4b", "setrlimit setrlimit64"},
+	{"04bb", "prlimit prlimit64"},
 };
 
 /*
@@ -150,7 +156,7 @@ static const struct {
  * by others of itself the wrappers do nothing else.
  */
 static const char others[] =
-	"_exit _Exit vfork daemon login_tty forkpty tmpfile tmpfile64 popen system posix_spawn posix_spawnp posix_spawn_file_actions_addopen dlopen "
+	"initgroups _exit _Exit vfork daemon login_tty forkpty tmpfile tmpfile64 popen system posix_spawn posix_spawnp posix_spawn_file_actions_addopen dlopen "
 	"opendir fdopendir closedir scandir scandir64 scandirat scandirat64 "
 	"glob glob64 wordexp ftw ftw64 nftw nftw64 tempnam fts_open fts_read fts_children fts_set fts_close "
 	"fts64_open fts64_read fts64_children fts64_set fts64_close "

@@ -66,6 +66,17 @@ pub trait Host {
     ) -> Option<Result<usize, Errno>> {
         None
     }
+    /// The greatest size to which the process may let a file grow (RLIMIT_FSIZE), bytes.
+    fn size_limit(&self) -> u64 {
+        u64::MAX
+    }
+    /// A write, of which nothing was written, went beyond that.
+    fn exceed_size_limit(&self) {}
+    /// The process is about to change the contents of a file: clears the set-id bits that a write
+    /// clears.
+    fn before_write(&self, _: Ino) -> Result<(), Errno> {
+        Ok(())
+    }
     /// Asks for a segment.
     fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno>;
     /// Asks where bytes are.

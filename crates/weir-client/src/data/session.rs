@@ -13,7 +13,7 @@ use weir_core::node::ring::{Note, Record};
 use weir_core::node::tail::TailWords;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{
-    Append, Attach, Attached, Audit, Flush, Landing, Lent, Locate, Located, Segment, Token,
+    Append, Attach, Attached, Audit, Flush, Landing, Lent, Locate, Located, Segment, SetAttr, Token,
 };
 use weir_core::types::Ino;
 use weir_store::slabmap::{SlabMap, Window};
@@ -21,6 +21,8 @@ use weir_store::slabmap::{SlabMap, Window};
 use super::{file_state, FileState, Host, Log};
 use crate::beneath::Transfer;
 use crate::internal::InternalSlot;
+use crate::kernel;
+use crate::limits::{self, mode_after_write};
 use crate::session::Session;
 
 impl Host for Session {
@@ -63,6 +65,27 @@ impl Host for Session {
         bytes: Transfer<'_>,
     ) -> Option<Result<usize, Errno>> {
         Session::move_mapped(self, ino, slot, bytes)
+    }
+
+    #[inline]
+    fn size_limit(&self) -> u64 {
+        limits::file_bytes()
+    }
+
+    fn exceed_size_limit(&self) {
+        kernel::raise_file_size_signal();
+    }
+
+    fn before_write(&self, ino: Ino) -> Result<(), Errno> {
+        let attr = self.node().names().attr(ino);
+        let mode = attr.ok().flatten().as_ref().and_then(mode_after_write);
+        if mode.is_none() {
+            return Ok(());
+        }
+        self.call(SetAttr {
+            mode,
+            ..SetAttr::nothing(ino)
+        })
     }
 
     fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno> {

@@ -66,6 +66,8 @@ pub struct Stream {
     room: u64,
     /// The epoch of the claim.
     epoch: u64,
+    /// The epoch in which it was last looked whether a write clears set-id bits of the file.
+    cleared: u64,
     /// How often this node had given up its token of the file when the stream last asked.
     revocations: u64,
     /// Bytes of a raw file for which this node has held a token since then.
@@ -194,6 +196,7 @@ impl Stream {
             return Err(Errno::IO);
         }
         let place = self.attach(host, ino)?;
+        self.clear_set_ids(host, &place)?;
         if self.is_growing(&place) && self.covers(offset, length) {
             self.overwrite(host, offset, bytes)?;
             // If the record was published meanwhile, other nodes may have fetched the bytes of
@@ -222,6 +225,17 @@ impl Stream {
         self.confirm(host, &place, &Claim::range(offset, done as u64))?;
         self.touch();
         Ok(done)
+    }
+
+    /// Clears set-id bits of the file. The server ends all claims when the file gets one, so that they are
+    /// looked for once an epoch.
+    fn clear_set_ids<H: Host>(&mut self, host: &H, place: &Place) -> Result<(), Errno> {
+        let epoch = place.block.epoch.load(Ordering::Acquire);
+        if epoch != self.cleared {
+            host.before_write(place.ino)?;
+            self.cleared = epoch;
+        }
+        Ok(())
     }
 
     /// The part of `wished` that may be written of a raw file, `needed` at least. Asks the server
@@ -278,10 +292,21 @@ impl Stream {
     ) -> Result<(u64, usize), Errno> {
         let place = self.attach(host, ino)?;
         let length = bytes.len() as u64;
-        if place.block.size(host.cells()).saturating_add(length) > MAX_FILE_BYTES {
+        let size = place.block.size(host.cells());
+        if size.saturating_add(length) > MAX_FILE_BYTES {
+            return Err(Errno::FBIG);
+        }
+        let room = host.size_limit().saturating_sub(size);
+        let length = length.min(room);
+        let bytes = &bytes[..usize::try_from(length).unwrap_or(bytes.len())];
+        if room == 0 {
             return Err(Errno::FBIG);
         }
         let offset = Self::place_of_append(host, &place, ino, length)?;
+        if offset.saturating_add(length) > host.size_limit() {
+            // Others have appended meanwhile. The place stays, and reads as zeros.
+            return Err(Errno::FBIG);
+        }
         if self.grow(offset, bytes) {
             return Ok((offset, bytes.len()));
         }
@@ -403,6 +428,7 @@ impl Stream {
         self.published = self.committed;
         self.token = Claim::default();
         self.epoch = NEVER;
+        self.cleared = NEVER;
         self.room = 0;
         self.state = place.cell.state().0;
         self.place = Some(place);
@@ -492,6 +518,7 @@ impl Stream {
             return false;
         }
         self.room = in_reservation.min(self.claim.end() - self.next);
+        self.keep_within_limit(host);
         self.room > 0
     }
 
@@ -574,6 +601,7 @@ impl Stream {
             place.cell.replace(&self.state);
             self.next = offset;
             self.room = self.claim.length;
+            self.keep_within_limit(host);
         }
         is_next
     }
@@ -638,7 +666,18 @@ impl Stream {
                 (self.claim, self.epoch, self.room) = (Claim::default(), NEVER, take);
             }
         }
+        self.keep_within_limit(host);
         Ok(())
+    }
+
+    /// What is written without a decision keeps within the limit of the file's size.
+    fn keep_within_limit<H: Host>(&mut self, host: &H) {
+        self.room = self.room.min(host.size_limit().saturating_sub(self.next));
+    }
+
+    /// The next write needs a decision.
+    pub fn decide_anew(&mut self) {
+        self.room = 0;
     }
 
     /// Hands the record in force to the server. It stays in the cell until another

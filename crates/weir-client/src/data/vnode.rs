@@ -70,10 +70,14 @@ impl Vnode {
     #[cold]
     #[inline(never)]
     fn write_slowly<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        let ino = self.ino();
+        let Some(bytes) = within(host.size_limit(), offset, bytes) else {
+            host.exceed_size_limit();
+            return Err(Errno::FBIG);
+        };
         if let Some(done) = self.write_mapped(host, offset, bytes) {
             return done;
         }
-        let ino = self.ino();
         let written = self.with_stream(|stream| stream.write(host, ino, offset, bytes))?;
         // The kernel may have read a page of it meanwhile, which would stay as it was.
         fence(Ordering::SeqCst);
@@ -104,7 +108,12 @@ impl Vnode {
             let at = self.with_stream(|stream| stream.place_append(host, ino, bytes.len()))?;
             return Ok((at, self.write_slowly(host, at, bytes)?));
         }
-        let (at, written) = self.with_stream(|stream| stream.append(host, ino, bytes))?;
+        let appended = self.with_stream(|stream| stream.append(host, ino, bytes));
+        // The stream is free again: a handler of the signal may write, too.
+        if appended == Err(Errno::FBIG) && host.size_limit() != u64::MAX {
+            host.exceed_size_limit();
+        }
+        let (at, written) = appended?;
         // As for every write.
         fence(Ordering::SeqCst);
         match self.write_mapped(host, at, &bytes[..written]) {
@@ -124,6 +133,15 @@ impl Vnode {
             }
         }
         Err(Errno::AGAIN)
+    }
+
+    /// What may be written has changed: nothing more is written without a decision.
+    pub fn decide_anew(&self) {
+        for stream in &self.streams {
+            if let Some(mut stream) = stream.lock() {
+                stream.decide_anew();
+            }
+        }
     }
 
     /// The size as of now, in bytes.
@@ -205,5 +223,14 @@ impl Vnode {
         if let Some(mut map) = self.map.lock() {
             map.forget();
         }
+    }
+}
+
+/// The part of a write that keeps within a limit of the file's size; `None`: not a byte does.
+fn within(limit: u64, offset: u64, bytes: &[u8]) -> Option<&[u8]> {
+    let room = usize::try_from(limit.saturating_sub(offset)).unwrap_or(usize::MAX);
+    match room {
+        0 if !bytes.is_empty() => None,
+        _ => Some(&bytes[..bytes.len().min(room)]),
     }
 }

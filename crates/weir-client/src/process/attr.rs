@@ -10,8 +10,11 @@ use super::stat::{EMPTY_PATH, NOFOLLOW};
 use super::table::PATH;
 use super::{Outcome, Process};
 use crate::kernel::Fd;
+use crate::limits;
 use crate::operation;
 use crate::types::{Time, UTIME_NOW, UTIME_OMIT};
+
+const S_ISGID: u32 = 0o2000;
 
 impl Process {
     /// The inode of a descriptor that is more than a place (not O_PATH).
@@ -50,8 +53,27 @@ impl Process {
 
     fn change_mode(&'static self, ino: Ino, mode: u32) -> Result<(), Errno> {
         self.check_owner(ino)?;
+        let mode = match mode & S_ISGID {
+            0 => mode & 0o7777,
+            _ => limits::mode_of_chmod(&self.attr(ino)?, self.who(), mode),
+        };
         self.session()?.call(SetAttr {
-            mode: Some(mode & 0o7777),
+            mode: Some(mode),
+            ..SetAttr::nothing(ino)
+        })
+    }
+
+    /// Clears the set-id bits of a file whose contents this process changes other than by a write.
+    pub(super) fn clear_set_ids(&'static self, ino: Ino) -> Result<(), Errno> {
+        if self.who().uid == 0 {
+            return Ok(());
+        }
+        let mode = limits::mode_after_write(&self.attr(ino)?);
+        if mode.is_none() {
+            return Ok(());
+        }
+        self.session()?.call(SetAttr {
+            mode,
             ..SetAttr::nothing(ino)
         })
     }
@@ -111,6 +133,7 @@ impl Process {
             return Err(Errno::PERM);
         }
         self.session()?.call(SetAttr {
+            mode: limits::mode_after_chown(&attr, who),
             uid,
             gid,
             ..SetAttr::nothing(ino)

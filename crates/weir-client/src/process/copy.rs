@@ -132,8 +132,13 @@ impl Process {
             match put {
                 Ok(0) => break,
                 Ok(n) => {
+                    let short = n < rest.len();
                     side.advance(n);
                     done += n;
+                    if short {
+                        // There is no room for more, or it may not grow: the next call says so.
+                        break;
+                    }
                 }
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,

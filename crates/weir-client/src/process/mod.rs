@@ -65,8 +65,8 @@ use crate::path::Credentials;
 use crate::session::Session;
 pub use crate::types::Outcome;
 pub use map::Mapping;
-use start::Instance;
 pub use start::INSTANCE_VARIABLE;
+use start::{Instance, Seen};
 use table::{Files, Handle, Queue};
 pub use told::About;
 
@@ -88,6 +88,7 @@ pub struct Process {
     node: Slot<Node>,
     session: Slot<Session>,
     who: Slot<Credentials>,
+    seen: Seen,
     umask: AtomicU32,
     /// The current directory, if it is weir's; else 0, or [`cwd::FOREIGN`].
     cwd: AtomicU64,
@@ -130,6 +131,7 @@ impl Process {
             node: Slot::empty(),
             session: Slot::empty(),
             who: Slot::empty(),
+            seen: Seen::new(),
             umask: AtomicU32::new(0o022),
             cwd: AtomicU64::new(0),
             cwd_shown: AtomicBool::new(false),

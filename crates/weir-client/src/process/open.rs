@@ -217,11 +217,15 @@ impl Process {
         let fd = self.view()?.open(target, &descriptor)?;
         let session = self.session()?;
         session.count(Counter::Opens, 1);
-        if descriptor.truncates() && !target.new && session.is_mapped(target.ino) {
-            // Those who have it mapped are to find it cut too.
-            if let Err(error) = self.cut(target.ino, 0) {
-                descriptor.close(fd);
-                return Err(error);
+        if descriptor.truncates() && !target.new {
+            // The file is cut, and open.
+            let _ = self.clear_set_ids(target.ino);
+            if session.is_mapped(target.ino) {
+                // Those who have it mapped are to find it cut too.
+                if let Err(error) = self.cut(target.ino, 0) {
+                    descriptor.close(fd);
+                    return Err(error);
+                }
             }
         }
         Ok(fd)
@@ -346,7 +350,7 @@ impl Process {
             // A program may have changed the directory's mode by a descriptor of it,
             Err(Errno::ACCESS) => {
                 let path = format!("/proc/self/fd/{}", session.placeholder());
-                rustix::fs::chmod(path, Mode::RWXU)?;
+                rustix::fs::chmod(path, Mode::from_raw_mode(0o755))?;
                 open()
             }
             // or have closed ours unseen.

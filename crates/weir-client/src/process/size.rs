@@ -10,7 +10,8 @@ use weir_store::slab::SlabId;
 use super::place::Found;
 use super::table::{Handle, PATH, WRITE};
 use super::{Outcome, Process};
-use crate::kernel::{Fd, AT_FDCWD};
+use crate::kernel::{self, Fd, AT_FDCWD};
+use crate::limits;
 use crate::operation;
 use crate::path::access;
 use crate::session::Session;
@@ -62,9 +63,20 @@ impl Process {
 
     pub(super) fn cut(&'static self, ino: Ino, length: i64) -> Result<(), Errno> {
         let size = u64::try_from(length).map_err(|_| Errno::INVAL)?;
+        self.check_growth(ino, size)?;
+        self.clear_set_ids(ino)?;
         let session = self.session()?;
         let cut = session.if_mapped(ino, |file| rustix::fs::ftruncate(file, size));
         cut.unwrap_or_else(|| session.call(Truncate { ino, size }))
+    }
+
+    /// EFBIG, with the signal: a file is to become larger than this process may let it grow.
+    fn check_growth(&'static self, ino: Ino, size: u64) -> Result<(), Errno> {
+        if size > limits::file_bytes() && size > self.stat_of(ino)?.size {
+            kernel::raise_file_size_signal();
+            return Err(Errno::FBIG);
+        }
+        Ok(())
     }
 
     /// fsync(2).
@@ -165,6 +177,11 @@ impl Process {
             return Err(Errno::FBIG);
         }
         let (session, ino) = (self.session()?, handle.ino());
+        if !zero || !keep_size {
+            // Linux looks at the end of the range also where the size stays, but for a hole.
+            self.check_growth(ino, first + bytes)?;
+        }
+        self.clear_set_ids(ino)?;
         let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
         let allocate = |file: BorrowedFd<'_>| rustix::fs::fallocate(file, flags, first, bytes);
         if let Some(done) = session.if_mapped(ino, allocate) {

@@ -14,7 +14,8 @@ use weir_core::types::Ino;
 
 use super::table::{Handle, DIR, PATH, READ, WRITE};
 use super::Process;
-use crate::kernel;
+use crate::kernel::{self, Slot};
+use crate::limits;
 use crate::node::Node;
 use crate::path::{Credentials, Prefix};
 use crate::session::Session;
@@ -33,6 +34,37 @@ pub const INSTANCE_VARIABLE: &str = "WEIR_INSTANCE";
 pub const PREFIX_VARIABLE: &str = "WEIR_AT";
 /// Where instances are seen if nobody says so.
 const USUAL_PREFIX: &[u8] = b"/weir";
+
+/// Whom this process has been: for good, as threads may still look at one.
+#[derive(Debug)]
+pub(super) struct Seen(Slot<SeenUser>);
+
+#[derive(Debug)]
+struct SeenUser {
+    who: Credentials,
+    next: Slot<SeenUser>,
+}
+
+impl Seen {
+    /// Nobody.
+    pub(super) const fn new() -> Seen {
+        Seen(Slot::empty())
+    }
+
+    /// The one that is equal to `who`. A server that goes to and fro between users needs no more
+    /// memory for it. Under the lock of the process.
+    fn keep(&self, who: Credentials) -> &'static Credentials {
+        let mut all = core::iter::successors(self.0.get(), |seen| seen.next.get());
+        if let Some(seen) = all.find(|seen| seen.who == who) {
+            return &seen.who;
+        }
+        let next = Slot::empty();
+        next.set(self.0.get());
+        let seen: &'static SeenUser = Box::leak(Box::new(SeenUser { who, next }));
+        self.0.set(Some(seen));
+        &seen.who
+    }
+}
 
 /// Where the instance is.
 #[derive(Debug)]
@@ -202,8 +234,21 @@ impl Process {
             gid: rustix::process::getegid().as_raw(),
             groups: groups.iter().map(|group| group.as_raw()).collect(),
         };
-        // Seldom enough that the old one may stay in memory.
-        self.who.set(Some(Box::leak(Box::new(who))));
+        let _held = self.lock.hold();
+        let who = self.seen.keep(who);
+        self.who.set(Some(who));
+        limits::set_writer(who);
+        limits::look();
+    }
+
+    /// setrlimit(2) or prlimit(2) was called: what may be written without a decision ends.
+    pub fn limits_changed(&self) {
+        limits::look();
+        if self.session.get().is_none() {
+            return;
+        }
+        let _held = self.lock.hold();
+        self.files.iter().for_each(|file| file.vnode.decide_anew());
     }
 
     /// umask(2) was called with `mask`.

@@ -14,6 +14,7 @@ use super::table::Handle;
 use super::{Outcome, Process};
 use crate::data::Target;
 use crate::kernel::Fd;
+use crate::limits;
 
 /// More pieces are refused (IOV_MAX).
 const MAX_PIECES: usize = 1024;
@@ -172,6 +173,9 @@ fn write_each(open: Open, slices: &[IoSlice<'_>], at: u64) -> Result<usize, Errn
     let mut written = 0;
     for slice in slices.iter().filter(|slice| !slice.is_empty()) {
         let to = at.checked_add(written as u64).ok_or(Errno::FBIG)?;
+        if written > 0 && to >= limits::file_bytes() {
+            break; // the whole call is cut at the limit
+        }
         let n = match open.file.vnode.write_at(open.session, to, slice) {
             Err(error) if written == 0 => return Err(error),
             n => n.unwrap_or(0),

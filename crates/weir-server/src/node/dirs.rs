@@ -13,6 +13,9 @@ use crate::rules::join;
 /// Bytes that an entry takes beside its name, at most.
 const ENTRY_BYTES: usize = 10 + 10 + 5 + 10 + 10 + 3;
 
+/// The set-user-id and the set-group-id bit.
+const SET_ID: u32 = 0o6000;
+
 /// What a refusal of the namespace is to a client.
 pub(crate) fn refusal(error: NamesError) -> FsError {
     match error {
@@ -208,6 +211,12 @@ impl<P: Platform> Node<'_, P> {
             self.forget_cell_times(op.ino);
         }
         self.names.setattr(op.ino, &set).map_err(refusal)?;
+        if op.mode.is_some_and(|mode| mode & SET_ID != 0) {
+            // Who writes next looks for the bits, and clears them.
+            if let Some(block) = self.shared_block(op.ino) {
+                block.end_claims();
+            }
+        }
         let due =
             own_file && self.names.attr(op.ino).map_err(refusal)?.lamination == Lamination::Due;
         if due && op.mode.is_some() && !self.identity.is_of_several() {

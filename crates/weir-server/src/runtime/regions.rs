@@ -18,7 +18,9 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{chmod, flock, mknodat, open, FileType, FlockOperation, Mode, OFlags, CWD};
+use rustix::fs::{
+    chmod, fchmod, flock, mknodat, open, FileType, FlockOperation, Mode, OFlags, CWD,
+};
 use rustix::io::Errno;
 use rustix::net::{
     bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
@@ -48,6 +50,11 @@ use crate::options::Options;
 
 /// The directory that all virtual descriptors are, while it is made.
 const PLACEHOLDER: &str = "ph";
+const PLACEHOLDER_MODE: Mode = Mode::RWXU
+    .union(Mode::RGRP)
+    .union(Mode::XGRP)
+    .union(Mode::ROTH)
+    .union(Mode::XOTH);
 /// Where clients make the directories that stand for their current ones, and remove them at once.
 const WORKING_DIRS: &str = "cwd";
 const OPEN: &str = "open";
@@ -108,6 +115,8 @@ impl Placeholder {
             given: open_as(OFlags::PATH)?,
         };
         std::fs::remove_dir(&inner).map_err(|error| failed(&error))?;
+        // Nobody comes to it by a path, and a client that has changed its user opens it anew, too.
+        fchmod(&placeholder.watched, PLACEHOLDER_MODE).map_err(|error| failed(&error.into()))?;
         std::fs::remove_dir(path).map_err(|error| failed(&error))?;
         Ok(placeholder)
     }

@@ -1,0 +1,81 @@
+//! Programs that change their user or groups: the client checks permissions for the new ones.
+//!
+//! libc makes these calls on all threads of the process, as POSIX demands. A program that makes the
+//! system call itself changes one thread only; weir then takes its user for that of the process.
+
+use core::ffi::{c_char, c_int, c_long};
+
+use libc::{gid_t, size_t, uid_t};
+
+use crate::raw;
+
+/// Declares wrappers of functions that set identities: each is done by the next library's function.
+macro_rules! watched {
+    ($($name:ident ($($p:ident: $t:ty),*);)*) => {
+        mod next {
+            use super::{c_char, c_int, gid_t, size_t, uid_t};
+
+            crate::next::next_fn! { $( $name: fn($($t),*) -> c_int; )* }
+        }
+
+        $(
+            #[doc = concat!("`", stringify!($name), "`: done by the next library's; then weir looks who the program is.")]
+            ///
+            /// # Safety
+            ///
+            /// As the C function of this name demands.
+            #[no_mangle]
+            pub unsafe extern "C" fn $name($($p: $t),*) -> c_int {
+                // SAFETY: as the caller vouches.
+                let done = next::$name().map_or_else(crate::missing, |f| unsafe { f($($p),*) });
+                weir_client::process::process().credentials_changed();
+                done
+            }
+        )*
+    };
+}
+
+watched! {
+    setuid(uid: uid_t);
+    seteuid(uid: uid_t);
+    setreuid(real: uid_t, effective: uid_t);
+    setresuid(real: uid_t, effective: uid_t, saved: uid_t);
+    setgid(gid: gid_t);
+    setegid(gid: gid_t);
+    setregid(real: gid_t, effective: gid_t);
+    setresgid(real: gid_t, effective: gid_t, saved: gid_t);
+    setgroups(count: size_t, groups: *const gid_t);
+    initgroups(user: *const c_char, group: gid_t);
+}
+
+/// Looks up what stands behind each wrapper.
+pub fn resolve() {
+    next::resolve_all();
+}
+
+/// Declares what stands for system calls by number: they concern the calling thread alone.
+macro_rules! by_number {
+    ($($name:ident $number:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($number), "`, of the calling thread.")]
+        ///
+        /// # Safety
+        ///
+        /// As the system call demands of its arguments.
+        pub unsafe fn $name(a: usize, b: usize, c: usize) -> c_long {
+            // SAFETY: as the caller vouches.
+            let done = raw::outcome(unsafe { raw::syscall(libc::$number, [a, b, c, 0, 0, 0]) });
+            weir_client::process::process().credentials_changed();
+            done as c_long
+        }
+    )*};
+}
+
+by_number! {
+    thread_setuid SYS_setuid;
+    thread_setgid SYS_setgid;
+    thread_setreuid SYS_setreuid;
+    thread_setregid SYS_setregid;
+    thread_setresuid SYS_setresuid;
+    thread_setresgid SYS_setresgid;
+    thread_setgroups SYS_setgroups;
+}
