@@ -1,42 +1,31 @@
-//! How processes begin: fork, exec, spawn, and libraries that are loaded.
+//! How processes begin: fork, system, popen, and the environment of a new program. [`crate::exec`] and
+//! [`crate::spawn`] use it.
 //!
 //! Descriptors are made ready before they are shared (an exec'ed program finds them by
 //! what the kernel keeps, see `weir_core::node::ofd`), and the environment of a new
 //! program keeps the variables that bring us into it, also where the caller wrote
 //! an environment of its own. `vfork` becomes `fork`: a child on its parent's memory
 //! would run our wrappers on the parent's tables.
-//!
-//! Left out: files that `posix_spawn` is told to open by a file action; telling it that is
-//! refused, see docs/SEMANTICS.md.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use rustix::io::Errno;
 use weir_client::kernel::block_signals;
 use weir_client::process::process;
 use weir_client::siglock::SigLock;
 
-use crate::{bytes_of, calls, is_our_c_path, raw, stdio, HEAP};
+use crate::{bytes_of, load, spawn, stdio, HEAP};
 
-type Strings = *const *const c_char;
+pub(crate) type Strings = *const *const c_char;
 
 mod next {
-    use super::{c_char, c_int, c_void, Strings};
+    use super::{c_char, c_int};
 
     crate::next::next_fn! {
         fork: fn() -> libc::pid_t;
-        execve: fn(*const c_char, Strings, Strings) -> c_int;
-        execvpe: fn(*const c_char, Strings, Strings) -> c_int;
-        fexecve: fn(c_int, Strings, Strings) -> c_int;
-        execveat: fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int;
-        posix_spawn: fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
-        posix_spawnp: fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
         system: fn(*const c_char) -> c_int;
         popen: fn(*const c_char, *const c_char) -> *mut libc::FILE;
-        dlopen: fn(*const c_char, c_int) -> *mut c_void;
-        posix_spawn_file_actions_addopen: fn(*mut c_void, c_int, *const c_char, c_int, libc::mode_t) -> c_int;
     }
 }
 
@@ -51,6 +40,8 @@ extern "C" fn prepare() {
     if let Some(changed) = CHANGED.lock() {
         changed.keep();
     }
+    spawn::before_fork();
+    load::before_fork();
     HEAP.before_fork();
 }
 
@@ -59,6 +50,8 @@ fn give_back() {
     HEAP.after_fork();
     // SAFETY: `prepare` kept it, by this thread.
     unsafe { CHANGED.give_back() };
+    spawn::after_fork();
+    load::after_fork();
 }
 
 extern "C" fn parent() {
@@ -78,6 +71,16 @@ pub fn watch_forks() {
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 
+/// `fork(2)`, as the next library has it.
+///
+/// # Safety
+///
+/// As fork(2).
+pub(crate) unsafe fn fork() -> libc::pid_t {
+    // SAFETY: as the caller vouches.
+    unsafe { next::fork().map_or(-1, |f| f()) }
+}
+
 /// `vfork(2)`, as fork.
 ///
 /// # Safety
@@ -86,7 +89,7 @@ pub fn watch_forks() {
 #[no_mangle]
 pub unsafe extern "C" fn vfork() -> libc::pid_t {
     // SAFETY: as the caller vouches.
-    unsafe { next::fork().map_or(-1, |f| f()) }
+    unsafe { fork() }
 }
 
 /// An environment for a new program: the caller's, with what brings us into it.
@@ -200,7 +203,7 @@ unsafe fn lacking(envp: Strings) -> Vec<(&'static CStr, CString)> {
 /// # Safety
 ///
 /// `envp` is null or a null-terminated array of C strings.
-unsafe fn entries(envp: Strings) -> impl Iterator<Item = *const c_char> {
+pub(crate) unsafe fn entries(envp: Strings) -> impl Iterator<Item = *const c_char> {
     let mut at = envp;
     core::iter::from_fn(move || {
         // SAFETY: as the caller vouches.
@@ -223,7 +226,7 @@ unsafe fn values_of<'a>(envp: Strings, name: &'static CStr) -> impl Iterator<Ite
 /// # Safety
 ///
 /// `entry` is a C string, which lives as long as the value is used.
-unsafe fn value_in<'a>(entry: *const c_char, name: &CStr) -> Option<&'a [u8]> {
+pub(crate) unsafe fn value_in<'a>(entry: *const c_char, name: &CStr) -> Option<&'a [u8]> {
     // SAFETY: as the caller vouches.
     let rest = unsafe { bytes_of(entry) }?.strip_prefix(name.to_bytes())?;
     rest.strip_prefix(b"=")
@@ -333,258 +336,34 @@ fn change_environment_back() {
 /// # Safety
 ///
 /// As for `completed`.
-unsafe fn with_environment<T>(envp: Strings, exec: impl FnOnce(Strings) -> T) -> T {
+pub(crate) unsafe fn with_environment<T>(envp: Strings, exec: impl FnOnce(Strings) -> T) -> T {
     process().before_exec();
     // SAFETY: as the caller vouches.
+    unsafe { with_variables(envp, exec) }
+}
+
+/// Calls what starts a program with this environment, completed.
+///
+/// # Safety
+///
+/// As for `completed`.
+pub(crate) unsafe fn with_variables<T>(envp: Strings, start: impl FnOnce(Strings) -> T) -> T {
+    // SAFETY: as the caller vouches.
     let environment = unsafe { completed(envp) };
-    exec(environment.as_ref().map_or(envp, |e| e.pointers.as_ptr()))
-}
-
-/// # Safety
-///
-/// As execve(2) demands.
-unsafe fn exec(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        with_environment(envp, |envp| {
-            if is_our_c_path(libc::AT_FDCWD, path) {
-                return exec_ours(libc::AT_FDCWD, path, argv, envp);
-            }
-            next::execve().map_or(-1, |f| f(path, argv, envp))
-        })
-    }
-}
-
-/// Runs a program that lies in weir: a copy of it that the kernel can read.
-///
-/// # Safety
-///
-/// As execveat(2) demands.
-unsafe fn exec_ours(at: c_int, path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        let Some(name) = bytes_of(path) else {
-            raw::set_errno(Errno::FAULT);
-            return -1;
-        };
-        match process().materialize_at(at, name, 0) {
-            Some(Ok(fd)) => next::fexecve().map_or(-1, |f| f(fd, argv, envp)),
-            Some(Err(errno)) => {
-                raw::set_errno(errno);
-                -1
-            }
-            None => next::execveat().map_or(-1, |f| f(at, path, argv, envp, 0)),
-        }
-    }
+    start(environment.as_ref().map_or(envp, |e| e.pointers.as_ptr()))
 }
 
 extern "C" {
-    static environ: Strings;
-}
-
-/// `execve(2)`.
-///
-/// # Safety
-///
-/// As the C function of this name demands.
-#[no_mangle]
-pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: as the caller vouches.
-    unsafe { exec(path, argv, envp) }
-}
-
-/// `execv(3)`.
-///
-/// # Safety
-///
-/// As the C function of this name demands.
-#[no_mangle]
-pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
-    // SAFETY: as the caller vouches.
-    unsafe { exec(path, argv, environ) }
-}
-
-/// `execvpe(3)`.
-///
-/// # Safety
-///
-/// As the C function of this name demands.
-#[no_mangle]
-pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        let has_slash = bytes_of(file).is_some_and(|f| f.contains(&b'/'));
-        if !has_slash || !is_our_c_path(libc::AT_FDCWD, file) {
-            return with_environment(envp, |envp| {
-                next::execvpe().map_or(-1, |f| f(file, argv, envp))
-            });
-        }
-        let failed = exec(file, argv, envp);
-        if raw::errno() == Errno::NOEXEC.raw_os_error() {
-            // A script without a first line that says whose it is, as libc does it.
-            let given = entries(argv).skip(1);
-            let script = [c"/bin/sh".as_ptr(), file].into_iter().chain(given);
-            let script: Vec<_> = script.chain([core::ptr::null()]).collect();
-            return exec(script[0], script.as_ptr(), envp);
-        }
-        failed
-    }
-}
-
-/// `execvp(3)`.
-///
-/// # Safety
-///
-/// As the C function of this name demands.
-#[no_mangle]
-pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
-    // SAFETY: as the caller vouches.
-    unsafe { execvpe(file, argv, environ) }
-}
-
-/// `fexecve(3)`.
-///
-/// # Safety
-///
-/// As the C function of this name demands.
-#[no_mangle]
-pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        with_environment(envp, |envp| {
-            let fd = match process().materialize(fd) {
-                Some(Ok(copy)) => copy,
-                Some(Err(errno)) => {
-                    raw::set_errno(errno);
-                    return -1;
-                }
-                None => fd,
-            };
-            next::fexecve().map_or(-1, |f| f(fd, argv, envp))
-        })
-    }
-}
-
-/// `execveat(2)`.
-///
-/// # Safety
-///
-/// As the C function of this name demands.
-#[no_mangle]
-pub unsafe extern "C" fn execveat(
-    at: c_int,
-    path: *const c_char,
-    argv: Strings,
-    envp: Strings,
-    flags: c_int,
-) -> c_int {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        with_environment(envp, |envp| {
-            if is_our_c_path(at, path) {
-                return exec_ours(at, path, argv, envp);
-            }
-            next::execveat().map_or(-1, |f| f(at, path, argv, envp, flags))
-        })
-    }
-}
-
-// execl and its kin take their arguments one by one, which Rust cannot declare: those of registers are
-// put in front of those on the stack, and that is the list which execv takes.
-macro_rules! with_list {
-    ($($name:ident: $list:ident;)*) => {$(
-        #[doc = concat!("`", stringify!($name), "(3)`.")]
-        ///
-        /// # Safety
-        ///
-        /// As the C function of this name demands.
-        #[unsafe(naked)]
-        #[no_mangle]
-        pub unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
-            #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!(
-                "pop rax",
-                "push r9",
-                "push r8",
-                "push rcx",
-                "push rdx",
-                "push rsi",
-                "mov rsi, rsp",
-                "push rax",
-                "call {list}",
-                "pop rcx",
-                "add rsp, 40",
-                "push rcx",
-                "ret",
-                list = sym $list,
-            );
-            #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!(
-                "stp x30, x1, [sp, #-64]!",
-                "stp x2, x3, [sp, #16]",
-                "stp x4, x5, [sp, #32]",
-                "stp x6, x7, [sp, #48]",
-                "add x1, sp, #8",
-                "bl {list}",
-                "ldr x30, [sp], #64",
-                "ret",
-                list = sym $list,
-            );
-        }
-    )*};
-}
-with_list! { execl: execv; execlp: execvp; execle: exec_list_with_environment; }
-
-/// # Safety
-///
-/// As execle(3) demands: behind the null that ends the list is the environment.
-unsafe extern "C" fn exec_list_with_environment(path: *const c_char, argv: Strings) -> c_int {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        let mut end = argv;
-        while !(*end).is_null() {
-            end = end.add(1);
-        }
-        exec(path, argv, end.add(1).cast::<Strings>().read())
-    }
+    pub(crate) static environ: Strings;
 }
 
 /// Keeps the descriptors ready and our locks ours while libc makes a child.
-fn around_fork<T>(call: impl FnOnce() -> T) -> T {
+pub(crate) fn around_fork<T>(call: impl FnOnce() -> T) -> T {
     process().before_fork();
     let result = call();
     process().after_fork_parent();
     result
 }
-
-macro_rules! spawns {
-    ($($name:ident)*) => {$(
-        /// `posix_spawn(3)`.
-        ///
-        /// # Safety
-        ///
-        /// As the C function of this name demands.
-        #[no_mangle]
-        pub unsafe extern "C" fn $name(
-            pid: *mut libc::pid_t,
-            path: *const c_char,
-            actions: *const c_void,
-            attributes: *const c_void,
-            argv: Strings,
-            envp: Strings,
-        ) -> c_int {
-            // SAFETY: as the caller vouches.
-            unsafe {
-                let environment = completed(envp);
-                let envp = environment.as_ref().map_or(envp, |e| e.pointers.as_ptr());
-                around_fork(|| {
-                    next::$name().map_or(libc::ENOSYS, |f| f(pid, path, actions, attributes, argv, envp))
-                })
-            }
-        }
-    )*};
-}
-spawns! { posix_spawn posix_spawnp }
 
 /// `system(3)`.
 ///
@@ -612,57 +391,4 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
             stdio::made(next::popen().map_or(core::ptr::null_mut(), |f| f(command, mode)))
         })
     })
-}
-
-/// `dlopen(3)`: of a library that lies in weir, a copy that the loader can map.
-///
-/// # Safety
-///
-/// As the C function of this name demands.
-#[no_mangle]
-pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        let Some(next) = next::dlopen() else {
-            return core::ptr::null_mut();
-        };
-        let ours =
-            bytes_of(path).filter(|p| p.contains(&b'/') && is_our_c_path(libc::AT_FDCWD, path));
-        let Some(Some(Ok(fd))) = ours.map(|name| process().materialize_at(libc::AT_FDCWD, name, 0))
-        else {
-            return next(path, flags);
-        };
-        let Ok(name) = CString::new(format!("/proc/self/fd/{fd}")) else {
-            return core::ptr::null_mut();
-        };
-        let handle = next(name.as_ptr(), flags);
-        calls::close(fd);
-        handle
-    }
-}
-
-/// `posix_spawn_file_actions_addopen(3)`: EOPNOTSUPP for a file of weir's, since libc would
-/// open it in the child behind our back.
-///
-/// # Safety
-///
-/// As the C function of this name demands.
-#[no_mangle]
-pub unsafe extern "C" fn posix_spawn_file_actions_addopen(
-    actions: *mut c_void,
-    fd: c_int,
-    path: *const c_char,
-    flags: c_int,
-    mode: libc::mode_t,
-) -> c_int {
-    // SAFETY: as the caller vouches.
-    if unsafe { is_our_c_path(libc::AT_FDCWD, path) } {
-        process().note_refusal("posix_spawn-open");
-        return libc::EOPNOTSUPP;
-    }
-    match next::posix_spawn_file_actions_addopen() {
-        // SAFETY: as the caller vouches.
-        Some(next) => unsafe { next(actions, fd, path, flags, mode) },
-        None => libc::ENOSYS,
-    }
 }

@@ -9,7 +9,8 @@
 //! | [`next`], [`raw`] | what stands behind a wrapper; system calls |
 //! | [`calls`], [`names`], [`status`] | descriptors; names; what stat and its like fill |
 //! | [`stdio`], [`dir`], [`aio`] | what libc does from inside itself: streams of files, of directories, aio |
-//! | [`launch`], [`detach`], [`ending`] | fork, exec, spawn; daemons, terminals; exit |
+//! | [`launch`], [`exec`], [`spawn`], [`load`] | fork and the environment; exec; posix_spawn; dlopen |
+//! | [`detach`], [`ending`] | daemons, terminals; exit |
 //! | [`made`], [`syscall`] | descriptors that the kernel makes; system calls by number |
 //! | [`memory`], [`sockets`] | mappings; descriptors sent over sockets |
 //! | [`signals`] | whether the program has handlers of signals |
@@ -34,18 +35,23 @@ mod aio_reads;
 pub mod calls;
 pub mod detach;
 pub mod dir;
+mod elf;
 pub mod ending;
+pub mod exec;
 pub mod fts;
 pub mod glob;
 pub mod launch;
 pub mod limits;
+pub mod load;
 pub mod made;
 pub mod memory;
 pub mod names;
+mod needed;
 pub mod next;
 pub mod raw;
 pub mod signals;
 pub mod sockets;
+pub mod spawn;
 pub mod status;
 pub mod stdio;
 pub mod syscall;
@@ -190,6 +196,9 @@ extern "C" fn construct() {
     stdio::resolve_all();
     aio::resolve();
     launch::resolve();
+    exec::resolve();
+    spawn::resolve();
+    load::resolve();
     temp::resolve();
     glob::resolve();
     walk::resolve();
@@ -206,6 +215,8 @@ extern "C" fn construct() {
     if process::process().is_active() {
         stdio::patch();
         launch::remember_origin();
+        exec::rename_program();
+        needed::take_over();
         launch::watch_forks();
         ending::watch_exit();
     }

@@ -11,7 +11,9 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use rustix::io::Errno;
 
 use crate::raw;
-use crate::{calls, ending, launch, limits, made, memory, names, sockets, status, temp, users};
+use crate::{
+    calls, ending, exec, launch, limits, made, memory, names, sockets, status, temp, users,
+};
 
 /// Numbers are less than this; a bit each.
 const NUMBERS: usize = 512;
@@ -188,8 +190,8 @@ by_number! {
 
     #[cfg(target_arch = "x86_64")] SYS_fork: launch::vfork, ();
     #[cfg(target_arch = "x86_64")] SYS_vfork: launch::vfork, ();
-    SYS_execve: launch::execve, (a *const c_char, b *const *const c_char, c *const *const c_char);
-    SYS_execveat: launch::execveat, (a c_int, b *const c_char, c *const *const c_char, d *const *const c_char, e c_int);
+    SYS_execve: exec::execve, (a *const c_char, b *const *const c_char, c *const *const c_char);
+    SYS_execveat: exec::execveat, (a c_int, b *const c_char, c *const *const c_char, d *const *const c_char, e c_int);
     SYS_exit_group: exit_group, (a c_int);
 }
 

@@ -239,6 +239,15 @@ const CHECKS: &[Check] = &[
         "processes::all_that_starts_programs_whatever_the_environment",
         "c/starting.c",
     ),
+    c(
+        "processes::posix_spawn_exec_and_scripts_in_full",
+        "c/spawns.c",
+    ),
+    check(
+        "processes::shared_libraries_by_path_name_and_need",
+        What::Shell("shell/libraries.sh", &[]),
+        &[needs::CC, needs::PYTHON],
+    ),
     // MPI-IO, parallel HDF5, PnetCDF, parallel NetCDF-4
     check(
         "mpi::mpiio_mpich",

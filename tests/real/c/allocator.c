@@ -156,7 +156,10 @@ static const struct {
  * by others of itself the wrappers do nothing else.
  */
 static const char others[] =
-	"initgroups _exit _Exit vfork daemon login_tty forkpty tmpfile tmpfile64 popen system posix_spawn posix_spawnp posix_spawn_file_actions_addopen dlopen "
+	"initgroups _exit _Exit vfork daemon login_tty forkpty tmpfile tmpfile64 popen system posix_spawn posix_spawnp dlopen dlmopen "
+	"posix_spawn_file_actions_init posix_spawn_file_actions_destroy posix_spawn_file_actions_addopen posix_spawn_file_actions_addclose "
+	"posix_spawn_file_actions_adddup2 posix_spawn_file_actions_addchdir_np posix_spawn_file_actions_addfchdir_np "
+	"posix_spawn_file_actions_addclosefrom_np posix_spawn_file_actions_addtcsetpgrp_np "
 	"opendir fdopendir closedir scandir scandir64 scandirat scandirat64 "
 	"glob glob64 wordexp ftw ftw64 nftw nftw64 tempnam fts_open fts_read fts_children fts_set fts_close "
 	"fts64_open fts64_read fts64_children fts64_set fts64_close "

@@ -168,7 +168,7 @@ impl Process {
 }
 
 /// How the kernel ends the path of a directory that was removed.
-const REMOVED: &[u8] = b" (deleted)";
+pub(super) const REMOVED: &[u8] = b" (deleted)";
 
 /// The directory that is entered, in the one that has the name: what is made by way of `..` is refused too.
 const INNER: &[u8] = b"/d";

@@ -1,6 +1,7 @@
-//! Links of /proc to what this process has: `/proc/self/fd/N`, `/proc/self/cwd`, and their like in /dev.
+//! Links of /proc to what this process has: `/proc/self/fd/N`, `/proc/self/cwd`, `/proc/self/exe`, and
+//! their like in /dev.
 //!
-//! For the kernel they lead to placeholders. A path through one of them, and the link itself where a
+//! For the kernel they lead to placeholders and copies. A path through one of them, and the link itself where a
 //! call follows it, is a path from the file of weir. The link as such (lstat) is the kernel's.
 //!
 //! Left out: the links of other processes, and `root`.
@@ -13,6 +14,7 @@ use super::table::{self, Handle};
 use super::Process;
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::path::prefix::split;
+use crate::path::Place;
 use weir_core::types::Ino;
 
 /// What a link leads to.
@@ -20,6 +22,8 @@ use weir_core::types::Ino;
 enum Link {
     Cwd,
     Descriptor(Fd),
+    /// The program, if it is run from a copy.
+    Program,
 }
 
 /// `/proc/self/task/N/fd/N`.
@@ -66,6 +70,16 @@ impl Process {
         match link {
             Link::Cwd => self.own_cwd().map(|cwd| cwd.unwrap_or(Ino::NONE)),
             Link::Descriptor(fd) => table::get(fd).map(Handle::ino),
+            Link::Program => {
+                self.instance()?;
+                match self
+                    .place(AT_FDCWD, &Process::program_path()?, true)?
+                    .ok()?
+                {
+                    Place::Name { found, .. } => found.map(|(ino, _)| ino),
+                    _ => None,
+                }
+            }
         }
     }
 
@@ -105,6 +119,7 @@ impl Process {
         };
         match below {
             [b"cwd"] if steps[0] == b"proc" => Some(Link::Cwd),
+            [b"exe"] if steps[0] == b"proc" => Some(Link::Program),
             [b"fd", number] => as_number(number).map(Link::Descriptor),
             _ => None,
         }
@@ -133,8 +148,9 @@ fn as_number(text: &[u8]) -> Option<Fd> {
 
 /// Whether a relative path may go on below a directory of /proc: most do not, and cost nothing more.
 fn may_be_of_proc(path: &[u8]) -> bool {
-    const NAMES: [&[u8]; 8] = [
+    const NAMES: [&[u8]; 9] = [
         b"cwd",
+        b"exe",
         b"fd",
         b"self",
         b"thread-self",

@@ -2,10 +2,12 @@
 //! mapping becomes anonymous memory that is filled, and a shared one is refused. A program or
 //! library to run becomes a memfd of the kernel's.
 
+use rustix::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
 use super::place::done;
+use super::cwd::REMOVED;
 use super::table::{Handle, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd};
@@ -28,6 +30,10 @@ pub enum Mapping {
     /// By anonymous memory with a copy of the bytes ([`Process::mmap_private_fill`]).
     Copy,
 }
+/// How the name of a copy begins; behind it is the path.
+const COPY_OF: &[u8] = b"weir:";
+/// The kernel allows so many bytes.
+const LONGEST_NAME: usize = 249;
 
 impl Process {
     /// How a file is mapped. ENODEV, counted: shared mappings need the kernel mount.
@@ -108,9 +114,48 @@ impl Process {
         copy
     }
 
+    /// A memfd of which the name says the path of the file.
+    fn memory_named_by(&'static self, handle: &'static Handle) -> Result<OwnedFd, Errno> {
+        let path = self.path_of(handle.ino()).unwrap_or_default();
+        let name = [COPY_OF, &path].concat();
+        let name = if name.len() < LONGEST_NAME {
+            &name
+        } else {
+            COPY_OF
+        };
+        rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
+    }
+
+    /// The path of the file of weir's of which this program was run from a copy.
+    pub(super) fn program_path() -> Option<Vec<u8>> {
+        Self::path_of_copy_at("/proc/self/exe")
+    }
+
+    /// The path of the file of which a descriptor is a copy.
+    pub fn path_of_copy(&self, fd: Fd) -> Option<Vec<u8>> {
+        Self::path_of_copy_at(&format!("/proc/self/fd/{fd}"))
+    }
+
+    fn path_of_copy_at(link: &str) -> Option<Vec<u8>> {
+        let link = rustix::fs::readlink(link, Vec::new()).ok()?;
+        let name = link.as_bytes().strip_prefix(b"/memfd:")?;
+        let path = name.strip_prefix(COPY_OF)?.strip_suffix(REMOVED)?;
+        (!path.is_empty()).then(|| path.to_vec())
+    }
+
+    /// After exec: the kernel calls a program by the number of the descriptor that it was run from.
+    pub fn rename_program(&'static self) {
+        if let Some(path) = self.instance().and_then(|_| Process::program_path()) {
+            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            if let Ok(name) = std::ffi::CString::new(name) {
+                let _ = rustix::thread::set_name(&name);
+            }
+        }
+    }
+
     fn copy_out(&'static self, handle: &'static Handle) -> Result<Fd, Errno> {
         let open = self.for_reading(handle)?;
-        let memory = rustix::fs::memfd_create("weir", MemfdFlags::empty())?;
+        let memory = self.memory_named_by(handle)?;
         let mut buffer = vec![0; BUFFER];
         let mut at = 0;
         loop {

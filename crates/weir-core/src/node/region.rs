@@ -190,7 +190,7 @@ pub const REFUSAL_NAMES: &[&str] = &[
     "ioctl",
     "mknod",
     "inotify",
-    "posix_spawn-open",
+    "posix_spawn",
     "splice",
     "chroot",
     "o_tmpfile",

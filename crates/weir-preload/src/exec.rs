@@ -1,0 +1,521 @@
+//! `execve(2)` and its kin, for programs that lie in weir.
+//!
+//! The kernel cannot read them: a compiled program is run from a copy in memory, and of a script the
+//! interpreter is run, as the kernel would do it. Where programs are looked for in `$PATH`, that is done
+//! here, for libc looks from inside. A copy's name in memory says where the program lies, for
+//! `/proc/self/exe` is asked for that.
+
+use core::ffi::{c_char, c_int, CStr};
+use std::ffi::CString;
+
+use rustix::io::Errno;
+use weir_client::process::process;
+
+use crate::launch::{environ, with_environment, Strings};
+use crate::{bytes_of, calls, is_our_c_path, is_ours, names, needed, raw};
+
+mod next {
+    use super::{c_char, c_int, Strings};
+
+    crate::next::next_fn! {
+        execve: fn(*const c_char, Strings, Strings) -> c_int;
+        execvpe: fn(*const c_char, Strings, Strings) -> c_int;
+        fexecve: fn(c_int, Strings, Strings) -> c_int;
+        execveat: fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int;
+    }
+}
+
+pub use next::resolve_all as resolve;
+
+/// How many interpreters may be scripts themselves.
+const DEEPEST: u32 = 4;
+/// As much of a file as the kernel looks at to see what it is.
+const HEAD: usize = 256;
+
+/// Gives a program that is run from a copy the name of its file, as exec does it.
+pub(crate) fn rename_program() {
+    // SAFETY: what the kernel gives is 0 or a C string on the stack of this program.
+    let run_as = unsafe { bytes_of(libc::getauxval(libc::AT_EXECFN) as *const c_char) };
+    if run_as.is_some_and(|path| path.starts_with(b"/dev/fd/")) {
+        process().rename_program();
+    }
+}
+
+fn fails(errno: Errno) -> c_int {
+    raw::set_errno(errno);
+    -1
+}
+
+/// Runs a program of the kernel's or of weir's. Comes back only if that failed.
+///
+/// # Safety
+///
+/// As execve(2) demands; the environment is complete.
+unsafe fn run(path: *const c_char, argv: Strings, envp: Strings, depth: u32) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if is_our_c_path(libc::AT_FDCWD, path) {
+            return run_ours(libc::AT_FDCWD, path, argv, envp, depth);
+        }
+        let failed = run_kernels(path, argv, envp);
+        if raw::errno() == libc::ENOENT && process().is_active() {
+            // A script of the kernel's whose interpreter lies in weir?
+            let script = names::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
+            let line = interpreter_of(script);
+            if script >= 0 {
+                calls::close(script);
+            }
+            raw::set_errno(Errno::NOENT);
+            if let Ok(Some(line)) = line {
+                if is_our_c_path(libc::AT_FDCWD, line.interpreter.as_ptr()) {
+                    return run_script(&line, path, argv, envp, depth);
+                }
+            }
+        }
+        failed
+    }
+}
+
+/// Runs a program of the kernel's, which may need libraries that lie in weir.
+unsafe fn run_kernels(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let exec = |envp| next::execve().map_or(-1, |f| f(path, argv, envp));
+        if !process().is_active() || bytes_of(path).is_none() || !needed::looks_in_weir(envp) {
+            return exec(envp);
+        }
+        let program = names::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
+        if program < 0 {
+            return exec(envp);
+        }
+        let done = needed::with_libraries(program, CStr::from_ptr(path), envp, exec);
+        let saved = raw::errno();
+        calls::close(program);
+        raw::restore_errno(saved);
+        done
+    }
+}
+
+/// Whether the kernel does not find the interpreter of a script because it lies in weir.
+pub(crate) unsafe fn has_our_interpreter(path: *const c_char) -> bool {
+    // SAFETY: as the caller vouches: a C string.
+    unsafe {
+        let script = names::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
+        if script < 0 {
+            return false;
+        }
+        let line = interpreter_of(script);
+        calls::close(script);
+        matches!(line, Ok(Some(line)) if is_our_c_path(libc::AT_FDCWD, line.interpreter.as_ptr()))
+    }
+}
+
+/// Runs a program that lies in weir, or where a link of weir leads.
+///
+/// # Safety
+///
+/// As execveat(2) demands.
+unsafe fn run_ours(
+    at: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    depth: u32,
+) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let fd = names::openat(at, path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
+        if fd < 0 {
+            return -1;
+        }
+        let done = match is_ours(fd) {
+            true if names::faccessat(at, path, libc::X_OK, libc::AT_EACCESS) < 0 => -1,
+            true => run_open(fd, path, argv, envp, depth),
+            false => run_outside(fd, argv, envp),
+        };
+        let saved = raw::errno();
+        calls::close(fd);
+        raw::restore_errno(saved);
+        done
+    }
+}
+
+/// Runs a program of the kernel's that a link of weir leads to.
+unsafe fn run_outside(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+    let link = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new());
+    // SAFETY: as the caller vouches.
+    unsafe {
+        match link {
+            Ok(path) => run_kernels(path.as_ptr(), argv, envp),
+            Err(_) => next::fexecve().map_or(-1, |f| f(fd, argv, envp)),
+        }
+    }
+}
+
+/// Runs what is open as `fd`, and was named by `path`.
+///
+/// # Safety
+///
+/// As execve(2) demands.
+unsafe fn run_open(
+    fd: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    depth: u32,
+) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let mut stat = core::mem::zeroed::<libc::stat>();
+        if calls::fstat(fd, &raw mut stat) < 0 {
+            return -1;
+        }
+        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return fails(Errno::ACCESS);
+        }
+        match interpreter_of(fd) {
+            Ok(Some(line)) => return run_script(&line, path, argv, envp, depth),
+            Ok(None) => {}
+            Err(errno) => return fails(errno),
+        }
+        match process().materialize(fd) {
+            Some(Ok(copy)) => {
+                let done = needed::with_libraries(copy, CStr::from_ptr(path), envp, |envp| {
+                    next::fexecve().map_or(-1, |f| f(copy, argv, envp))
+                });
+                let saved = raw::errno();
+                calls::close(copy);
+                raw::restore_errno(saved);
+                done
+            }
+            Some(Err(errno)) => fails(errno),
+            None => fails(Errno::BADF),
+        }
+    }
+}
+
+/// The first line of a script.
+struct FirstLine {
+    interpreter: CString,
+    argument: Option<CString>,
+}
+
+/// What the first line of an open file says, if it is one of a script. ENOEXEC: it says nothing.
+fn interpreter_of(fd: c_int) -> Result<Option<FirstLine>, Errno> {
+    let mut head = [0u8; HEAD];
+    // SAFETY: so many bytes of room.
+    let got = unsafe { calls::pread(fd, head.as_mut_ptr().cast(), HEAD, 0) };
+    let Some(line) = usize::try_from(got)
+        .ok()
+        .and_then(|got| head[..got].strip_prefix(b"#!"))
+    else {
+        return Ok(None);
+    };
+    let is_blank = |byte: &u8| b" \t".contains(byte);
+    let (line, whole) = match line.iter().position(|byte| *byte == b'\n') {
+        Some(end) => (&line[..end], true),
+        None => (line, line.len() < HEAD - 2),
+    };
+    let line = line.trim_ascii();
+    let end = line.iter().position(is_blank).unwrap_or(line.len());
+    let (interpreter, argument) = (&line[..end], line[end..].trim_ascii());
+    // Of a name that is cut off nobody knows how it ends.
+    if interpreter.is_empty() || (!whole && end == line.len()) {
+        return Err(Errno::NOEXEC);
+    }
+    let string = |bytes: &[u8]| CString::new(bytes).map_err(|_| Errno::NOEXEC);
+    Ok(Some(FirstLine {
+        interpreter: string(interpreter)?,
+        argument: match argument {
+            b"" => None,
+            argument => Some(string(argument)?),
+        },
+    }))
+}
+
+/// # Safety
+///
+/// As execve(2) demands.
+unsafe fn run_script(
+    line: &FirstLine,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    depth: u32,
+) -> c_int {
+    if depth == DEEPEST {
+        return fails(Errno::LOOP);
+    }
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let first = [line.interpreter.as_ptr()].into_iter();
+        let argument = line.argument.as_ref().map(|argument| argument.as_ptr());
+        let words = first.chain(argument).chain([path]).chain(arguments(argv));
+        let words: Vec<_> = words.chain([core::ptr::null()]).collect();
+        run(words[0], words.as_ptr(), envp, depth + 1)
+    }
+}
+
+/// A program's arguments, without its name.
+unsafe fn arguments(argv: Strings) -> impl Iterator<Item = *const c_char> {
+    // SAFETY: as the caller vouches.
+    unsafe { crate::launch::entries(argv).skip(1) }
+}
+
+/// Runs a program that is looked for in `$PATH` unless its name has a slash. `as_script`: what is no
+/// program is a script of the shell.
+///
+/// # Safety
+///
+/// As execvpe(3) demands; the environment is complete.
+pub(crate) unsafe fn search(
+    file: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    as_script: bool,
+) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let Some(name) = bytes_of(file) else {
+            return fails(Errno::FAULT);
+        };
+        if name.is_empty() {
+            return fails(Errno::NOENT);
+        }
+        if name.contains(&b'/') {
+            return run_or_shell(file, argv, envp, as_script);
+        }
+        let mut denied = false;
+        for path in candidates(name) {
+            run_or_shell(path.as_ptr(), argv, envp, as_script);
+            match raw::errno() {
+                libc::EACCES => denied = true,
+                libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::ENODEV | libc::ETIMEDOUT => {}
+                _ => return -1,
+            }
+        }
+        if denied {
+            raw::set_errno(Errno::ACCESS);
+        }
+        -1
+    }
+}
+
+/// The paths at which a program of this name is looked for.
+pub(crate) fn candidates(name: &[u8]) -> impl Iterator<Item = CString> + '_ {
+    // SAFETY: C strings.
+    let path = unsafe { bytes_of(libc::getenv(c"PATH".as_ptr())) };
+    let path = path.unwrap_or(b"/bin:/usr/bin").to_vec();
+    let dirs: Vec<_> = path
+        .split(|byte| *byte == b':')
+        .map(<[u8]>::to_vec)
+        .collect();
+    dirs.into_iter().filter_map(move |dir| {
+        let slash = if dir.is_empty() { &b""[..] } else { b"/" };
+        CString::new([&dir, slash, name].concat()).ok()
+    })
+}
+
+unsafe fn run_or_shell(
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    as_script: bool,
+) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let failed = run(path, argv, envp, 0);
+        if !as_script || raw::errno() != libc::ENOEXEC {
+            return failed;
+        }
+        let words = [c"/bin/sh".as_ptr(), path]
+            .into_iter()
+            .chain(arguments(argv));
+        let words: Vec<_> = words.chain([core::ptr::null()]).collect();
+        run(words[0], words.as_ptr(), envp, 0)
+    }
+}
+
+/// As execve(2), for a child that has a complete environment.
+pub(crate) unsafe fn run_plainly(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe { run(path, argv, envp, 0) }
+}
+
+/// `execve(2)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe { with_environment(envp, |envp| run(path, argv, envp, 0)) }
+}
+
+/// `execv(3)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe { execve(path, argv, environ) }
+}
+
+/// `execvpe(3)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        with_environment(envp, |envp| match process().is_active() {
+            true => search(file, argv, envp, true),
+            false => next::execvpe().map_or(-1, |f| f(file, argv, envp)),
+        })
+    }
+}
+
+/// `execvp(3)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe { execvpe(file, argv, environ) }
+}
+
+/// `fexecve(3)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        with_environment(envp, |envp| match is_ours(fd) {
+            true => run_descriptor(fd, argv, envp),
+            false => next::fexecve().map_or(-1, |f| f(fd, argv, envp)),
+        })
+    }
+}
+
+/// Runs a program of weir's that is open. A script is told its path, or where it has none the descriptor.
+unsafe fn run_descriptor(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+    let by_number = CString::new(format!("/dev/fd/{fd}")).unwrap_or_default();
+    let mut path = [0u8; libc::PATH_MAX as usize];
+    // SAFETY: as the caller vouches; room of so many bytes, of which the last stays 0.
+    unsafe {
+        let room = path.as_mut_ptr().cast();
+        let got = names::readlink(by_number.as_ptr(), room, path.len() - 1);
+        let named = CStr::from_ptr(room);
+        let has_name = got > 0 && names::access(room, libc::F_OK) == 0;
+        let path = if has_name { named } else { &*by_number };
+        if names::access(path.as_ptr(), libc::X_OK) < 0 {
+            return -1;
+        }
+        run_open(fd, path.as_ptr(), argv, envp, 0)
+    }
+}
+
+/// `execveat(2)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn execveat(
+    at: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        with_environment(envp, |envp| {
+            let name = bytes_of(path).unwrap_or_default();
+            if name.is_empty() && flags & libc::AT_EMPTY_PATH != 0 && is_ours(at) {
+                return run_descriptor(at, argv, envp);
+            }
+            match is_our_c_path(at, path) {
+                true if at == libc::AT_FDCWD || name.starts_with(b"/") => {
+                    run_ours(libc::AT_FDCWD, path, argv, envp, 0)
+                }
+                true => {
+                    let by_number = format!("/dev/fd/{at}/").into_bytes();
+                    let path = CString::new([&by_number, name].concat()).unwrap_or_default();
+                    run_ours(libc::AT_FDCWD, path.as_ptr(), argv, envp, 0)
+                }
+                false => next::execveat().map_or(-1, |f| f(at, path, argv, envp, flags)),
+            }
+        })
+    }
+}
+
+// execl and its kin take their arguments one by one, which Rust cannot declare: those of registers are
+// put in front of those on the stack, and that is the list which execv takes.
+macro_rules! with_list {
+    ($($name:ident: $list:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[unsafe(naked)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                "pop rax",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push rax",
+                "call {list}",
+                "pop rcx",
+                "add rsp, 40",
+                "push rcx",
+                "ret",
+                list = sym $list,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                "stp x30, x1, [sp, #-64]!",
+                "stp x2, x3, [sp, #16]",
+                "stp x4, x5, [sp, #32]",
+                "stp x6, x7, [sp, #48]",
+                "add x1, sp, #8",
+                "bl {list}",
+                "ldr x30, [sp], #64",
+                "ret",
+                list = sym $list,
+            );
+        }
+    )*};
+}
+with_list! { execl: execv; execlp: execvp; execle: exec_list_with_environment; }
+
+/// # Safety
+///
+/// As execle(3) demands: behind the null that ends the list is the environment.
+unsafe extern "C" fn exec_list_with_environment(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let mut end = argv;
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        execve(path, argv, end.add(1).cast::<Strings>().read())
+    }
+}

@@ -1,0 +1,427 @@
+//! `dlopen(3)` and `dlmopen(3)`, for libraries that lie in weir: the loader maps a copy.
+//!
+//! The loader knows a library by the name under which it was opened, so each copy keeps a descriptor of
+//! its own, and its name (`/proc/self/fd/N`) is not given to another one as long as the process lives. A
+//! file that was loaded before, and has not changed, is loaded by the same name. What it needs itself,
+//! and the loader would look for in weir (RUNPATH, `$LD_LIBRARY_PATH`), is loaded first: the loader then
+//! finds it by its soname.
+//!
+//! All else the loader does itself, and as if the program had called it: by a jump, for it looks at the
+//! return address to see whose RUNPATH counts.
+//!
+//! What a program needs as it begins is the subject of [`crate::needed`].
+
+use core::ffi::{c_char, c_int, c_void, CStr};
+use std::ffi::CString;
+use std::sync::OnceLock;
+
+use weir_client::kernel::block_signals;
+use weir_client::process::process;
+use weir_client::siglock::SigLock;
+
+use crate::elf::Needs;
+use crate::{bytes_of, calls, is_our_c_path, names, status};
+
+mod next {
+    use super::{c_char, c_int, c_void};
+
+    crate::next::next_fn! {
+        dlopen: fn(*const c_char, c_int) -> *mut c_void;
+        dlmopen: fn(libc::c_long, *const c_char, c_int) -> *mut c_void;
+        dlclose: fn(*mut c_void) -> c_int;
+    }
+}
+
+/// Looks up what stands behind the wrappers of this file, and keeps what the loader keeps: the
+/// directories of `$LD_LIBRARY_PATH` as the program began.
+pub fn resolve() {
+    next::resolve_all();
+    // SAFETY: a C string, or null; the environment is not changed here.
+    let named = unsafe { bytes_of(libc::getenv(c"LD_LIBRARY_PATH".as_ptr())) };
+    let dirs = named.unwrap_or_default().split(|byte| b":;".contains(byte));
+    let dirs = dirs.filter(|dir| !dir.is_empty()).map(<[u8]>::to_vec);
+    let _ = LIBRARY_PATH.set(dirs.collect());
+}
+
+static LIBRARY_PATH: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+
+/// What no file is.
+const NO_FILE: [i64; 5] = [-1; 5];
+
+/// A library of weir's that was loaded.
+struct Loaded {
+    /// Device, inode, size and time of the last change, in seconds and nanoseconds.
+    file: [i64; 5],
+    /// The descriptor of its copy, which also is its name.
+    copy: c_int,
+    /// What the copy is, by device and inode.
+    identity: [u64; 2],
+}
+
+static LOADED: SigLock<Vec<Loaded>> = SigLock::new(Vec::new());
+
+/// Keeps the lock of these over a fork.
+pub(crate) fn before_fork() {
+    // Nobody has this who could fork: signals are blocked meanwhile.
+    if let Some(loaded) = LOADED.lock() {
+        loaded.keep();
+    }
+}
+
+/// Gives it back, in both processes.
+pub(crate) fn after_fork() {
+    // SAFETY: `before_fork` kept it, by this thread.
+    unsafe { LOADED.give_back() };
+}
+
+/// What a wrapper is to do: jump to the loader's function, or return the value.
+#[repr(C)]
+struct Decision {
+    jump: *const c_void,
+    value: *mut c_void,
+}
+
+/// What becomes of `dlopen`.
+unsafe extern "C" fn decide(path: *const c_char, flags: c_int) -> Decision {
+    // SAFETY: as the caller of dlopen vouches.
+    unsafe {
+        match next::dlopen() {
+            Some(next) => {
+                let open = |path, flags| next(path, flags);
+                decide_on(path, flags, open, next as *const c_void)
+            }
+            None => refused(),
+        }
+    }
+}
+
+/// What becomes of `dlmopen`.
+unsafe extern "C" fn decide_in(space: libc::c_long, path: *const c_char, flags: c_int) -> Decision {
+    // SAFETY: as the caller of dlmopen vouches.
+    unsafe {
+        match next::dlmopen() {
+            Some(next) => {
+                let open = |path, flags| next(space, path, flags);
+                decide_on(path, flags, open, next as *const c_void)
+            }
+            None => refused(),
+        }
+    }
+}
+
+fn refused() -> Decision {
+    Decision {
+        jump: core::ptr::null(),
+        value: core::ptr::null_mut(),
+    }
+}
+
+unsafe fn decide_on(
+    path: *const c_char,
+    flags: c_int,
+    open: impl Fn(*const c_char, c_int) -> *mut c_void + Copy,
+    loader: *const c_void,
+) -> Decision {
+    let to_loader = Decision {
+        jump: loader,
+        value: core::ptr::null_mut(),
+    };
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if !process().is_active() {
+            return to_loader;
+        }
+        let Some(found) = in_weir(path, open) else {
+            return to_loader;
+        };
+        let Some(name) = name_of_copy(&found, flags, open, 0) else {
+            return to_loader;
+        };
+        Decision {
+            jump: core::ptr::null(),
+            value: open(name.as_ptr(), flags),
+        }
+    }
+}
+
+/// The path of a library of weir's that the loader is asked for, also by a name that is looked for.
+unsafe fn in_weir(
+    path: *const c_char,
+    open: impl Fn(*const c_char, c_int) -> *mut c_void,
+) -> Option<CString> {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let name = bytes_of(path).filter(|name| !name.is_empty())?;
+        if name.contains(&b'/') {
+            return is_our_c_path(libc::AT_FDCWD, path).then(|| CString::new(name).ok())?;
+        }
+        let dirs = LIBRARY_PATH.get()?;
+        if !dirs.iter().any(|dir| is_our_directory(dir)) || is_loaded(path, open) {
+            return None;
+        }
+        first_in(dirs, name)
+    }
+}
+
+pub(crate) fn is_our_directory(dir: &[u8]) -> bool {
+    process().is_our_path(libc::AT_FDCWD, dir)
+}
+
+/// Whether a library of this name is there already.
+unsafe fn is_loaded(
+    name: *const c_char,
+    open: impl Fn(*const c_char, c_int) -> *mut c_void,
+) -> bool {
+    let loaded = open(name, libc::RTLD_NOLOAD | libc::RTLD_LAZY);
+    if let Some(close) = next::dlclose().filter(|_| !loaded.is_null()) {
+        // SAFETY: what dlopen gave.
+        unsafe { close(loaded) };
+    }
+    !loaded.is_null()
+}
+
+/// The path of a library in the first directory that has it, if that is one of weir's.
+pub(crate) fn first_in(dirs: &[Vec<u8>], name: &[u8]) -> Option<CString> {
+    let paths = dirs.iter().map(|dir| [dir, &b"/"[..], name].concat());
+    let mut paths = paths.filter_map(|path| CString::new(path).ok());
+    // SAFETY: a C string.
+    let first = paths.find(|path| unsafe { names::access(path.as_ptr(), libc::R_OK) } == 0)?;
+    is_our_directory(first.to_bytes()).then_some(first)
+}
+
+/// How many libraries may need each other in a row.
+const DEEPEST: u32 = 32;
+
+/// The name by which the loader finds a copy of a library of weir's, after what it needs was loaded.
+unsafe fn name_of_copy(
+    path: &CString,
+    flags: c_int,
+    open: impl Fn(*const c_char, c_int) -> *mut c_void + Copy,
+    depth: u32,
+) -> Option<CString> {
+    let file = file_at(path)?;
+    // SAFETY: as the caller vouches.
+    if let Some(name) = unsafe { name_of_loaded(&file, open) } {
+        return Some(name);
+    }
+    let copy = process().materialize_at(libc::AT_FDCWD, path.to_bytes(), 0);
+    let copy = copy?.ok()?;
+    if !crate::is_ours(copy) && !is_copy(copy) {
+        // A link led out of weir: the loader follows it, as its path.
+        let outside = rustix::fs::readlink(format!("/proc/self/fd/{copy}"), Vec::new());
+        // SAFETY: it was made here.
+        unsafe { calls::close(copy) };
+        return outside.ok();
+    }
+    if depth < DEEPEST {
+        // SAFETY: as the caller vouches.
+        unsafe { load_what_it_needs(copy, path, flags, open, depth) };
+    }
+    keep(file, copy).and_then(name_of)
+}
+
+/// What a file is now.
+fn file_at(path: &CStr) -> Option<[i64; 5]> {
+    // SAFETY: a C string; all zero is a value of the structure.
+    unsafe {
+        let mut stat = core::mem::zeroed::<libc::stat>();
+        if status::stat(path.as_ptr(), &raw mut stat) < 0 {
+            return None;
+        }
+        let (dev, ino) = (stat.st_dev.cast_signed(), stat.st_ino.cast_signed());
+        Some([dev, ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec])
+    }
+}
+
+/// Notes a copy that was loaded as the program began.
+pub(crate) fn adopt(copy: c_int) {
+    let path = process()
+        .path_of_copy(copy)
+        .and_then(|path| CString::new(path).ok());
+    let Some(identity) = identity_of(copy).filter(|_| path.is_some()) else {
+        return;
+    };
+    // SAFETY: numbers.
+    unsafe { calls::fcntl(copy, libc::F_SETFD, libc::FD_CLOEXEC as usize) };
+    let file = path.and_then(|path| file_at(&path));
+    let _signals = block_signals();
+    if let Some(mut loaded) = LOADED.lock() {
+        loaded.push(Loaded {
+            file: file.unwrap_or(NO_FILE),
+            copy,
+            identity,
+        });
+    }
+}
+
+fn name_of(copy: c_int) -> Option<CString> {
+    CString::new(format!("/proc/self/fd/{copy}")).ok()
+}
+
+fn is_copy(fd: c_int) -> bool {
+    let link = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new());
+    link.is_ok_and(|link| link.as_bytes().starts_with(b"/memfd:"))
+}
+
+fn identity_of(fd: c_int) -> Option<[u64; 2]> {
+    // SAFETY: all zero is a value of the structure, which is filled.
+    unsafe {
+        let mut stat = core::mem::zeroed::<libc::stat>();
+        (status::fstat(fd, &raw mut stat) == 0).then_some([stat.st_dev, stat.st_ino])
+    }
+}
+
+/// The name under which a file was loaded, if the loader or the descriptor still has the copy.
+unsafe fn name_of_loaded(
+    file: &[i64; 5],
+    open: impl Fn(*const c_char, c_int) -> *mut c_void,
+) -> Option<CString> {
+    let (copy, identity) = {
+        let _signals = block_signals();
+        let loaded = LOADED.lock()?;
+        let found = loaded.iter().find(|loaded| loaded.file == *file)?;
+        (found.copy, found.identity)
+    };
+    let name = name_of(copy)?;
+    // The program may have closed it. That one has its number still, which no other library gets.
+    // SAFETY: a C string.
+    if identity_of(copy) == Some(identity) || unsafe { is_loaded(name.as_ptr(), open) } {
+        return Some(name);
+    }
+    let _signals = block_signals();
+    let mut loaded = LOADED.lock()?;
+    if let Some(lost) = loaded.iter_mut().find(|loaded| loaded.copy == copy) {
+        lost.file = NO_FILE;
+    }
+    None
+}
+
+/// Lets a copy have a number that no library has had.
+fn keep(file: [i64; 5], copy: c_int) -> Option<c_int> {
+    /// Where programs seldom look for a free number.
+    const FIRST: c_int = 200;
+    let identity = identity_of(copy)?;
+    let _signals = block_signals();
+    let mut loaded = LOADED.lock()?;
+    let above = loaded.iter().map(|loaded| loaded.copy + 1).max();
+    let above = above.filter(|above| *above > FIRST);
+    let duplicate = |from: c_int| {
+        // SAFETY: numbers.
+        unsafe { calls::fcntl(copy, libc::F_DUPFD_CLOEXEC, from as usize) }
+    };
+    let wanted = above.unwrap_or(FIRST);
+    let mut kept = duplicate(wanted);
+    if kept < 0 && above.is_none() {
+        kept = duplicate(
+            loaded
+                .iter()
+                .map(|loaded| loaded.copy + 1)
+                .max()
+                .unwrap_or(3),
+        );
+    }
+    // SAFETY: it was made here.
+    unsafe { calls::close(copy) };
+    if kept < 0 {
+        return None;
+    }
+    loaded.push(Loaded {
+        file,
+        copy: kept,
+        identity,
+    });
+    Some(kept)
+}
+
+/// Loads the libraries that the loader would look for in weir.
+unsafe fn load_what_it_needs(
+    copy: c_int,
+    path: &CString,
+    flags: c_int,
+    open: impl Fn(*const c_char, c_int) -> *mut c_void + Copy,
+    depth: u32,
+) {
+    let Some(needs) = Needs::of(copy) else {
+        return;
+    };
+    let own = canonical_directory(path);
+    let dirs = needs.directories(&own, LIBRARY_PATH.get().map_or(&[], Vec::as_slice));
+    for name in needs.libraries {
+        // SAFETY: C strings.
+        unsafe {
+            if is_loaded(name.as_ptr(), open) {
+                continue;
+            }
+            let found = first_in(&dirs, name.to_bytes());
+            let copy = found.and_then(|found| name_of_copy(&found, flags, open, depth + 1));
+            if let Some(copy) = copy {
+                // It stays loaded, as one that another library needs does while that is there.
+                open(copy.as_ptr(), flags & !libc::RTLD_NOLOAD);
+            }
+        }
+    }
+}
+
+/// What `$ORIGIN` stands for in a library.
+pub(crate) fn canonical_directory(path: &CStr) -> Vec<u8> {
+    let mut buffer = vec![0; libc::PATH_MAX as usize];
+    let named = match process().realpath(path.to_bytes(), &mut buffer) {
+        Some(Ok(n)) => &buffer[..n],
+        _ => path.to_bytes(),
+    };
+    let slash = named.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    named[..slash].to_vec()
+}
+
+// `dlopen(3)` and `dlmopen(3)`: what is not weir's is jumped to, so that the loader sees who called.
+macro_rules! jumps {
+    ($($name:ident: $decide:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[unsafe(naked)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name() -> *mut c_void {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "call {decide}",
+                "mov rcx, rdx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "test rax, rax",
+                "jz 2f",
+                "jmp rax",
+                "2:",
+                "mov rax, rcx",
+                "ret",
+                decide = sym $decide,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                "stp x29, x30, [sp, #-48]!",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "str x2, [sp, #32]",
+                "bl {decide}",
+                "mov x16, x0",
+                "mov x17, x1",
+                "ldp x0, x1, [sp, #16]",
+                "ldr x2, [sp, #32]",
+                "ldp x29, x30, [sp], #48",
+                "cbz x16, 2f",
+                "br x16",
+                "2:",
+                "mov x0, x17",
+                "ret",
+                decide = sym $decide,
+            );
+        }
+    )*};
+}
+jumps! { dlopen: decide; dlmopen: decide_in; }

@@ -1,0 +1,512 @@
+//! `posix_spawn(3)`: libc starts a child that opens files, changes directories and runs the program from
+//! inside. Where any of that concerns weir, the child is made here, by fork, and does the same by
+//! functions that are ours.
+//!
+//! libc alone knows what is in its list of actions, so what is added to one is noted here too. The note
+//! goes with posix_spawn_file_actions_destroy, or with the next list at its address.
+
+use core::ffi::{c_char, c_int, c_short, c_void};
+use std::ffi::CString;
+
+use rustix::io::Errno;
+use weir_client::kernel::block_signals;
+use weir_client::process::process;
+use weir_client::siglock::SigLock;
+
+use crate::launch::{around_fork, fork, with_environment, with_variables, Strings};
+use crate::{bytes_of, calls, ending, exec, is_our_c_path, made, names, needed, raw};
+
+mod next {
+    use super::{c_char, c_int, c_void, Strings};
+    use libc::{mode_t, pid_t};
+
+    crate::next::next_fn! {
+        posix_spawn: fn(*mut pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
+        posix_spawnp: fn(*mut pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
+        posix_spawn_file_actions_init: fn(*mut c_void) -> c_int;
+        posix_spawn_file_actions_destroy: fn(*mut c_void) -> c_int;
+        posix_spawn_file_actions_addopen: fn(*mut c_void, c_int, *const c_char, c_int, mode_t) -> c_int;
+        posix_spawn_file_actions_addclose: fn(*mut c_void, c_int) -> c_int;
+        posix_spawn_file_actions_adddup2: fn(*mut c_void, c_int, c_int) -> c_int;
+        posix_spawn_file_actions_addchdir_np: fn(*mut c_void, *const c_char) -> c_int;
+        posix_spawn_file_actions_addfchdir_np: fn(*mut c_void, c_int) -> c_int;
+        posix_spawn_file_actions_addclosefrom_np: fn(*mut c_void, c_int) -> c_int;
+        posix_spawn_file_actions_addtcsetpgrp_np: fn(*mut c_void, c_int) -> c_int;
+    }
+}
+
+pub use next::resolve_all as resolve;
+
+/// What a child is to do before its program runs.
+#[derive(Clone, Debug)]
+enum Action {
+    Open {
+        fd: c_int,
+        path: CString,
+        flags: c_int,
+        mode: libc::mode_t,
+    },
+    Close(c_int),
+    CloseFrom(c_int),
+    Duplicate {
+        from: c_int,
+        to: c_int,
+    },
+    Enter(CString),
+    EnterOpen(c_int),
+    TakeTerminal(c_int),
+}
+
+/// A list of actions of the program's, by its address.
+struct Noted {
+    list: usize,
+    actions: Vec<Action>,
+}
+
+static NOTED: SigLock<Vec<Noted>> = SigLock::new(Vec::new());
+
+/// Keeps the lock of the notes over a fork.
+pub(crate) fn before_fork() {
+    // Nobody has this who could fork: signals are blocked meanwhile.
+    if let Some(noted) = NOTED.lock() {
+        noted.keep();
+    }
+}
+
+/// Gives it back, in both processes.
+pub(crate) fn after_fork() {
+    // SAFETY: `before_fork` kept it, by this thread.
+    unsafe { NOTED.give_back() };
+}
+
+fn note(list: *mut c_void, action: Action) {
+    if !process().is_active() {
+        return;
+    }
+    let _signals = block_signals();
+    let Some(mut noted) = NOTED.lock() else {
+        return;
+    };
+    match noted.iter_mut().find(|noted| noted.list == list as usize) {
+        Some(noted) => noted.actions.push(action),
+        None => noted.push(Noted {
+            list: list as usize,
+            actions: vec![action],
+        }),
+    }
+}
+
+fn forget(list: *mut c_void) {
+    let _signals = block_signals();
+    if let Some(mut noted) = NOTED.lock() {
+        noted.retain(|noted| noted.list != list as usize);
+    }
+}
+
+fn noted_of(list: *const c_void) -> Vec<Action> {
+    let _signals = block_signals();
+    let noted = NOTED.lock();
+    let found = noted.and_then(|noted| {
+        let noted = noted.iter().find(|noted| noted.list == list as usize)?;
+        Some(noted.actions.clone())
+    });
+    found.unwrap_or_default()
+}
+
+fn copied(path: *const c_char) -> CString {
+    // SAFETY: libc took the path before, so it is a C string.
+    let bytes = unsafe { bytes_of(path) }.unwrap_or_default();
+    CString::new(bytes).unwrap_or_default()
+}
+
+macro_rules! actions {
+    ($($name:ident ($list:ident $(, $p:ident: $t:ty)*) => $then:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($list: *mut c_void $(, $p: $t)*) -> c_int {
+            // SAFETY: as the caller vouches.
+            let done = unsafe { next::$name().map_or(libc::ENOSYS, |f| f($list $(, $p)*)) };
+            if done == 0 {
+                $then;
+            }
+            done
+        }
+    )*};
+}
+
+actions! {
+    posix_spawn_file_actions_init(list) => forget(list);
+    posix_spawn_file_actions_destroy(list) => forget(list);
+    posix_spawn_file_actions_addopen(list, fd: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t)
+        => note(list, Action::Open { fd, path: copied(path), flags, mode });
+    posix_spawn_file_actions_addclose(list, fd: c_int) => note(list, Action::Close(fd));
+    posix_spawn_file_actions_adddup2(list, from: c_int, to: c_int) => note(list, Action::Duplicate { from, to });
+    posix_spawn_file_actions_addchdir_np(list, path: *const c_char) => note(list, Action::Enter(copied(path)));
+    posix_spawn_file_actions_addfchdir_np(list, fd: c_int) => note(list, Action::EnterOpen(fd));
+    posix_spawn_file_actions_addclosefrom_np(list, from: c_int) => note(list, Action::CloseFrom(from));
+    posix_spawn_file_actions_addtcsetpgrp_np(list, terminal: c_int) => note(list, Action::TakeTerminal(terminal));
+}
+
+/// A program to start, as the caller says it.
+#[derive(Clone, Copy)]
+struct Program {
+    file: *const c_char,
+    argv: Strings,
+    searches: bool,
+}
+
+impl Program {
+    /// Whether it lies in weir, or may be found there.
+    unsafe fn is_ours(&self) -> bool {
+        // SAFETY: as the caller of posix_spawn vouches.
+        unsafe {
+            let name = bytes_of(self.file).unwrap_or_default();
+            match self.searches && !name.contains(&b'/') {
+                true => {
+                    exec::candidates(name).any(|path| is_our_c_path(libc::AT_FDCWD, path.as_ptr()))
+                }
+                false => is_our_c_path(libc::AT_FDCWD, self.file),
+            }
+        }
+    }
+}
+
+/// Whether an action concerns weir, as far as the caller's directory and descriptors say. Behind a change of
+/// the directory every path may.
+fn concerns_us(actions: &[Action]) -> bool {
+    actions.iter().any(|action| match action {
+        // SAFETY: a C string.
+        Action::Open { path, .. } => unsafe { is_our_c_path(libc::AT_FDCWD, path.as_ptr()) },
+        Action::Enter(_) | Action::EnterOpen(_) => true,
+        _ => false,
+    })
+}
+
+macro_rules! spawns {
+    ($($name:ident $searches:literal;)*) => {$(
+        /// `posix_spawn(3)`.
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(
+            pid: *mut libc::pid_t,
+            file: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            argv: Strings,
+            envp: Strings,
+        ) -> c_int {
+            // SAFETY: as the caller vouches.
+            unsafe {
+                let by_libc = || with_variables(envp, |envp| around_fork(|| {
+                    next::$name().map_or(libc::ENOSYS, |f| f(pid, file, actions, attributes, argv, envp))
+                }));
+                if !process().is_active() {
+                    return by_libc();
+                }
+                let program = Program { file, argv, searches: $searches };
+                let noted = noted_of(actions);
+                let is_kernels = !program.is_ours() && !needed::looks_in_weir(envp);
+                if is_kernels && !concerns_us(&noted) {
+                    let failed = by_libc();
+                    if failed != libc::ENOENT || !exec::has_our_interpreter(file) {
+                        return failed;
+                    }
+                }
+                let saved = raw::errno();
+                let done = Attributes::of(attributes).and_then(|attributes| spawn(&program, &noted, &attributes, envp));
+                raw::restore_errno(saved);
+                match done {
+                    Ok(child) => {
+                        if !pid.is_null() {
+                            pid.write(child);
+                        }
+                        0
+                    }
+                    Err(errno) => errno.raw_os_error(),
+                }
+            }
+        }
+    )*};
+}
+spawns! { posix_spawn false; posix_spawnp true; }
+
+const RESET_IDS: c_int = 0x01;
+const SET_GROUP: c_int = 0x02;
+const SET_DEFAULTS: c_int = 0x04;
+const SET_MASK: c_int = 0x08;
+const SET_PARAMETERS: c_int = 0x10;
+const SET_SCHEDULER: c_int = 0x20;
+const USE_VFORK: c_int = 0x40;
+const SET_SESSION: c_int = 0x80;
+const KNOWN: c_int = RESET_IDS
+    | SET_GROUP
+    | SET_DEFAULTS
+    | SET_MASK
+    | SET_PARAMETERS
+    | SET_SCHEDULER
+    | USE_VFORK
+    | SET_SESSION;
+
+/// What posix_spawnattr_t says.
+struct Attributes {
+    flags: c_int,
+    group: libc::pid_t,
+    defaults: libc::sigset_t,
+    mask: libc::sigset_t,
+    policy: c_int,
+    parameters: libc::sched_param,
+}
+
+impl Attributes {
+    /// # Safety
+    ///
+    /// `attributes` is null or what posix_spawnattr_init(3) filled.
+    unsafe fn of(attributes: *const c_void) -> Result<Attributes, Errno> {
+        // SAFETY: as the caller vouches; all zero is a value of each of these.
+        unsafe {
+            let mut all = core::mem::zeroed::<Attributes>();
+            let from = attributes.cast::<libc::posix_spawnattr_t>();
+            if !from.is_null() {
+                let mut flags: c_short = 0;
+                libc::posix_spawnattr_getflags(from, &raw mut flags);
+                all.flags = c_int::from(flags);
+                libc::posix_spawnattr_getpgroup(from, &raw mut all.group);
+                libc::posix_spawnattr_getsigdefault(from, &raw mut all.defaults);
+                libc::posix_spawnattr_getsigmask(from, &raw mut all.mask);
+                libc::posix_spawnattr_getschedpolicy(from, &raw mut all.policy);
+                libc::posix_spawnattr_getschedparam(from, &raw mut all.parameters);
+            }
+            if all.flags & !KNOWN != 0 {
+                process().note_refusal("posix_spawn");
+                return Err(Errno::OPNOTSUPP);
+            }
+            Ok(all)
+        }
+    }
+
+    fn has(&self, flag: c_int) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Does what they say, in the child, but for the mask of signals.
+    unsafe fn apply(&self) -> Result<(), Errno> {
+        // SAFETY: numbers, and structures of this one.
+        unsafe {
+            if self.has(SET_DEFAULTS) {
+                for signal in 1..=libc::SIGRTMAX() {
+                    if libc::sigismember(&raw const self.defaults, signal) == 1 {
+                        libc::signal(signal, libc::SIG_DFL);
+                    }
+                }
+            }
+            if self.has(SET_SCHEDULER) {
+                checked(libc::sched_setscheduler(
+                    0,
+                    self.policy,
+                    &raw const self.parameters,
+                ))?;
+            } else if self.has(SET_PARAMETERS) {
+                checked(libc::sched_setparam(0, &raw const self.parameters))?;
+            }
+            if self.has(SET_SESSION) {
+                checked(libc::setsid())?;
+            }
+            if self.has(SET_GROUP) {
+                checked(libc::setpgid(0, self.group))?;
+            }
+            if self.has(RESET_IDS) {
+                checked(libc::seteuid(libc::getuid()))?;
+                checked(libc::setegid(libc::getgid()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn checked(result: c_int) -> Result<c_int, Errno> {
+    match result {
+        -1 => Err(Errno::from_raw_os_error(raw::errno())),
+        result => Ok(result),
+    }
+}
+
+/// Blocks all signals until it is dropped.
+struct Blocked {
+    before: libc::sigset_t,
+}
+
+impl Blocked {
+    fn now() -> Blocked {
+        // SAFETY: all zero is a value of both sets.
+        unsafe {
+            let mut all = core::mem::zeroed::<libc::sigset_t>();
+            let mut before = core::mem::zeroed::<libc::sigset_t>();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Blocked { before }
+        }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        let before = &raw const self.before;
+        // SAFETY: a set of signals.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, core::ptr::null_mut()) };
+    }
+}
+
+/// Starts the program in a child. An error of the child before its program runs is the caller's.
+///
+/// # Safety
+///
+/// As posix_spawn(3) demands.
+unsafe fn spawn(
+    program: &Program,
+    actions: &[Action],
+    attributes: &Attributes,
+    envp: Strings,
+) -> Result<libc::pid_t, Errno> {
+    // SAFETY: as the caller vouches; the descriptors are used here alone.
+    unsafe {
+        let [read, write] = pipe_above(actions)?;
+        let blocked = Blocked::now();
+        let child = checked(fork());
+        if let Ok(0) = child {
+            calls::close(read);
+            let errno = begin(program, actions, attributes, (envp, &blocked, write));
+            let said = errno.raw_os_error().to_ne_bytes();
+            calls::write(write, said.as_ptr().cast(), said.len());
+            ending::_exit(127);
+        }
+        calls::close(write);
+        let child = child.inspect_err(|_| {
+            calls::close(read);
+        })?;
+        let mut said = [0u8; size_of::<c_int>()];
+        let got = loop {
+            let got = calls::read(read, said.as_mut_ptr().cast(), said.len());
+            if got >= 0 || raw::errno() != libc::EINTR {
+                break got;
+            }
+        };
+        calls::close(read);
+        if got <= 0 {
+            return Ok(child);
+        }
+        while libc::waitpid(child, core::ptr::null_mut(), 0) < 0 && raw::errno() == libc::EINTR {}
+        drop(blocked);
+        Err(Errno::from_raw_os_error(c_int::from_ne_bytes(said)))
+    }
+}
+
+/// A pipe, of numbers that no action means.
+unsafe fn pipe_above(actions: &[Action]) -> Result<[c_int; 2], Errno> {
+    let used = actions.iter().map(|action| match action {
+        Action::Open { fd, .. }
+        | Action::Close(fd)
+        | Action::EnterOpen(fd)
+        | Action::TakeTerminal(fd) => *fd,
+        Action::Duplicate { from, to } => *from.max(to),
+        Action::CloseFrom(_) | Action::Enter(_) => 0,
+    });
+    let above = used.max().unwrap_or(0).max(2) + 1;
+    let mut both = [-1; 2];
+    // SAFETY: room for two; numbers.
+    unsafe {
+        checked(made::pipe2(both.as_mut_ptr(), libc::O_CLOEXEC))?;
+        let moved = both.map(|fd| {
+            let moved = calls::fcntl(fd, libc::F_DUPFD_CLOEXEC, above as usize);
+            calls::close(fd);
+            moved
+        });
+        if let Some(lacking) = moved.iter().find(|fd| **fd < 0) {
+            let errno = checked(*lacking);
+            for fd in moved.into_iter().filter(|fd| *fd >= 0) {
+                calls::close(fd);
+            }
+            errno?;
+        }
+        Ok(moved)
+    }
+}
+
+/// What the child does. Comes back only with what failed.
+unsafe fn begin(
+    program: &Program,
+    actions: &[Action],
+    attributes: &Attributes,
+    (envp, blocked, pipe): (Strings, &Blocked, c_int),
+) -> Errno {
+    // SAFETY: as the caller of posix_spawn vouches.
+    unsafe {
+        let ready = attributes
+            .apply()
+            .and_then(|()| actions.iter().try_for_each(|action| perform(action, pipe)));
+        if let Err(errno) = ready {
+            return errno;
+        }
+        let mask = match attributes.has(SET_MASK) {
+            true => &raw const attributes.mask,
+            false => &raw const blocked.before,
+        };
+        with_environment(envp, |envp| {
+            libc::pthread_sigmask(libc::SIG_SETMASK, mask, core::ptr::null_mut());
+            match program.searches {
+                true => exec::search(program.file, program.argv, envp, false),
+                false => exec::run_plainly(program.file, program.argv, envp),
+            }
+        });
+        Errno::from_raw_os_error(raw::errno())
+    }
+}
+
+unsafe fn perform(action: &Action, pipe: c_int) -> Result<(), Errno> {
+    // SAFETY: as the caller of posix_spawn vouches.
+    let done = unsafe {
+        match action {
+            Action::Open {
+                fd,
+                path,
+                flags,
+                mode,
+            } => {
+                // POSIX: as if it had been closed before.
+                calls::close(*fd);
+                let opened = checked(names::open(path.as_ptr(), *flags, *mode))?;
+                if opened != *fd {
+                    checked(calls::dup2(opened, *fd))?;
+                    calls::close(opened);
+                }
+                0
+            }
+            Action::Close(fd) => {
+                calls::close(*fd);
+                0
+            }
+            Action::CloseFrom(from) => {
+                let (first, pipe) = ((*from).cast_unsigned(), pipe.cast_unsigned());
+                if first < pipe {
+                    calls::close_range(first, pipe - 1, 0);
+                }
+                calls::close_range(first.max(pipe + 1), core::ffi::c_uint::MAX, 0)
+            }
+            Action::Duplicate { from, to } if from == to => {
+                let flags = checked(calls::fcntl(*from, libc::F_GETFD, 0))?;
+                calls::fcntl(*from, libc::F_SETFD, (flags & !libc::FD_CLOEXEC) as usize)
+            }
+            Action::Duplicate { from, to } => calls::dup2(*from, *to),
+            Action::Enter(path) => names::chdir(path.as_ptr()),
+            Action::EnterOpen(fd) => calls::fchdir(*fd),
+            Action::TakeTerminal(fd) => libc::tcsetpgrp(*fd, libc::getpgrp()),
+        }
+    };
+    checked(done).map(|_| ())
+}
