@@ -154,11 +154,6 @@ fn client() {
             offset: 0,
             length: 100,
         }),
-        asked(proto::Seek {
-            ino,
-            offset: 0,
-            hole: true,
-        }),
         asked(proto::Flock {
             ino,
             ofd: 1,

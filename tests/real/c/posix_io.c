@@ -99,6 +99,38 @@ static void sizes(void)
 	close(fd);
 }
 
+/* A file of thousands of pieces: all of them are found, by steps, and so is what another process changed. */
+static void fragments(void)
+{
+	enum { PIECES = 3000, LENGTH = 4096 };
+	int fd = open(in_dir("fragments"), O_RDWR | O_CREAT, 0600), found = 0;
+	MUST(fd >= 0);
+	for (off_t i = 0; i < PIECES; i++)
+		MUST(pwrite(fd, buf, LENGTH, i * 4 * LENGTH + i * i % 3 * LENGTH) == LENGTH);
+	for (off_t at = 0; (at = lseek(fd, at, SEEK_DATA)) >= 0; found++) {
+		if (at != found * (off_t)4 * LENGTH + (off_t)found * found % 3 * LENGTH)
+			break;
+		at = lseek(fd, at, SEEK_HOLE);
+		MUST(at >= 0);
+	}
+	CHECK(found == PIECES && errno == ENXIO, "all pieces of a fragmented file are found (%d)", found);
+	off_t middle = 1500 * (off_t)4 * LENGTH, hole = lseek(fd, middle, SEEK_HOLE);
+	CHECK(hole == middle + LENGTH, "the hole behind a piece in the middle");
+	pid_t pid = fork();
+	if (pid == 0) {
+		int own = open(in_dir("fragments"), O_RDWR);
+		_exit(own < 0 || pwrite(own, buf, LENGTH, hole) != LENGTH ||
+		      fallocate(own, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4 * LENGTH) != 0);
+	}
+	MUST(pid > 0 && child_ok(pid));
+	CHECK(lseek(fd, middle, SEEK_HOLE) == hole + LENGTH, "another process wrote into it");
+	CHECK(lseek(fd, 0, SEEK_DATA) == 5 * (off_t)LENGTH, "and took the first piece away");
+	CHECK(lseek(fd, 0, SEEK_CUR) == 5 * (off_t)LENGTH, "the offset is where the data is");
+	CHECK(ftruncate(fd, middle) == 0 && lseek(fd, middle - 1, SEEK_HOLE) == middle - 1, "a hole before the new end");
+	CHECK_FAILS(lseek(fd, middle, SEEK_HOLE), ENXIO, "nothing behind it");
+	close(fd);
+}
+
 static void holes(void)
 {
 	/* 64 KiB of data at 1 MiB and at 3 MiB of a file of 4 MiB. */
@@ -221,6 +253,7 @@ int main(int argc, char **argv)
 	vectors();
 	sizes();
 	holes();
+	fragments();
 	appending();
 	copying();
 	many_small_writes();

@@ -12,6 +12,7 @@ mod far;
 pub mod host;
 pub mod log;
 pub mod read;
+mod seek;
 mod session;
 pub mod stream;
 pub mod vnode;

@@ -45,6 +45,26 @@ impl Map {
         *self = Map::default();
     }
 
+    /// The state of the file's extents that it is of.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Behind the last byte of which something is known.
+    pub(super) fn known_to(&self) -> u64 {
+        self.to
+    }
+
+    /// The first offset at or behind `from` that holds data, of what is known.
+    pub(super) fn next_data(&self, from: u64) -> Option<u64> {
+        self.index.next_data(from)
+    }
+
+    /// The first offset at or behind `from` that holds none; of what is not known it says nothing.
+    pub(super) fn next_hole(&self, from: u64) -> u64 {
+        self.index.next_hole(from)
+    }
+
     fn knows(&self, now: &Moment, offset: u64, length: u64) -> bool {
         self.generation == now.state.generation
             && self.activity == now.activity
@@ -54,9 +74,9 @@ impl Map {
 }
 
 /// The state of a file at the beginning of a read.
-struct Moment {
+pub(super) struct Moment {
     state: FileState,
-    size: u64,
+    pub(super) size: u64,
     activity: u64,
 }
 
@@ -180,7 +200,7 @@ impl Vnode {
         Ok(())
     }
 
-    fn moment<H: Host>(&self, host: &H) -> Result<Moment, Errno> {
+    pub(super) fn moment<H: Host>(&self, host: &H) -> Result<Moment, Errno> {
         at_once(host, self.ino(), |state, block| match block {
             // Activity first: what is written after this look makes it differ.
             Some(block) => Moment {
@@ -362,9 +382,25 @@ impl Vnode {
         end: u64,
     ) -> Result<u64, Errno> {
         let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
-        let length = end - found.from;
-        if !map.knows(now, found.from, 1) {
-            let located = host.locate(self.ino(), found.from, length.max(LOOK_AHEAD))?;
+        self.know(host, now, &mut map, found.from, end - found.from)?;
+        let known = end.min(map.to).min(found.from + STEP);
+        found.limit = known;
+        map.index
+            .for_each_piece_in(found.from, known, &mut |piece| found.add(piece));
+        Ok(map.generation)
+    }
+
+    /// Makes a map one that knows of `from`, as of now or later; it asks the server if it has to.
+    pub(super) fn know<H: Host>(
+        &self,
+        host: &H,
+        now: &mut Moment,
+        map: &mut Map,
+        from: u64,
+        length: u64,
+    ) -> Result<(), Errno> {
+        if !map.knows(now, from, 1) {
+            let located = host.locate(self.ino(), from, length.max(LOOK_AHEAD))?;
             map.forget();
             for run in &located.runs {
                 map.index.insert(*run, &mut |_| ()).map_err(|_| Errno::IO)?;
@@ -374,14 +410,10 @@ impl Vnode {
             map.activity = now.activity;
             (map.from, map.to) = (located.known_from, located.known_to);
         }
-        if !(map.from..map.to).contains(&found.from) {
-            return Err(Errno::IO);
+        match (map.from..map.to).contains(&from) {
+            true => Ok(()),
+            false => Err(Errno::IO),
         }
-        let known = end.min(map.to).min(found.from + STEP);
-        found.limit = known;
-        map.index
-            .for_each_piece_in(found.from, known, &mut |piece| found.add(piece));
-        Ok(map.generation)
     }
 }
 

@@ -543,6 +543,55 @@ fn strided_and_segmented_checkpoints_cost_few_records() {
 }
 
 #[test]
+fn data_and_holes_are_found_as_in_an_array_of_bytes() {
+    let node = Node::new(1 << 20, true);
+    let (writer, other, file, others) = (node.process(), node.process(), vnode(), vnode());
+    let mut model = vec![false; 4096];
+    let mut write = |process: &Process, file: &Vnode, at: usize, length: usize| {
+        let bytes = vec![1; length];
+        assert_eq!(file.write_at(process, at as u64, &bytes), Ok(length));
+        model[at..at + length].fill(true);
+        model.clone()
+    };
+    let agree = |model: &[bool]| {
+        let size = model
+            .iter()
+            .rposition(|data| *data)
+            .map_or(0, |last| last + 1);
+        for at in 0..size + 2 {
+            let rest = || (at..size).zip(&model[at..]);
+            let data = rest().find(|(_, data)| **data).map(|(at, _)| at as u64);
+            let hole = rest().find(|(_, data)| !**data).map(|(at, _)| at as u64);
+            let hole = hole.or((at < size).then_some(size as u64));
+            assert_eq!(
+                file.seek(&writer, at as u64, false),
+                Ok(data),
+                "data from {at}"
+            );
+            assert_eq!(
+                file.seek(&writer, at as u64, true),
+                Ok(hole),
+                "a hole from {at}"
+            );
+        }
+    };
+    // Many more pieces than one look-up tells of, at unequal distances.
+    let mut last = Vec::new();
+    for piece in 0..40 {
+        last = write(
+            &writer,
+            &file,
+            piece * 90 + piece * piece % 7,
+            5 + piece % 11,
+        );
+    }
+    agree(&last);
+    // Another process fills a hole, and then two pieces meet.
+    agree(&write(&other, &others, 1000, 20));
+    agree(&write(&other, &others, 1020, 200));
+}
+
+#[test]
 fn what_does_not_fit_says_so_and_what_did_is_there() {
     let node = Node::new(16 << 20, true);
     let process = node.process();

@@ -18,7 +18,6 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use weir_core::node::ofd::Ofd;
-use weir_core::proto::Seek;
 
 use super::fds::{appends, is_special, syncs};
 use super::table::{File, Handle, DIR, GONE, PATH, READ, WRITE};
@@ -147,15 +146,9 @@ impl Process {
     }
 
     fn seek_data(&'static self, handle: &Handle, offset: i64, hole: bool) -> Result<i64, Errno> {
-        if handle.file.get().is_none() {
-            return Err(Errno::INVAL);
-        }
+        let file = handle.file.get().ok_or(Errno::INVAL)?;
         let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
-        if offset >= self.size(handle)? {
-            return Err(Errno::NXIO);
-        }
-        let ino = handle.ino();
-        let found = self.session()?.call(Seek { ino, offset, hole })?;
+        let found = file.vnode.seek(self.session()?, offset, hole)?;
         signed(found.ok_or(Errno::NXIO)?)
     }
 

@@ -441,17 +441,6 @@ operations! {
         length: u64,
     } -> Located;
 
-    /// The next data or hole at or after `offset` (lseek's SEEK_DATA and SEEK_HOLE);
-    /// `None`: no data there.
-    seek: Seek {
-        /// The file.
-        ino: Ino,
-        /// Where to begin.
-        offset: u64,
-        /// Look for a hole rather than data.
-        hole: bool,
-    } -> Option<u64>;
-
     /// Takes the caller's closed records out of its ring.
     publish: Publish {} -> ();
 

@@ -55,7 +55,6 @@ impl<P: Platform> Cluster<P> {
             Request::Readdir(op) => encoded(&self.readdir(&op).await),
             Request::Attach(op) => encoded(&self.attach(from, op).await),
             Request::Locate(op) => encoded(&self.locate(op.ino, op.offset).await),
-            Request::Seek(op) => encoded(&self.seek(op.ino, op.offset, op.hole).await),
             Request::Sync(op) => encoded(&self.sync(op.ino).await),
             Request::Find(op) => encoded(&self.find_for_client(op).await),
             Request::GetAttr(op) => encoded(&self.attr_here(op.ino).await),

@@ -243,38 +243,6 @@ impl<P: Platform> Cluster<P> {
         shards.runs(op.ino, op.from, op.to.min(MAX_OFFSET))
     }
 
-    /// The next data or hole from `offset` on.
-    pub(super) async fn seek(
-        &self,
-        ino: Ino,
-        offset: u64,
-        hole: bool,
-    ) -> Result<Option<u64>, FsError> {
-        let ino = self.global(ino);
-        let local = self.local(ino).ok_or(FsError::Stale)?;
-        self.lease_here(ino).await?;
-        let size = self.node(|node| node.attr_now(local))?.size;
-        let mut at = offset;
-        while at < size {
-            let located = self.locate(ino, at).await?;
-            let end = located.known_to.min(size);
-            let mut index = ExtentIndex::new();
-            for run in located.runs {
-                index.insert(run, &mut |_| ()).map_err(|_| FsError::Io)?;
-            }
-            let found = if hole {
-                Some(index.next_hole(at)).filter(|at| *at < end)
-            } else {
-                index.next_data(at).filter(|at| *at < end)
-            };
-            if let Some(found) = found {
-                return Ok(Some(found));
-            }
-            at = end;
-        }
-        Ok((hole && offset < size).then_some(size))
-    }
-
     /// Bytes of this server's log.
     pub(super) fn read_log(&self, ranges: &[LogRange], out: &mut Vec<u8>) -> Result<(), FsError> {
         let total: u64 = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);

@@ -58,33 +58,6 @@ impl<P: Platform> Node<'_, P> {
         Ok(located)
     }
 
-    /// The next data or hole from `offset` on.
-    pub(crate) fn seek_from(
-        &mut self,
-        ino: Ino,
-        offset: u64,
-        hole: bool,
-    ) -> Result<Option<u64>, FsError> {
-        let attr = self.regular(ino)?;
-        self.harvest(ino);
-        let size = self.size_of(&attr);
-        if offset >= size {
-            return Ok(None);
-        }
-        let index = self.files.get(ino);
-        Ok(if hole {
-            Some(
-                index
-                    .map_or(offset, |index| index.next_hole(offset))
-                    .min(size),
-            )
-        } else {
-            index
-                .and_then(|index| index.next_data(offset))
-                .filter(|at| *at < size)
-        })
-    }
-
     /// EROFS, EFBIG: a file may not be cut, or extended, to this size.
     pub(crate) fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
         self.writable(ino)?;

@@ -7,7 +7,7 @@ use weir_core::proto::{
     Allocate, Append, Attach, Attached, Audit, Caller, Child, Create, Created, Entry, Fetch, Find,
     Flock, Flush, FsError, FsStat, GetAttr, GetXattr, HeldLock, Hold, Laminate, Landing, Lease,
     Lent, Link, ListXattrs, Locate, Located, Lookup, Mkdir, OfdBatch, Operations, Passage, PathOf,
-    Ping, Publish, Readdir, Readlink, RecordLock, RemoveXattr, Rename, Rmdir, Seek, Segment,
+    Ping, Publish, Readdir, Readlink, RecordLock, RemoveXattr, Rename, Rmdir, Segment,
     ServerStatus, SetAttr, SetMapped, SetXattr, Statfs, Status, Stop, Symlink, Sync, TestLock, Token,
     Truncate, Unlink,
 };
@@ -106,10 +106,6 @@ impl<P: Platform> Operations for Node<'_, P> {
 
     fn locate(&mut self, _: Caller, op: Locate) -> Result<Located, FsError> {
         self.locate_range(op.ino, op.offset, op.length)
-    }
-
-    fn seek(&mut self, _: Caller, op: Seek) -> Result<Option<u64>, FsError> {
-        self.seek_from(op.ino, op.offset, op.hole)
     }
 
     fn set_mapped(&mut self, from: Caller, op: SetMapped) -> Result<(), FsError> {

@@ -1,0 +1,40 @@
+//! Looking for data and holes, as lseek(2) does with SEEK_DATA and SEEK_HOLE.
+//!
+//! The answer is in the [`Map`](super::read::Map) that reads keep: whoever walks over a fragmented file
+//! asks the server once for hundreds of its extents.
+
+use rustix::io::Errno;
+
+use super::host::Host;
+use super::vnode::Vnode;
+
+impl Vnode {
+    /// The first offset at or behind `offset` that holds data, or with `hole` the first that holds none;
+    /// the end of the file is a hole. `None`: the file ends before there is one.
+    pub fn seek<H: Host>(&self, host: &H, offset: u64, hole: bool) -> Result<Option<u64>, Errno> {
+        let mut now = self.moment(host)?;
+        let (mut at, mut generation) = (offset, None);
+        while at < now.size {
+            let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
+            self.know(host, &mut now, &mut map, at, 1)?;
+            if generation.is_some_and(|before| before != map.generation()) {
+                // What was looked at before this is of another state of the file.
+                drop(map);
+                now = self.moment(host)?;
+                (at, generation) = (offset, None);
+                continue;
+            }
+            generation = Some(map.generation());
+            let known = map.known_to().min(now.size);
+            let found = match hole {
+                true => Some(map.next_hole(at)),
+                false => map.next_data(at),
+            };
+            if let Some(found) = found.filter(|found| *found < known) {
+                return Ok(Some(found));
+            }
+            at = known;
+        }
+        Ok((hole && offset < now.size).then_some(now.size))
+    }
+}
