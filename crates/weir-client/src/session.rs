@@ -292,6 +292,12 @@ impl Session {
         self.fences
     }
 
+    /// Whether there is one server, and nothing that anybody wrote can be in the file tier: then a sync
+    /// has nothing to do.
+    pub fn is_all_in_memory(&self) -> bool {
+        self.welcome.servers <= 1 && self.hub().uses_files.load(Ordering::Acquire) == 0
+    }
+
     /// Whether the server is gone.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)

@@ -236,6 +236,10 @@ const CHECKS: &[Check] = &[
         "c/processes.c",
     ),
     c(
+        "processes::inherited_descriptors_whoever_begins_the_program",
+        "c/heritage.c",
+    ),
+    c(
         "processes::all_that_starts_programs_whatever_the_environment",
         "c/starting.c",
     ),
@@ -319,6 +323,11 @@ const CHECKS: &[Check] = &[
         "hotpath::reads_and_writes_ask_nothing_of_the_kernel",
         What::Shell("shell/hotpath.sh", &[("c/hotpath.c", Compiler::C)]),
         &[needs::CC, needs::STRACE],
+    ),
+    check(
+        "sync::asks_the_server_once_the_file_tier_is_used",
+        What::Shell("shell/sync.sh", &[]),
+        &[needs::PYTHON],
     ),
     // What must hold
     c(

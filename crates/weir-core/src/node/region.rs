@@ -71,7 +71,9 @@ pub struct Hub {
     pub instance: [AtomicU64; 2],
     /// Slots of the table of known names that have memory: all of them, or 0.
     pub known: AtomicU32,
-    spare: AtomicU32,
+    /// 1 once bytes may lie in the file tier. Until then a sync of an instance of one server has nothing
+    /// to do, and clients do not ask for it.
+    pub uses_files: AtomicU32,
     spare_line: [AtomicU64; 4],
     /// Bit c % 64 of word c / 64: client c has asked for something.
     pub doorbells: [AtomicU64; MAX_CLIENTS / 64],
@@ -301,7 +303,7 @@ impl Hub {
             server_cpu: AtomicU32::default(),
             instance: Default::default(),
             known: AtomicU32::default(),
-            spare: AtomicU32::default(),
+            uses_files: AtomicU32::default(),
             spare_line: Default::default(),
             doorbells: [const { AtomicU64::new(0) }; MAX_CLIENTS / 64],
         }
@@ -361,7 +363,7 @@ mod tests {
     #[test]
     fn format_of_the_heads() {
         use crate::node::format::check_format;
-        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls believed_until_ns server_sleeps server_cpu instance known doorbells);
+        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls believed_until_ns server_sleeps server_cpu instance known uses_files doorbells);
         check_format!(ClientHeader: magic id pid tail asked event channels mount records notes counters refused);
     }
 }

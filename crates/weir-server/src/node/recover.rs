@@ -142,6 +142,13 @@ impl<'m, P: Platform> Node<'m, P> {
         // Nobody writes any more: those who did are told that their server is gone.
         self.laminate_unwritten();
         let accounts = self.accounts();
+        let slabs = accounts.live.iter().chain(&accounts.amounts);
+        if slabs
+            .into_iter()
+            .any(|(slab, ..)| self.space.is_file(*slab))
+        {
+            open.hub.uses_files.store(1, Ordering::Release);
+        }
         self.space.resume(&accounts)
     }
 

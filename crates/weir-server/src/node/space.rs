@@ -4,8 +4,10 @@
 //! closed and not taken in yet; what clients were lent and have not begun to use, whether they
 //! run or not; what is dead between living bytes. Only then there is none.
 
+use std::sync::atomic::Ordering;
+
 use weir_core::journal::Item;
-use weir_core::proto::{FsError, FsStat, Lent};
+use weir_core::proto::{FsError, FsStat, Lent, Tier};
 use weir_core::types::{ClientId, SegmentId};
 
 use super::clients::Lease;
@@ -31,6 +33,10 @@ impl<P: Platform> Node<'_, P> {
         let free = self.space.grant(id, min, want);
         let lent = free.or_else(|| self.lend_in_need(id, min, want));
         let lent = lent.ok_or(FsError::NoSpace)?;
+        if lent.tier == Tier::File {
+            // Before anybody can write there: who syncs sees it.
+            self.open.hub.uses_files.store(1, Ordering::Release);
+        }
         if let Some(client) = self.clients.get_mut(id) {
             let lease = client.lease(&lent);
             self.note(&lease.item(id));
