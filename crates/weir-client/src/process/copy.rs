@@ -6,8 +6,9 @@ use rustix::io::Errno;
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd};
 
-/// How much is copied at a time.
-const BUFFER: usize = 1 << 20;
+/// How much is copied at a time: what stays in a processor's own cache, and is no mapping of its own that
+/// the kernel would have to fill with zeros for each call.
+const BUFFER: usize = 64 << 10;
 
 /// One side of a copy: a descriptor, and where it reads or writes if not at its own
 /// offset.

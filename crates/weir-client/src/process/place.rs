@@ -401,15 +401,26 @@ impl Process {
         let path = if view.is_of_several() {
             self.session()?.call(PathOf { ino })?
         } else {
-            let mut buffer = vec![0; 64 << 10];
-            let path =
-                view.settled(|names| Ok(names.path_of(ino, &mut buffer)?.map(<[u8]>::to_vec)))?;
-            path.ok_or(Errno::NOENT)?
+            // Nearly every path fits; to clear a buffer for the longest one takes longer than to find it.
+            match self.path_within(ino, &mut [0; PATH_MAX]) {
+                Err(Errno::NAMETOOLONG) => self.path_within(ino, &mut vec![0; LONGEST_PATH])?,
+                path => path?,
+            }
         };
         let below = if path == b"/" { &[][..] } else { &path[..] };
         Ok([instance.prefix.bytes(), below].concat())
     }
+
+    /// The path of an inode from the root, found in the own tables. NAMETOOLONG: the buffer is too small.
+    fn path_within(&'static self, ino: Ino, buffer: &mut [u8]) -> Result<Vec<u8>, Errno> {
+        let view = self.view()?;
+        let path = view.settled(|names| Ok(names.path_of(ino, buffer)?.map(<[u8]>::to_vec)))?;
+        path.ok_or(Errno::NOENT)
+    }
 }
+
+/// The longest path that getcwd(2) and its kin give, in bytes.
+const LONGEST_PATH: usize = 64 << 10;
 
 /// As [`again`], of what may not be weir's.
 pub(super) fn ours_again<K: PartialEq, T>(
