@@ -21,6 +21,9 @@ use crate::neighbour::Identity;
 const SLOTS: usize = 64;
 /// Numbers from here on are not tracked in descriptor tables.
 pub const MAX_FDS: usize = 65_536;
+/// Ours lie around this number where the limit allows more: at each fork the kernel copies its table of
+/// descriptors up to the highest one.
+const HIGHEST: u64 = 1024;
 /// How far below the limit to begin looking for a free number.
 const BELOW_LIMIT: i32 = 64;
 /// The number of one that was closed behind our back. Its place is taken until it is closed here.
@@ -172,9 +175,10 @@ pub fn numbers() -> Vec<Fd> {
     all
 }
 
-/// Moves `fd` to a number near the process's limit; where there is none free, it stays.
+/// Moves `fd` to a number near the process's limit, but not beyond [`HIGHEST`]; where there is none free, it
+/// stays.
 fn move_high(fd: Fd) -> Fd {
-    let most = MAX_FDS as u64;
+    let most = HIGHEST;
     let limit = getrlimit(Resource::Nofile)
         .current
         .unwrap_or(most)

@@ -492,8 +492,7 @@ impl Filesystem for TreeFs {
         let set = xattr_name(name).and_then(|name| {
             let flags = flags.cast_unsigned();
             on_behalf(request, |who| {
-                self.tree
-                    .set_xattr(who, ino(number), (name, value), flags)
+                self.tree.set_xattr(who, ino(number), (name, value), flags)
             })
         });
         empty(reply, set);
@@ -567,24 +566,19 @@ impl Filesystem for TreeFs {
     fn lseek(
         &self,
         _: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
+        _number: INodeNo,
+        handle: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
         const SEEK_DATA: i32 = 3;
         const SEEK_HOLE: i32 = 4;
-        let found =
-            u64::try_from(offset)
-                .map_err(|_| Errno::NXIO)
-                .and_then(|offset| match whence {
-                    SEEK_DATA | SEEK_HOLE => {
-                        self.tree.seek(ino(number), offset, whence == SEEK_HOLE)
-                    }
-                    _ => Err(Errno::INVAL),
-                });
-        answer!(reply, found, at => reply.offset(at.cast_signed()));
+        let found = self.file(handle).and_then(|file| match whence {
+            SEEK_DATA | SEEK_HOLE => self.tree.seek(file, offset, whence == SEEK_HOLE),
+            _ => Err(Errno::INVAL),
+        });
+        answer!(reply, found, at => reply.offset(at));
     }
 
     fn copy_file_range(

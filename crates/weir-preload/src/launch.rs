@@ -12,7 +12,7 @@ use std::ffi::CString;
 use std::sync::OnceLock;
 
 use weir_client::kernel::block_signals;
-use weir_client::process::process;
+use weir_client::process::{own_pid, process};
 use weir_client::siglock::SigLock;
 
 use crate::{bytes_of, load, spawn, stdio, HEAP};
@@ -114,9 +114,30 @@ static ORIGIN: OnceLock<Origin> = OnceLock::new();
 const PRELOAD: &CStr = c"LD_PRELOAD";
 const INSTANCE: &CStr = c"WEIR_INSTANCE";
 const AT: &CStr = c"WEIR_AT";
+/// See [`weir_client::process::NOTHING_VARIABLE`].
+const NOTHING: &CStr = c"WEIR_NOTHING_INHERITED";
 /// AddressSanitizer's runtime refuses to start behind another library; behind this one it works.
 const ASAN: &CStr = c"ASAN_OPTIONS";
 const ASAN_ORDER: &[u8] = b"verify_asan_link_order=0";
+
+/// Takes out of the environment what was said to this program alone. Called by the constructor. By hand: a
+/// program may have a function `unsetenv` of its own, which is not ready yet (bash).
+pub fn forget_heritage() {
+    // SAFETY: the environment, which nobody else looks at yet: pointers to C strings, null behind the last;
+    // what stays is moved forward within it.
+    unsafe {
+        let mut to = environ.cast_mut();
+        for entry in entries(environ) {
+            if value_in(entry, NOTHING).is_none() {
+                to.write(entry);
+                to = to.add(1);
+            }
+        }
+        if !to.is_null() {
+            to.write(core::ptr::null());
+        }
+    }
+}
 
 /// Remembers what brought us into this program.
 pub fn remember_origin() {
@@ -141,12 +162,13 @@ pub fn remember_origin() {
     }
 }
 
-/// The variables that an environment lacks to bring us into a new program, with their values.
+/// The variables that an environment lacks to bring us into a new program, with their values; `inherits`:
+/// the program may inherit descriptors of weir's.
 ///
 /// # Safety
 ///
 /// `envp` is null or a null-terminated array of C strings.
-unsafe fn lacking(envp: Strings) -> Vec<(&'static CStr, CString)> {
+unsafe fn lacking(envp: Strings, inherits: bool) -> Vec<(&'static CStr, CString)> {
     let Some(origin) = ORIGIN.get().filter(|_| process().is_active()) else {
         return Vec::new();
     };
@@ -190,6 +212,7 @@ unsafe fn lacking(envp: Strings) -> Vec<(&'static CStr, CString)> {
         (INSTANCE, instance),
         (AT, at),
         (ASAN, asan),
+        (NOTHING, (!inherits).then(|| own_pid().to_string().into())),
     ];
     for (name, value) in all {
         // There is no 0 in what came out of C strings.
@@ -237,9 +260,9 @@ pub(crate) unsafe fn value_in<'a>(entry: *const c_char, name: &CStr) -> Option<&
 /// # Safety
 ///
 /// `envp` is null or a null-terminated array of C strings.
-unsafe fn completed(envp: Strings) -> Option<Environment> {
+unsafe fn completed(envp: Strings, inherits: bool) -> Option<Environment> {
     // SAFETY: as the caller vouches.
-    let lacking = unsafe { lacking(envp) };
+    let lacking = unsafe { lacking(envp, inherits) };
     if lacking.is_empty() {
         return None;
     }
@@ -299,7 +322,7 @@ fn change_environment() {
     };
     changed.callers += 1;
     // SAFETY: libc's environment.
-    for (name, value) in unsafe { lacking(environ) } {
+    for (name, value) in unsafe { lacking(environ, true) } {
         // SAFETY: C strings.
         unsafe {
             let before = bytes_of(libc::getenv(name.as_ptr())).map(<[u8]>::to_vec);
@@ -337,19 +360,23 @@ fn change_environment_back() {
 ///
 /// As for `completed`.
 pub(crate) unsafe fn with_environment<T>(envp: Strings, exec: impl FnOnce(Strings) -> T) -> T {
-    process().before_exec();
+    let inherits = process().before_exec();
     // SAFETY: as the caller vouches.
-    unsafe { with_variables(envp, exec) }
+    unsafe { with_variables(envp, inherits, exec) }
 }
 
-/// Calls what starts a program with this environment, completed.
+/// Calls what starts a program with this environment, completed; `inherits`: see `lacking`.
 ///
 /// # Safety
 ///
 /// As for `completed`.
-pub(crate) unsafe fn with_variables<T>(envp: Strings, start: impl FnOnce(Strings) -> T) -> T {
+pub(crate) unsafe fn with_variables<T>(
+    envp: Strings,
+    inherits: bool,
+    start: impl FnOnce(Strings) -> T,
+) -> T {
     // SAFETY: as the caller vouches.
-    let environment = unsafe { completed(envp) };
+    let environment = unsafe { completed(envp, inherits) };
     start(environment.as_ref().map_or(envp, |e| e.pointers.as_ptr()))
 }
 

@@ -56,14 +56,21 @@ pub mod status;
 pub mod stdio;
 pub mod syscall;
 pub mod temp;
-pub mod walk;
 pub mod users;
+pub mod walk;
 
 use core::ffi::{c_char, c_int, CStr};
 
 use rustix::io::Errno;
 use weir_client::heap::Heap;
 use weir_client::process::{self, Process};
+
+// The unwinder of Rust's standard library, as part of this one: as a library of its own, libgcc_s.so, it is
+// mapped into every program that starts, and asks the processor what it can, which takes a tenth of the time of
+// fork and exec.
+#[cfg(target_env = "gnu")]
+#[link(name = "gcc_eh", kind = "static", modifiers = "-bundle")]
+extern "C" {}
 
 /// All memory that this library takes is not the program's allocator's, which may be what calls us.
 #[global_allocator]
@@ -212,6 +219,7 @@ extern "C" fn construct() {
         weir_client::sys::set_single_threaded_flag(flag.cast());
     }
     process::process().init();
+    launch::forget_heritage();
     if process::process().is_active() {
         stdio::patch();
         launch::remember_origin();

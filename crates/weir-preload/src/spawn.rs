@@ -204,7 +204,8 @@ macro_rules! spawns {
         ) -> c_int {
             // SAFETY: as the caller vouches.
             unsafe {
-                let by_libc = || with_variables(envp, |envp| around_fork(|| {
+                let inherits = process().may_hand_down();
+                let by_libc = || with_variables(envp, inherits, |envp| around_fork(|| {
                     next::$name().map_or(libc::ENOSYS, |f| f(pid, file, actions, attributes, argv, envp))
                 }));
                 if !process().is_active() {

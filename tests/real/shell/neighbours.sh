@@ -211,13 +211,14 @@ import fcntl, os, struct, subprocess, sys
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
 os.lseek(fd, 8, 0)
 fcntl.fcntl(fd, 37, struct.pack("hhqqi4x", 0, 0, (1 << 60) + 7, 1, 0))
+ours = os.open(sys.argv[2], os.O_RDONLY)    # who inherits something of weir looks at all that it has
 child = """
 import os
 for call in lambda: os.read(%d, 1), lambda: os.write(%d, b"x"):
     try: print("done", call())
     except OSError as error: print(error.errno, end=" ")
 """ % (fd, fd)
-subprocess.run(["python3", "-c", child], pass_fds=[fd], check=True)' "$outside/m/ph" | sed 's/ $//')"
+subprocess.run(["python3", "-c", child], pass_fds=[fd, ours], check=True)' "$outside/m/ph" "$top" | sed 's/ $//')"
 same "a current directory that looks like one" "$outside/m/cwd/0000000000000002" "$(cd "$outside/m/cwd/0000000000000002" && python3 -c 'import os; print(os.getcwd())')"
 cd "$top" && rm -rf d
 check_end

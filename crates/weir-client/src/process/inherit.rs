@@ -26,7 +26,7 @@ use weir_core::proto::GetAttr;
 use weir_core::types::Ino;
 
 use super::open::{writes, O_CLOEXEC};
-use super::start::Instance;
+use super::start::{own_pid, variable, Instance, NOTHING_VARIABLE};
 use super::table::{self, Handle, GONE};
 use super::Process;
 use crate::internal::{Internal, MAX_FDS};
@@ -38,7 +38,9 @@ impl Process {
     /// Takes over the descriptors of weir and the current directory that the program
     /// before this one, in the same process, left.
     pub(super) fn adopt(&'static self, instance: Option<&Instance>) {
-        self.adopt_among(instance, open_descriptors().into_iter());
+        if !inherits_nothing() {
+            self.adopt_among(instance, open_descriptors().into_iter());
+        }
         self.adopt_cwd(instance);
     }
 
@@ -162,6 +164,20 @@ impl Process {
         handle.access.store(GONE, Ordering::Relaxed);
         handle
     }
+}
+
+/// Whether who began this program says that it inherits no descriptor of weir's: by execve(2), which leaves
+/// the process's number as it was, or as its child. To look at all descriptors takes longer than all else
+/// that a program does here as it begins.
+fn inherits_nothing() -> bool {
+    let named = variable(NOTHING_VARIABLE);
+    let teller = named.and_then(|named| core::str::from_utf8(&named).ok()?.parse::<u32>().ok());
+    teller.is_some_and(|teller| teller == own_pid() || teller == parent_pid())
+}
+
+fn parent_pid() -> u32 {
+    let parent = rustix::process::getppid();
+    parent.map_or(0, |parent| parent.as_raw_nonzero().get().unsigned_abs())
 }
 
 /// Which description a descriptor of a directory carries, if it is a placeholder.

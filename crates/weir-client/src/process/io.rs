@@ -145,7 +145,12 @@ impl Process {
         Ok(to)
     }
 
-    fn seek_data(&'static self, handle: &Handle, offset: i64, hole: bool) -> Result<i64, Errno> {
+    pub(super) fn seek_data(
+        &'static self,
+        handle: &Handle,
+        offset: i64,
+        hole: bool,
+    ) -> Result<i64, Errno> {
         let file = handle.file.get().ok_or(Errno::INVAL)?;
         let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
         let found = file.vnode.seek(self.session()?, offset, hole)?;

@@ -6,8 +6,8 @@ use rustix::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
-use super::place::done;
 use super::cwd::REMOVED;
+use super::place::done;
 use super::table::{Handle, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd};

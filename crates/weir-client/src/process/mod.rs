@@ -65,7 +65,7 @@ use crate::path::Credentials;
 use crate::session::Session;
 pub use crate::types::Outcome;
 pub use map::Mapping;
-pub use start::INSTANCE_VARIABLE;
+pub use start::{own_pid, INSTANCE_VARIABLE, NOTHING_VARIABLE};
 use start::{Instance, Seen};
 use table::{Files, Handle, Queue};
 pub use told::About;

@@ -48,7 +48,7 @@ impl Process {
         if pid == self.pid.load(Ordering::Relaxed) {
             return Whose::Own;
         }
-        if wiped != Some(true) {
+        if wiped == Some(false) {
             return Whose::VforkChild;
         }
         self.become_owner();
@@ -83,6 +83,7 @@ impl Process {
             return;
         }
         self.lock.take();
+        self.watch_forks();
         self.forking.fetch_add(1, Ordering::Relaxed);
         if let Whose::Own = self.whose() {
             self.show_cwd();
@@ -129,20 +130,29 @@ impl Process {
     }
 
     /// Before execve(2): makes the descriptors that will survive it ready, and what was written
-    /// visible to other nodes: the streams through which it was written end.
-    pub fn before_exec(&'static self) {
+    /// visible to other nodes: the streams through which it was written end. Whether the program may
+    /// inherit descriptors of weir's.
+    pub fn before_exec(&'static self) -> bool {
         if self.instance.get().is_none() {
-            return;
+            return true;
         }
         let _held = self.lock.hold();
         self.show_cwd();
+        let mut any = false;
         for (fd, handle) in table::all() {
             let survives = kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
             if survives {
+                any = true;
                 Self::mark(fd, handle);
             }
         }
         self.publish_written();
+        any
+    }
+
+    /// Whether a program that posix_spawn(3) begins may inherit descriptors of weir's.
+    pub fn may_hand_down(&'static self) -> bool {
+        self.instance.get().is_none() || table::all().next().is_some()
     }
 
     /// Before some descriptors are sent to another process: makes those that are ours

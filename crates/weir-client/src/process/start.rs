@@ -32,6 +32,9 @@ pub(super) const READY: u32 = 2;
 pub const INSTANCE_VARIABLE: &str = "WEIR_INSTANCE";
 /// The one that says where programs see it, also once the run directory is gone.
 pub const PREFIX_VARIABLE: &str = "WEIR_AT";
+/// The one by which a process that begins a program tells it that it inherits no descriptor of weir's: the
+/// process's number.
+pub const NOTHING_VARIABLE: &str = "WEIR_NOTHING_INHERITED";
 /// Where instances are seen if nobody says so.
 const USUAL_PREFIX: &[u8] = b"/weir";
 
@@ -162,6 +165,7 @@ impl Process {
             known
         } else {
             let session: &'static Session = Box::leak(Box::new(Session::connect(&run_dir).ok()?));
+            self.watch_forks();
             self.node.set(Some(session.node()));
             self.session.set(Some(session));
             let welcome = session.welcome();
@@ -205,6 +209,7 @@ impl Process {
         let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
         let session = Session::connect_to(&instance.run_dir, self.node()?).map_err(ended)?;
         let session: &'static Session = Box::leak(Box::new(session));
+        self.watch_forks();
         self.session.set(Some(session));
         Ok(session)
     }
@@ -212,11 +217,17 @@ impl Process {
     /// Notes the process that the state is of.
     pub(super) fn remember_process(&self) {
         self.pid.store(own_pid(), Ordering::Relaxed);
-        if self.unforked.get().is_none() {
-            self.unforked.set(kernel::page_wiped_on_fork());
-        }
         if let Some(unforked) = self.unforked.get() {
             unforked.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Has a fork that nobody tells of found out: from the first session on, and the first fork. Most
+    /// programs have neither.
+    pub(super) fn watch_forks(&self) {
+        if self.unforked.get().is_none() {
+            self.unforked.set(kernel::page_wiped_on_fork());
+            self.remember_process();
         }
     }
 
@@ -290,7 +301,7 @@ fn named_instance() -> Option<Vec<u8>> {
 
 /// A variable of the environment, if it is not empty. Before libc has set the environment up, it is
 /// the kernel's.
-fn variable(name: &str) -> Option<Vec<u8>> {
+pub(super) fn variable(name: &str) -> Option<Vec<u8>> {
     let value = match sys::has_environment() {
         true => std::env::var_os(name)?.into_vec(),
         false => first_environment()?

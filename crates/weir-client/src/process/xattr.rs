@@ -108,7 +108,13 @@ impl Process {
     pub fn fsetxattr(&'static self, fd: Fd, name: &[u8], value: &[u8], flags: u32) -> Outcome<()> {
         let _call = operation::begin();
         let ino = ours!(self.xattrs_of_descriptor(fd));
-        Some(of_open(self.set_xattr_of(self.who(), ino, name, value, flags)))
+        Some(of_open(self.set_xattr_of(
+            self.who(),
+            ino,
+            name,
+            value,
+            flags,
+        )))
     }
 
     pub(super) fn set_xattr_of(

@@ -168,7 +168,8 @@ impl Tree {
     /// removexattr(2).
     pub fn remove_xattr(&self, who: &Requester<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
-        self.process.remove_xattr_of(&self.who(who, ino)?, ino, name)
+        self.process
+            .remove_xattr_of(&self.who(who, ino)?, ino, name)
     }
 
     /// The credentials of a requester, as far as they matter for an inode.

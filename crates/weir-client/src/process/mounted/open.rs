@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use rustix::io::Errno;
 use weir_core::names::{Attr, FileType};
 use weir_core::node::region::Counter;
-use weir_core::proto::{Attached, Seek};
+use weir_core::proto::Attached;
 use weir_core::types::Ino;
 
 use super::names::create_op;
@@ -165,13 +165,9 @@ impl Tree {
     }
 
     /// lseek(2), SEEK_DATA and SEEK_HOLE. ENXIO: there is none behind `offset`.
-    pub fn seek(&self, ino: Ino, offset: u64, hole: bool) -> Result<u64, Errno> {
+    pub fn seek(&self, open: OpenFile, offset: i64, hole: bool) -> Result<i64, Errno> {
         let _call = operation::begin();
-        if offset >= self.process.stat_of(ino)?.size {
-            return Err(Errno::NXIO);
-        }
-        let found = self.process.session()?.call(Seek { ino, offset, hole })?;
-        found.ok_or(Errno::NXIO)
+        self.process.seek_data(open.handle, offset, hole)
     }
 
     /// fsync(2).
