@@ -26,16 +26,13 @@ use nix::sys::signal::{kill, SigSet, SigmaskHow, Signal};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use weir_config::{Config, Environment, KernelMount};
-use weir_core::proto::beneath::MOUNT_LINK;
+use weir_core::proto::beneath::{MOUNT_LINK, OWN_DIR};
 use weir_fuse::Mounted;
 
 use crate::args::MountArgs;
 use crate::exit::Failure;
 use crate::launch::server::{read_line, to_line};
 use crate::run::live_run_dir;
-
-/// The directory in a run directory at which a server mounts its instance, where no other suits.
-const IN_RUN_DIR: &str = "mount";
 
 /// What a mount's process says, a line.
 #[derive(Debug, Serialize, Deserialize)]
@@ -123,7 +120,7 @@ pub fn serve(run_dir: &Path, dir: &Path) -> Result<()> {
     let served = mounted.wait(move || {
         let _ = ends.wait();
     });
-    if dir == run_dir.join(IN_RUN_DIR) {
+    if dir == run_dir.join(OWN_DIR) {
         // What is made there from now on would be in no instance.
         let _ = std::fs::remove_dir(dir);
     }
@@ -165,7 +162,7 @@ impl Beneath {
     /// and the log says why. `is_first`: this server has the first choice of places among those of
     /// this machine.
     pub fn bring_up(config: &Config, run_dir: &Path, is_first: bool) -> Result<Option<Beneath>> {
-        let own = run_dir.join(IN_RUN_DIR);
+        let own = run_dir.join(OWN_DIR);
         let (places, is_required) = match &config.mount.kernel {
             KernelMount::Never => return Ok(None),
             KernelMount::At(dir) if is_first => (vec![dir.clone()], true),

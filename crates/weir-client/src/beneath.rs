@@ -10,7 +10,7 @@
 use rustix::fd::BorrowedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use weir_core::proto::beneath::{name_of, MOUNT_LINK, PRIVATE};
+use weir_core::proto::beneath::{name_of, MOUNT_LINK, PRIVATE, SHARE_OFFSET};
 use weir_core::types::Ino;
 
 use core::sync::atomic::Ordering;
@@ -39,6 +39,11 @@ pub fn open_inode(mount: &[u8], ino: Ino, flags: OFlags) -> Result<Fd, Errno> {
     let path = [mount, b"/", name_of(ino).as_bytes()].concat();
     let opened = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?;
     Ok(kernel::into_number(opened))
+}
+
+/// Tells the mount which open file description a file of the mount stands for; see [`SHARE_OFFSET`].
+pub fn share_offset(fd: Fd, description: u64) -> Result<(), Errno> {
+    kernel::ioctl_set_u64(kernel::borrow(fd)?, SHARE_OFFSET, description)
 }
 
 impl Session {

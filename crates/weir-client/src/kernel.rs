@@ -13,7 +13,7 @@ use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -26,6 +26,7 @@ mod nr {
     pub const CLOSE: usize = 3;
     pub const LSEEK: usize = 8;
     pub const RT_SIGPROCMASK: usize = 14;
+    pub const IOCTL: usize = 16;
     pub const FCNTL: usize = 72;
     pub const TGKILL: usize = 234;
     pub const DUP3: usize = 292;
@@ -37,6 +38,7 @@ mod nr {
     pub const LSEEK: usize = 62;
     pub const RT_SIGPROCMASK: usize = 135;
     pub const FCNTL: usize = 25;
+    pub const IOCTL: usize = 29;
     pub const TGKILL: usize = 131;
     pub const DUP3: usize = 24;
     pub const CLOSE_RANGE: usize = 436;
@@ -113,6 +115,18 @@ pub fn fcntl(fd: Fd, command: i32, argument: i32) -> Result<i32, Errno> {
     );
     // SAFETY: the commands take integers.
     unsafe { syscall4(nr::FCNTL, [arg(fd), arg(command), arg(argument), 0]) }.map(int)
+}
+
+/// ioctl(2) of a command that takes 8 bytes and gives none.
+pub fn ioctl_set_u64(fd: BorrowedFd<'_>, command: u32, value: u64) -> Result<(), Errno> {
+    debug_assert!(
+        command >> 16 & 0x3fff == 8,
+        "the command says how many bytes"
+    );
+    let at = core::ptr::from_ref(&value) as usize;
+    let args = [arg(fd.as_raw_fd()), command as usize, at, 0];
+    // SAFETY: the command reads 8 bytes, which the argument points to.
+    unsafe { syscall4(nr::IOCTL, args) }.map(|_| ())
 }
 
 /// lseek(2) of the kernel's own description.

@@ -20,6 +20,7 @@ use core::sync::atomic::Ordering;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
+use rustix::path::Arg;
 use weir_core::names::{FileType, NamesView};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{open_layout, Hub, MAGIC};
@@ -197,9 +198,9 @@ fn is_stopped(hub: &Hub) -> bool {
     hub.stopped.load(Ordering::Acquire) != 0
 }
 
-/// The directory of the memory of a server, `up` from `from`, which is a directory there that has no
-/// name any more. ENOENT: there is no memory of a server.
-pub fn memory_of(from: impl AsFd, up: &str) -> Result<OwnedFd, Errno> {
+/// The directory of the memory of a server, which lies `up` from the directory `from`. ENOENT: there is
+/// no memory of a server.
+pub fn memory_of(from: impl AsFd, up: impl Arg) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(&from, up, flags, Mode::empty())?;
     is_memory(&dir).then_some(dir).ok_or(Errno::NOENT)

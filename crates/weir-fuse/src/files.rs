@@ -5,7 +5,7 @@ use std::sync::{PoisonError, RwLock};
 
 use fuser::FileHandle;
 use rustix::io::Errno;
-use weir_client::process::mounted::OpenFile;
+use weir_client::process::mounted::{Followed, OpenFile};
 
 /// The files that programs have open through the mount.
 #[derive(Debug, Default)]
@@ -16,6 +16,8 @@ pub struct OpenFiles {
 #[derive(Debug, Default)]
 struct Inner {
     open: HashMap<u64, OpenFile>,
+    /// Those that stand for open file descriptions of interposed programs.
+    follows: HashMap<u64, Followed>,
     /// The number that was given last. None is given twice, so that a late request finds nothing.
     last: u64,
 }
@@ -36,9 +38,26 @@ impl OpenFiles {
         inner.open.get(&number.0).copied().ok_or(Errno::BADF)
     }
 
+    /// Lets a file stand for an open file description of an interposed program.
+    pub fn follow(&self, number: FileHandle, followed: Followed) {
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        if inner.open.contains_key(&number.0) {
+            inner.follows.insert(number.0, followed);
+        }
+    }
+
+    /// Bytes of a file were moved, from `offset` on.
+    pub fn moved(&self, number: FileHandle, offset: u64, bytes: usize) {
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(followed) = inner.follows.get(&number.0) {
+            followed.moved(offset, bytes);
+        }
+    }
+
     /// Takes the file with a number out.
     pub fn remove(&self, number: FileHandle) -> Result<OpenFile, Errno> {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        inner.follows.remove(&number.0);
         inner.open.remove(&number.0).ok_or(Errno::BADF)
     }
 }

@@ -9,14 +9,14 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::io::Errno;
 use weir_client::process::mounted::{Changes, OpenFile, Tree, Wish};
 use weir_client::types::Stat;
-use weir_core::proto::beneath::{inode_of, PRIVATE};
+use weir_core::proto::beneath::{inode_of, PRIVATE, SHARE_OFFSET};
 
 use crate::convert::{attributes, errno, ino, kind, time};
 use crate::files::OpenFiles;
@@ -319,7 +319,9 @@ impl Filesystem for TreeFs {
                 if is_page {
                     self.pages.keep(file.ino())?;
                 }
-                self.tree.read(file, offset, bytes)
+                let got = self.tree.read(file, offset, bytes)?;
+                self.files.moved(handle, offset, got);
+                Ok(got)
             });
             answer!(reply, got, got => reply.data(&bytes[..got]));
         });
@@ -342,9 +344,11 @@ impl Filesystem for TreeFs {
             true => 0,
             false => flags.0,
         };
-        let put = self
-            .file(handle)
-            .and_then(|file| self.tree.write(file, flags, offset, data));
+        let put = self.file(handle).and_then(|file| {
+            let put = self.tree.write(file, flags, offset, data)?;
+            self.files.moved(handle, offset, put);
+            Ok(put)
+        });
         answer!(reply, put, put => reply.written(u32::try_from(put).unwrap_or(u32::MAX)));
     }
 
@@ -543,6 +547,31 @@ impl Filesystem for TreeFs {
             .file(handle)
             .and_then(|file| Ok((file, wish(kind, start, end)?)));
         answer!(reply, asked, (file, wish) => self.locks.set(file, owner.0, wish, waiter, reply));
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: IoctlFlags,
+        command: u32,
+        data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        let followed = match (command, <[u8; 8]>::try_from(data)) {
+            (SHARE_OFFSET, Ok(data)) => {
+                let description = u64::from_ne_bytes(data);
+                let file = self.file(handle);
+                file.and_then(|file| self.tree.follow(file, description))
+            }
+            _ => Err(Errno::NOTTY),
+        };
+        answer!(reply, followed, followed => {
+            self.files.follow(handle, followed);
+            reply.ioctl(0, &[]);
+        });
     }
 
     fn fallocate(

@@ -6,6 +6,7 @@ use crate::calls;
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
+const PT_INTERP: u32 = 3;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_RPATH: u64 = 15;
@@ -20,34 +21,49 @@ pub struct Needs {
     runpath: Vec<u8>,
 }
 
+/// Reads a part of an open file; shorter at its end.
+fn read_at(fd: i32, at: u64, length: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    // SAFETY: so many bytes of room.
+    let got = unsafe {
+        let at = i64::try_from(at).ok()?;
+        calls::pread(fd, bytes.as_mut_ptr().cast(), length, at)
+    };
+    bytes.truncate(usize::try_from(got).ok()?);
+    Some(bytes)
+}
+
+/// The program headers, and the size of each, of what `read` reads; `None`: it is no program.
+fn headers(read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Option<(Vec<u8>, usize)> {
+    let head = read(0, 64)?;
+    // 64 bits, little-endian: what weir runs on.
+    if !head.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let (table, size) = (long(&head, 32)?, u64::from(short(&head, 54)?));
+    let count = u64::from(short(&head, 56)?);
+    let table = read(table, usize::try_from(size * count).ok()?)?;
+    Some((table, usize::try_from(size).ok()?.max(56)))
+}
+
+/// True if no loader brings libraries into the program that is open: it is a static one.
+pub fn is_static(fd: i32) -> bool {
+    let headers = headers(|at, length| read_at(fd, at, length));
+    headers.is_some_and(|(table, size)| {
+        let mut entries = table.chunks_exact(size);
+        !entries.any(|entry| word(entry, 0) == Some(PT_INTERP))
+    })
+}
+
 impl Needs {
     /// Of the library that is open; `None`: it is none.
     pub fn of(fd: i32) -> Option<Needs> {
-        let read = |at: u64, length: usize| {
-            let mut bytes = vec![0; length];
-            // SAFETY: so many bytes of room.
-            let got = unsafe {
-                let at = i64::try_from(at).ok()?;
-                calls::pread(fd, bytes.as_mut_ptr().cast(), length, at)
-            };
-            bytes.truncate(usize::try_from(got).ok()?);
-            Some(bytes)
-        };
-        Needs::read(read)
+        Needs::read(|at, length| read_at(fd, at, length))
     }
 
     fn read(read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Option<Needs> {
-        let head = read(0, 64)?;
-        // 64 bits, little-endian: what weir runs on.
-        if !head.starts_with(b"\x7fELF\x02\x01") {
-            return None;
-        }
-        let (table, size) = (long(&head, 32)?, u64::from(short(&head, 54)?));
-        let count = u64::from(short(&head, 56)?);
-        let table = read(table, usize::try_from(size * count).ok()?)?;
-        let entries: Vec<_> = table
-            .chunks_exact(usize::try_from(size).ok()?.max(56))
-            .collect();
+        let (table, size) = headers(&read)?;
+        let entries: Vec<_> = table.chunks_exact(size).collect();
         let of_kind = |kind| entries.iter().filter(move |e| word(e, 0) == Some(kind));
         let place = |address: u64| {
             of_kind(PT_LOAD).find_map(|entry| {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use weir_client::process::process;
 
 use crate::launch::{environ, with_environment, Strings};
-use crate::{bytes_of, calls, is_our_c_path, is_ours, names, needed, raw};
+use crate::{bytes_of, calls, elf, is_our_c_path, is_ours, names, needed, raw};
 
 mod next {
     use super::{c_char, c_int, Strings};
@@ -81,6 +81,9 @@ unsafe fn run_kernels(path: *const c_char, argv: Strings, envp: Strings) -> c_in
     // SAFETY: as the caller vouches.
     unsafe {
         let exec = |envp| next::execve().map_or(-1, |f| f(path, argv, envp));
+        if process().hands_down() && starts_without_us(path) {
+            process().hand_down_real();
+        }
         if !process().is_active() || bytes_of(path).is_none() || !needed::looks_in_weir(envp) {
             return exec(envp);
         }
@@ -93,6 +96,46 @@ unsafe fn run_kernels(path: *const c_char, argv: Strings, envp: Strings) -> c_in
         calls::close(program);
         raw::restore_errno(saved);
         done
+    }
+}
+
+/// True if the interposer will not be in a program: it is a static one, or gets rights that its caller has
+/// not, for which the loader takes no libraries from the environment; or it is a script for such a one.
+///
+/// # Safety
+///
+/// `path` is null or a C string.
+pub(crate) unsafe fn starts_without_us(path: *const c_char) -> bool {
+    let mut interpreter: Option<CString> = None;
+    for _ in 0..=DEEPEST {
+        let path = interpreter.as_ref().map_or(path, |path| path.as_ptr());
+        // SAFETY: as the caller vouches.
+        let program = unsafe { names::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0) };
+        if program < 0 {
+            return false;
+        }
+        let line = interpreter_of(program);
+        let without = elf::is_static(program) || gives_rights(program);
+        // SAFETY: no pointers.
+        unsafe { calls::close(program) };
+        match line {
+            Ok(Some(line)) => interpreter = Some(line.interpreter),
+            _ => return without,
+        }
+    }
+    false
+}
+
+/// True if a program runs as another user or group than its caller (execve(2)).
+fn gives_rights(program: c_int) -> bool {
+    // SAFETY: all zero is a value of it, and it is filled by fstat; the others take no pointers.
+    unsafe {
+        let mut stat = core::mem::zeroed::<libc::stat>();
+        if calls::fstat(program, &raw mut stat) < 0 {
+            return false;
+        }
+        stat.st_mode & libc::S_ISUID != 0 && stat.st_uid != libc::geteuid()
+            || stat.st_mode & libc::S_ISGID != 0 && stat.st_gid != libc::getegid()
     }
 }
 
@@ -177,6 +220,18 @@ unsafe fn run_open(
             Ok(Some(line)) => return run_script(&line, path, argv, envp, depth),
             Ok(None) => {}
             Err(errno) => return fails(errno),
+        }
+        if process().hands_down() && (elf::is_static(fd) || gives_rights(fd)) {
+            process().hand_down_real();
+        }
+        if let Some(path) = bytes_of(path).and_then(|path| process().path_beneath(path)) {
+            // It comes back only if the kernel mount is gone, or the kernel does not take the program.
+            needed::with_libraries(fd, &path, envp, |envp| {
+                next::execve().map_or(-1, |f| f(path.as_ptr(), argv, envp))
+            });
+            if ![libc::ENOTCONN, libc::ENOENT, libc::ESTALE].contains(&raw::errno()) {
+                return -1;
+            }
         }
         match process().materialize(fd) {
             Some(Ok(copy)) => {

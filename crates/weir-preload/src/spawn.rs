@@ -160,6 +160,20 @@ struct Program {
 }
 
 impl Program {
+    /// True if the interposer will not be in it.
+    unsafe fn starts_without_us(&self) -> bool {
+        // SAFETY: as the caller of posix_spawn vouches.
+        unsafe {
+            let name = bytes_of(self.file).unwrap_or_default();
+            match self.searches && !name.contains(&b'/') {
+                true => exec::candidates(name)
+                    .find(|path| names::access(path.as_ptr(), libc::X_OK) == 0)
+                    .is_some_and(|path| exec::starts_without_us(path.as_ptr())),
+                false => exec::starts_without_us(self.file),
+            }
+        }
+    }
+
     /// Whether it lies in weir, or may be found there.
     unsafe fn is_ours(&self) -> bool {
         // SAFETY: as the caller of posix_spawn vouches.
@@ -213,7 +227,9 @@ macro_rules! spawns {
                 }
                 let program = Program { file, argv, searches: $searches };
                 let noted = noted_of(actions);
-                let is_kernels = !program.is_ours() && !needed::looks_in_weir(envp);
+                let is_kernels = !program.is_ours()
+                    && !needed::looks_in_weir(envp)
+                    && !(inherits && program.starts_without_us());
                 if is_kernels && !concerns_us(&noted) {
                     let failed = by_libc();
                     if failed != libc::ENOENT || !exec::has_our_interpreter(file) {

@@ -9,9 +9,13 @@
 //! must be told at once: unless a path begins with the prefix, it can be ours only if
 //! it has `//`, `/./` or `/../` in it, for which it is scanned many bytes at a time.
 
-/// The mount prefix: absolute, without empty components and without a slash at its end.
+/// The mount prefix: absolute, without empty components and without a slash at its end. A kernel mount
+/// of the same tree elsewhere may be a second one.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Prefix(Box<[u8]>);
+pub struct Prefix {
+    path: Box<[u8]>,
+    mount: Option<Box<[u8]>>,
+}
 
 impl Prefix {
     /// The prefix `path`; `None` if it is not absolute, is `/`, or has `.` or `..`.
@@ -25,27 +29,44 @@ impl Prefix {
             tidy.push(b'/');
             tidy.extend_from_slice(component);
         }
-        Some(Prefix(tidy.into()))
+        Some(Prefix {
+            path: tidy.into(),
+            mount: None,
+        })
+    }
+
+    /// The same, with the directory of a kernel mount of the tree.
+    pub fn with_mount(self, mount: Option<Vec<u8>>) -> Prefix {
+        let mount = mount.filter(|mount| mount[..] != self.path[..]);
+        Prefix {
+            mount: mount.map(Vec::into_boxed_slice),
+            ..self
+        }
     }
 
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.path
     }
 
     /// The directory it is in: `/` for `/weir`.
     pub fn parent(&self) -> &[u8] {
-        let slash = self.0.iter().rposition(|b| *b == b'/').unwrap_or(0);
-        &self.0[..slash.max(1)]
+        let slash = self.path.iter().rposition(|b| *b == b'/').unwrap_or(0);
+        &self.path[..slash.max(1)]
     }
 
     /// What is behind the prefix in an absolute path that is ours.
     #[inline]
     pub fn strip<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
-        if let Some(rest) = path.strip_prefix(&self.0[..]) {
-            if rest.first().is_none_or(|b| *b == b'/') {
-                return Some(rest);
-            }
+        let behind = |prefix: &[u8]| {
+            let rest = path.strip_prefix(prefix)?;
+            rest.first().is_none_or(|b| *b == b'/').then_some(rest)
+        };
+        if let Some(rest) = behind(&self.path) {
+            return Some(rest);
+        }
+        if let Some(rest) = self.mount.as_deref().and_then(behind) {
+            return Some(rest);
         }
         if is_plain(path) || path.first() != Some(&b'/') {
             return None;
@@ -56,7 +77,7 @@ impl Prefix {
     /// As `strip`, looking at each component.
     #[cold]
     fn strip_literally<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
-        let wanted = components(&self.0).count();
+        let wanted = components(&self.path).count();
         let (mut depth, mut same) = (0, 0);
         let mut rest = path;
         while let Some((component, behind)) = split(rest) {
@@ -65,7 +86,7 @@ impl Prefix {
                 depth = usize::saturating_sub(depth, 1);
                 same = same.min(depth);
             } else if component != b"." {
-                let expected = components(&self.0).nth(same);
+                let expected = components(&self.path).nth(same);
                 if depth == same && expected == Some(component) {
                     same += 1;
                 }
@@ -178,6 +199,17 @@ mod tests {
         ] {
             assert_eq!(strip("/weir", path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn a_kernel_mount_is_a_second_name_of_the_tree() {
+        let prefix = Prefix::new(b"/weir").unwrap();
+        let prefix = prefix.with_mount(Some(b"/tmp/x/mount".to_vec()));
+        assert_eq!(prefix.strip(b"/tmp/x/mount/a"), Some(&b"/a"[..]));
+        assert_eq!(prefix.strip(b"/tmp/x/mount"), Some(&b""[..]));
+        assert_eq!(prefix.strip(b"/tmp/x/mounts"), None);
+        assert_eq!(prefix.strip(b"/weir/a"), Some(&b"/a"[..]));
+        assert_eq!(prefix.bytes(), b"/weir");
     }
 
     #[test]

@@ -17,12 +17,15 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
 use weir_core::names::FileType;
+use weir_core::proto::beneath::OWN_DIR;
+use weir_core::proto::SHM_LINK;
 use weir_core::types::Ino;
 
 use super::place::{done, kernel_cwd, Found};
 use super::start::{own_pid, Instance};
 use super::table::{self, DIR, GONE};
 use super::{Outcome, Process};
+use crate::beneath::mount_of;
 use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::neighbour::memory_of;
 use crate::operation;
@@ -95,9 +98,14 @@ impl Process {
         }
     }
 
-    /// Lets the kernel's current directory say which one of weir's it stands for.
+    /// Lets the kernel's current directory say which one of weir's it stands for: it is the directory
+    /// itself where the kernel has mounted the instance.
     fn show(&'static self, ino: Ino) -> Result<(), Errno> {
         let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
+        if self.enter_mounted(instance, ino).is_ok() {
+            self.cwd_shown.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
         let outer = marker(instance, ino);
         let inner = [&outer[..], INNER].concat();
         rustix::fs::mkdir(&outer[..], Mode::RWXU)?;
@@ -110,6 +118,13 @@ impl Process {
         entered?;
         self.cwd_shown.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Enters a directory of the kernel mount. ENOTCONN: there is none.
+    fn enter_mounted(&'static self, instance: &Instance, ino: Ino) -> Result<(), Errno> {
+        let mount = mount_of(&instance.run_dir).ok_or(Errno::NOTCONN)?;
+        let below = self.path_below(ino)?;
+        rustix::process::chdir([&mount[..], &below].concat())
     }
 
     /// getcwd(2): the path's bytes without a NUL, however many.
@@ -136,8 +151,12 @@ impl Process {
 
     /// Finds out whether the directory that was inherited is one of weir's.
     pub(super) fn adopt_cwd(&'static self, instance: Option<&Instance>) {
-        // One that has a path is none of weir's.
-        if kernel_cwd().is_some() {
+        if let Some(path) = kernel_cwd() {
+            // One that has a path is none of weir's, but for those of a kernel mount.
+            if let Some(ino) = instance.and_then(|instance| self.mounted_dir(instance, &path)) {
+                self.cwd_shown.store(true, Ordering::Relaxed);
+                self.cwd.store(ino.0, Ordering::Relaxed);
+            }
             return;
         }
         let Ok(cwd) = rustix::fs::readlink("/proc/self/cwd", Vec::new()) else {
@@ -165,6 +184,50 @@ impl Process {
             self.count_refusal("other-instance");
         }
     }
+}
+
+impl Process {
+    /// The directory of weir's that is the current one, whose path is one of the kernel's: it lies in the
+    /// kernel mount of the own server, or of another one of the instance on this machine.
+    fn mounted_dir(&'static self, instance: &Instance, path: &[u8]) -> Option<Ino> {
+        if instance.prefix.strip(path).is_none() && !self.is_mount_of_neighbour(path) {
+            return None;
+        }
+        let here = rustix::fs::stat(".").ok()?;
+        let root = rustix::fs::statfs(".").ok()?;
+        #[allow(clippy::unnecessary_cast)] // other widths on other architectures
+        let is_fuse = root.f_type as u64 == FUSE_SUPER_MAGIC;
+        is_fuse.then_some(Ino(here.st_ino))
+    }
+
+    /// Whether a path lies in the kernel mount of another server of the instance on this machine.
+    fn is_mount_of_neighbour(&'static self, path: &[u8]) -> bool {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let mut parents = ends.map(|(at, _)| path.split_at(at));
+        parents.any(|(dir, below)| {
+            is_at_or_below(&below[1..], OWN_DIR.as_bytes())
+                && mount_of(dir).is_some_and(|mount| is_at_or_below(path, &mount))
+                && self.is_run_dir_of_neighbour(dir)
+        })
+    }
+
+    fn is_run_dir_of_neighbour(&'static self, run_dir: &[u8]) -> bool {
+        let link = [run_dir, b"/", SHM_LINK.as_bytes()].concat();
+        let known = memory_of(rustix::fs::CWD, link).and_then(|memory| {
+            let node = self.node()?;
+            self.neighbours.at(memory.as_fd(), node).map(drop)
+        });
+        known.is_ok()
+    }
+}
+
+/// What statfs(2) says of a FUSE file system.
+const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
+
+/// Whether a path is a directory or something below it.
+fn is_at_or_below(path: &[u8], dir: &[u8]) -> bool {
+    let rest = path.strip_prefix(dir);
+    rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
 }
 
 /// How the kernel ends the path of a directory that was removed.

@@ -2,6 +2,8 @@
 //! mapping becomes anonymous memory that is filled, and a shared one is refused. A program or
 //! library to run becomes a memfd of the kernel's.
 
+use std::ffi::CString;
+
 use rustix::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
@@ -10,6 +12,7 @@ use super::cwd::REMOVED;
 use super::place::done;
 use super::table::{Handle, READ, WRITE};
 use super::{Outcome, Process};
+use crate::beneath::mount_of;
 use crate::kernel::{self, Fd};
 
 /// How much is copied at a time.
@@ -94,6 +97,17 @@ impl Process {
         Some(open.read_at(offset, bytes))
     }
 
+    /// The path of an existing file of weir's in the kernel mount, where there is one. Links are
+    /// followed here: the kernel may not know the tree by the prefix that they say.
+    pub fn path_beneath(&'static self, path: &[u8]) -> Option<CString> {
+        let instance = self.instance()?;
+        let mount = mount_of(&instance.run_dir)?;
+        let mut real = [0; 4096];
+        let length = self.realpath(path, &mut real)?.ok()?;
+        let below = instance.prefix.strip(&real[..length])?;
+        CString::new([&mount[..], below].concat()).ok()
+    }
+
     /// A descriptor of the kernel with a copy of the file (a memfd), for execve, dlopen.
     pub fn materialize(&'static self, fd: Fd) -> Outcome<Fd> {
         let handle = self.sure_handle(fd)?;
@@ -147,7 +161,7 @@ impl Process {
     pub fn rename_program(&'static self) {
         if let Some(path) = self.instance().and_then(|_| Process::program_path()) {
             let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            if let Ok(name) = std::ffi::CString::new(name) {
+            if let Ok(name) = CString::new(name) {
                 let _ = rustix::thread::set_name(&name);
             }
         }

@@ -397,6 +397,11 @@ impl Process {
     /// The path of a directory of weir's, with the prefix; ENOENT: it is gone.
     pub(super) fn path_of(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let instance = self.instance.get().ok_or(Errno::NOENT)?;
+        Ok([instance.prefix.bytes(), &self.path_below(ino)?].concat())
+    }
+
+    /// The same without the prefix: empty for the root.
+    pub(super) fn path_below(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let view = self.view()?;
         let path = if view.is_of_several() {
             self.session()?.call(PathOf { ino })?
@@ -407,8 +412,7 @@ impl Process {
                 path => path?,
             }
         };
-        let below = if path == b"/" { &[][..] } else { &path[..] };
-        Ok([instance.prefix.bytes(), below].concat())
+        Ok(if path == b"/" { Vec::new() } else { path })
     }
 
     /// The path of an inode from the root, found in the own tables. NAMETOOLONG: the buffer is too small.

@@ -10,9 +10,13 @@ use core::sync::atomic::Ordering;
 
 use weir_core::node::ofd::{lock_byte, placeholder_offset, Ofd};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
 use super::start::own_pid;
 use super::table::{self, Handle};
 use super::Process;
+use crate::beneath::{mount_of, open_inode, share_offset};
 use crate::internal::Internal;
 use crate::kernel::{self, Fd};
 
@@ -148,6 +152,59 @@ impl Process {
         }
         self.publish_written();
         any
+    }
+
+    /// Before a program begins that no interposer is in: lets the descriptors that it inherits be files of
+    /// the kernel mount, where there is one. The tables stay as they are: this process is about to
+    /// become that program, and if it does not, it finds the descriptors to be the kernel's.
+    pub fn hand_down_real(&'static self) {
+        let Some(mount) = self.instance.get().and_then(|i| mount_of(&i.run_dir)) else {
+            return;
+        };
+        let _held = self.lock.hold();
+        for (fd, handle) in table::all() {
+            let survives = kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
+            if survives && !handle.is_elsewhere() {
+                // What cannot be opened anew stays a placeholder, which refuses everything.
+                let _ = self.make_real(&mount, fd, handle);
+            }
+        }
+    }
+
+    /// Puts the file of the kernel mount in the place of a placeholder, with the same offset.
+    fn make_real(
+        &'static self,
+        mount: &[u8],
+        fd: Fd,
+        handle: &'static Handle,
+    ) -> Result<(), Errno> {
+        let ofd = handle.ofd.get().ok_or(Errno::BADF)?;
+        let opened = if handle.has(table::DIR) {
+            let path = [mount, &self.path_below(handle.ino())?].concat();
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            kernel::into_number(rustix::fs::open(path, flags, Mode::empty())?)
+        } else {
+            let flags = OFlags::from_bits_retain(ofd.flags.load(Ordering::Relaxed));
+            open_inode(mount, handle.ino(), flags)?
+        };
+        let index = u64::from(handle.index.load(Ordering::Relaxed));
+        let life = u64::from(ofd.generation.load(Ordering::Relaxed));
+        let offset = ofd.offset.load(Ordering::Acquire).cast_signed();
+        let put = kernel::lseek(opened, offset, SEEK_SET).and_then(|_| {
+            if !handle.has(table::DIR) {
+                // Else whoever goes on with the description does so where this one left off.
+                share_offset(opened, life << 32 | index)?;
+            }
+            kernel::dup3(opened, fd, 0)
+        });
+        let _ = kernel::close(opened);
+        put.map(drop)
+    }
+
+    /// True if a program that begins now may inherit a descriptor or a current directory of weir's.
+    pub fn hands_down(&'static self) -> bool {
+        let is_inherited = |fd| kernel::fcntl(fd, F_GETFD, 0).is_ok_and(|f| f & FD_CLOEXEC == 0);
+        self.instance.get().is_some() && table::all().any(|(fd, _)| is_inherited(fd))
     }
 
     /// Whether a program that posix_spawn(3) begins may inherit descriptors of weir's.

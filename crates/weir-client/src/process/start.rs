@@ -14,6 +14,7 @@ use weir_core::types::Ino;
 
 use super::table::{Handle, DIR, PATH, READ, WRITE};
 use super::Process;
+use crate::beneath::mount_of;
 use crate::kernel::{self, Slot};
 use crate::limits;
 use crate::node::Node;
@@ -173,9 +174,9 @@ impl Process {
             (shm_dir, welcome.prefix.clone().into())
         };
         Some(Instance {
-            run_dir,
             shm_dir,
-            prefix: Prefix::new(&prefix)?,
+            prefix: Prefix::new(&prefix)?.with_mount(mount_of(&run_dir)),
+            run_dir,
         })
     }
 

@@ -10,6 +10,13 @@ use crate::types::Ino;
 /// A symbolic link in the run directory to the directory at which the kernel has mounted the
 /// instance, if it has.
 pub const MOUNT_LINK: &str = "mounted-at";
+/// The directory in a run directory at which the kernel mounts the instance, where no other suits.
+pub const OWN_DIR: &str = "mount";
+
+/// The ioctl(2) by which a program says that an open file of the mount stands for one of its open file
+/// descriptions: `_IOW('W', 1, u64)`, the argument of which is the description's index, and in the
+/// upper half which life of its entry it is. The mount lets the description's offset follow.
+pub const SHARE_OFFSET: u32 = (1 << 30) | (8 << 16) | ((b'W' as u32) << 8) | 1;
 
 /// Flags of open(2), O_DIRECT and O_NONBLOCK of x86-64 and aarch64 together: the descriptor is for
 /// private mappings alone, whose pages need not follow what others write.

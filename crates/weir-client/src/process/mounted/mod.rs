@@ -37,7 +37,7 @@ use crate::types::{Stat, StatFs};
 pub use attr::Changes;
 pub use locks::{LockOwner, Wish};
 pub use names::DirEntry;
-pub use open::OpenFile;
+pub use open::{Followed, OpenFile};
 
 /// The process that asked the kernel for a call.
 #[derive(Clone, Copy)]

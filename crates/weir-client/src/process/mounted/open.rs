@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use weir_core::names::{Attr, FileType};
+use weir_core::node::ofd::Ofd;
 use weir_core::node::region::Counter;
 use weir_core::proto::Attached;
 use weir_core::types::Ino;
@@ -170,6 +171,21 @@ impl Tree {
         self.process.seek_data(open.handle, offset, hole)
     }
 
+    /// Lets the offset of an open file description follow what is read and written through an open file
+    /// that stands for it; see [`weir_core::proto::beneath::SHARE_OFFSET`]. EINVAL: it is of another file.
+    pub fn follow(&self, open: OpenFile, description: u64) -> Result<Followed, Errno> {
+        let index = description & u64::from(u32::MAX);
+        let ofds = self.process.session()?.ofds();
+        let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
+        let ofd = ofds.get(index).ok_or(Errno::INVAL)?;
+        let followed = Followed {
+            ofd,
+            ino: open.ino(),
+            life: description >> 32,
+        };
+        followed.is_same().then_some(followed).ok_or(Errno::INVAL)
+    }
+
     /// fsync(2).
     pub fn sync(&self, open: OpenFile) -> Result<(), Errno> {
         let _call = operation::begin();
@@ -190,6 +206,32 @@ impl Tree {
         let published = self.publish(open);
         let _held = self.process.lock.hold();
         self.process.close_handle(open.handle, published)
+    }
+}
+
+/// An open file description of an interposed program, for which an open file of the mount stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Followed {
+    ofd: &'static Ofd,
+    ino: Ino,
+    life: u64,
+}
+
+impl Followed {
+    /// False once the description has come to its end.
+    fn is_same(&self) -> bool {
+        let life = u64::from(self.ofd.generation.load(Ordering::Acquire));
+        self.ofd.ino.load(Ordering::Acquire) == self.ino.0 && life == self.life
+    }
+
+    /// Bytes were moved from `offset` on. If the description was there, it goes on behind them: whether
+    /// a program moved them by the description's offset or by one that it named, the kernel does not say.
+    pub fn moved(&self, offset: u64, bytes: usize) {
+        if self.is_same() {
+            let to = offset + bytes as u64;
+            let at = &self.ofd.offset;
+            let _ = at.compare_exchange(offset, to, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 }
 
