@@ -44,6 +44,22 @@ enum Word {
     Failed(String),
 }
 
+/// Where the server of this run directory has had the kernel mount the instance.
+pub fn of(run_dir: &Path) -> Option<PathBuf> {
+    std::fs::read_link(run_dir.join(MOUNT_LINK)).ok()
+}
+
+/// Why the kernel cannot mount anything for this user, if it cannot.
+pub fn obstacle() -> Option<&'static str> {
+    if !Path::new("/dev/fuse").exists() {
+        return Some("there is no /dev/fuse");
+    }
+    let is_root = nix::unistd::geteuid().is_root();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let helper = || std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file());
+    (!is_root && !helper()).then_some("there is no fusermount3, which mounts for users")
+}
+
 /// `weir mount`.
 pub fn by_hand(args: &MountArgs, config: &Config, env: &Environment) -> Result<(), Failure> {
     let run_dir = live_run_dir(args.instance.as_deref(), config, env)?;

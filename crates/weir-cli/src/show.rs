@@ -19,7 +19,7 @@ use crate::launch::message::Seen;
 use crate::layout;
 use crate::place::{self, Parent, Remains};
 use crate::run::{live_run_dir, remains_of, run_dir_of};
-use crate::{report, roster};
+use crate::{mount, report, roster};
 
 /// How long `weir status --rates` watches.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -113,6 +113,7 @@ fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
         };
         json["run_dir"] = run_dir.display().to_string().into();
         json["prefix"] = prefix.into();
+        json["kernel_mount"] = mount::of(run_dir).map(|dir| dir.display().to_string()).into();
         outln!("{json}");
         return Ok(());
     }
@@ -124,6 +125,9 @@ fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
         State::Several(seen) => report::several(&name, &prefix, seen, now_ns),
     };
     out!("{text}");
+    if let Some(dir) = mount::of(run_dir) {
+        outln!("  mounted   at {} by the kernel", dir.display());
+    }
     if args.rates {
         let begin = Instant::now();
         std::thread::sleep(BETWEEN_LOOKS);

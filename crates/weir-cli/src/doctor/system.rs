@@ -12,9 +12,10 @@ use std::path::Path;
 use anyhow::{ensure, Context, Result};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 use nix::sys::resource::{getrlimit, Resource};
-use weir_config::HugePages;
+use weir_config::{HugePages, KernelMount, Mount};
 
 use super::{Finding, Patient};
+use crate::mount;
 
 /// What a kernel must at least be: statx, and what the client relies on.
 const OLDEST_KERNEL: (u32, u32) = (4, 18);
@@ -27,6 +28,7 @@ const MADV_COLLAPSE: libc::c_int = 25;
 pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let config = &patient.loaded.config;
     let mut findings = vec![kernel(&kernel_release()), glibc(&glibc_version())];
+    findings.extend(kernel_mount(&config.mount));
     if config.memory.huge_pages == HugePages::Auto {
         findings.push(huge_pages(&config.memory.directory));
     }
@@ -58,6 +60,29 @@ fn kernel(release: &str) -> Finding {
         ),
         _ => Finding::ok(check, format!("Linux {release}")),
     }
+}
+
+/// Whether the kernel can mount instances, if it is to.
+fn kernel_mount(settings: &Mount) -> Option<Finding> {
+    let check = "kernel mount";
+    if settings.kernel == KernelMount::Never {
+        return None;
+    }
+    let Some(obstacle) = mount::obstacle() else {
+        let prefix = settings.prefix.as_path();
+        let place = match settings.kernel {
+            KernelMount::At(ref dir) => format!("at {}", dir.display()),
+            _ if prefix.is_dir() => format!("at {}, if it is empty", prefix.display()),
+            _ => format!(
+                "in the run directory; make {} for absolute paths of all programs",
+                prefix.display()
+            ),
+        };
+        return Some(Finding::ok(check, place));
+    };
+    let remedy = "static and setuid programs do not see weir, and files cannot be mapped shared; \
+                  ask for the package fuse3";
+    Some(Finding::warn(check, obstacle, remedy))
 }
 
 fn glibc_version() -> String {

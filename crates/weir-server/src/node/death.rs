@@ -51,6 +51,10 @@ impl<P: Platform> Node<'_, P> {
         self.locks.drop_client(id);
         self.unfinished_xattrs.forget_client(id);
         self.drop_dead_locks();
+        if self.is_mount(id) {
+            // It was none of the programs that are counted.
+            self.stats.clients_ever -= 1;
+        }
         if let Some(client) = self.clients.remove(id) {
             for lease in &client.leases {
                 self.space.release(lease.segment);

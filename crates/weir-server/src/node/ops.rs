@@ -219,14 +219,16 @@ impl<P: Platform> Node<'_, P> {
             folded.add(client.memory.header());
             folded.add_written(self.uncounted(client.cells.iter().copied()));
         }
+        let clients = self.clients.iter();
+        let mounts = clients.filter(|(id, _)| self.is_mount(*id)).count();
         let runs: usize = self.files.iter().map(ExtentIndex::run_count).sum();
         ServerStatus {
             pid: self.identity.pid,
             rank: self.identity.rank.0,
             servers: self.identity.servers,
             started_ns: self.identity.started_ns,
-            clients: u32::try_from(self.clients.iter().count()).unwrap_or(u32::MAX),
-            clients_ever: self.stats.clients_ever,
+            clients: u32::try_from(self.clients.iter().count() - mounts).unwrap_or(u32::MAX),
+            clients_ever: self.stats.clients_ever - mounts as u64,
             files: counts.files + counts.symlinks,
             directories: counts.dirs.saturating_sub(1),
             runs: runs as u64,
