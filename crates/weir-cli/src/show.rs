@@ -113,7 +113,9 @@ fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
         };
         json["run_dir"] = run_dir.display().to_string().into();
         json["prefix"] = prefix.into();
-        json["kernel_mount"] = mount::of(run_dir).map(|dir| dir.display().to_string()).into();
+        json["kernel_mount"] = mount::of(run_dir)
+            .map(|dir| dir.display().to_string())
+            .into();
         outln!("{json}");
         return Ok(());
     }

@@ -10,7 +10,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 use common::Served;
 use rustix::io::Errno;
-use weir_client::process::{process, Process};
+use weir_client::process::{process, Mapping, Process};
 use weir_client::types::{LockRange, Time, UTIME_OMIT};
 
 const CWD: i32 = -100;
@@ -516,8 +516,8 @@ fn copies_and_mappings() {
     );
     assert_eq!(at, 3_000_000);
     assert!(read_all("/weir/copied") == data);
-    assert_eq!(p().mmap(from, true, true), Some(Err(Errno::NODEV)));
-    assert_eq!(p().mmap(from, false, true), Some(Ok(())));
+    assert_eq!(p().mmap(from, 4096, true, true), Some(Err(Errno::NODEV)));
+    assert_eq!(p().mmap(from, 4096, false, true), Some(Ok(Mapping::Copy)));
     let mut memory = vec![1; 4096];
     assert_eq!(
         p().mmap_private_fill(from, 2_999_000, &mut memory),

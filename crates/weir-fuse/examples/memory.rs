@@ -40,13 +40,12 @@ impl Memory {
     }
 
     fn attributes(&self, number: INodeNo) -> Option<FileAttr> {
-        let (kind, size, perm) = match number {
-            INodeNo::ROOT => (FileType::Directory, 4096, 0o755),
-            _ => {
-                let file = self.file(number)?;
-                let size = file.read().unwrap_or_else(PoisonError::into_inner).len();
-                (FileType::RegularFile, size as u64, 0o644)
-            }
+        let (kind, size, perm) = if number == INodeNo::ROOT {
+            (FileType::Directory, 4096, 0o755)
+        } else {
+            let file = self.file(number)?;
+            let size = file.read().unwrap_or_else(PoisonError::into_inner).len();
+            (FileType::RegularFile, size as u64, 0o644)
         };
         Some(FileAttr {
             ino: number,
@@ -220,14 +219,7 @@ impl Filesystem for Memory {
         }
     }
 
-    fn readdir(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        reply: ReplyDirectory,
-    ) {
+    fn readdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: u64, reply: ReplyDirectory) {
         reply.ok();
     }
 }

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
+use weir_client::process::mounted::Ino;
 use weir_client::types::{Stat, Time, UTIME_NOW};
-use weir_core::types::Ino;
 
 const S_IFMT: u32 = 0o170_000;
 

@@ -14,9 +14,9 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::io::Errno;
+use weir_client::process::mounted::beneath::{inode_of, PRIVATE, SHARE_OFFSET};
 use weir_client::process::mounted::{Changes, OpenFile, Tree, Wish};
 use weir_client::types::Stat;
-use weir_core::proto::beneath::{inode_of, PRIVATE, SHARE_OFFSET};
 
 use crate::convert::{attributes, errno, ino, kind, time};
 use crate::files::OpenFiles;

@@ -218,9 +218,8 @@ fn config() -> Config {
 /// Takes a mount of weir's off a directory, also one that is in use or whose process was killed.
 pub fn unmount(dir: &Path) -> io::Result<()> {
     match umount2(dir, MntFlags::MNT_DETACH) {
-        Ok(()) => Ok(()),
-        // Not a mount any more.
-        Err(nix::errno::Errno::EINVAL) => Ok(()),
+        // EINVAL: it is not a mount any more.
+        Ok(()) | Err(nix::errno::Errno::EINVAL) => Ok(()),
         Err(nix::errno::Errno::EPERM) => unmount_by_helper(dir),
         Err(errno) => Err(errno.into()),
     }
@@ -271,15 +270,12 @@ fn unescaped(path: &str) -> Vec<u8> {
     let mut bytes = parts.next().unwrap_or("").as_bytes().to_vec();
     for part in parts {
         let octal = part.get(..3).and_then(|o| u8::from_str_radix(o, 8).ok());
-        match octal {
-            Some(byte) => {
-                bytes.push(byte);
-                bytes.extend_from_slice(&part.as_bytes()[3..]);
-            }
-            None => {
-                bytes.push(b'\\');
-                bytes.extend_from_slice(part.as_bytes());
-            }
+        if let Some(byte) = octal {
+            bytes.push(byte);
+            bytes.extend_from_slice(&part.as_bytes()[3..]);
+        } else {
+            bytes.push(b'\\');
+            bytes.extend_from_slice(part.as_bytes());
         }
     }
     bytes

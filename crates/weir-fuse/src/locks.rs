@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fuser::{ReplyEmpty, ReplyLock};
 use rustix::io::Errno;
+use weir_client::process::mounted::Ino;
 use weir_client::process::mounted::{LockOwner, OpenFile, Tree, Wish};
-use weir_core::types::Ino;
 
 use crate::convert::errno;
 use crate::requester::is_interrupted;

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
+use weir_client::process::mounted::Ino;
 use weir_client::process::mounted::Tree;
-use weir_core::types::Ino;
 
 /// What is known of the files that programs have open through the mount.
 #[derive(Debug)]

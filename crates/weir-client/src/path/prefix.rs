@@ -36,6 +36,7 @@ impl Prefix {
     }
 
     /// The same, with the directory of a kernel mount of the tree.
+    #[must_use]
     pub fn with_mount(self, mount: Option<Vec<u8>>) -> Prefix {
         let mount = mount.filter(|mount| mount[..] != self.path[..]);
         Prefix {

@@ -195,8 +195,7 @@ impl Process {
         }
         let here = rustix::fs::stat(".").ok()?;
         let root = rustix::fs::statfs(".").ok()?;
-        #[allow(clippy::unnecessary_cast)] // other widths on other architectures
-        let is_fuse = root.f_type as u64 == FUSE_SUPER_MAGIC;
+        let is_fuse = root.f_type == FUSE_SUPER_MAGIC;
         is_fuse.then_some(Ino(here.st_ino))
     }
 
@@ -222,7 +221,7 @@ impl Process {
 }
 
 /// What statfs(2) says of a FUSE file system.
-const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
+const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
 /// Whether a path is a directory or something below it.
 fn is_at_or_below(path: &[u8], dir: &[u8]) -> bool {

@@ -21,7 +21,7 @@ const BUFFER: usize = 1 << 20;
 const LEAST_MAPPED: usize = 64 << 10;
 
 /// How a file is mapped.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mapping {
     /// By the kernel, of this descriptor of the kernel mount.
     Kernel {

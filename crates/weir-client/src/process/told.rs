@@ -122,7 +122,7 @@ impl Process {
         let _call = operation::begin();
         let value = visibility.name().as_bytes();
         self.with_named(path, |ino, _| {
-            self.set_xattr_of(&self.who(), ino, b"user.weir.visibility", value, 0)
+            self.set_xattr_of(self.who(), ino, b"user.weir.visibility", value, 0)
         })
     }
 

@@ -33,7 +33,7 @@ impl Tree {
     /// chmod, chown, utimensat, truncate, whichever `changes` names; `open`: by a descriptor. The
     /// attributes after it.
     pub fn set_attr(
-        &self,
+        self,
         who: &Requester<'_>,
         ino: Ino,
         open: Option<OpenFile>,
@@ -64,7 +64,7 @@ impl Tree {
     }
 
     fn check_changes(
-        &self,
+        self,
         who: &Requester<'_>,
         ino: Ino,
         open: Option<OpenFile>,
@@ -76,7 +76,7 @@ impl Tree {
             match attr.file_type() {
                 FileType::File => {}
                 FileType::Dir => return Err(Errno::ISDIR),
-                _ => return Err(Errno::INVAL),
+                FileType::Symlink => return Err(Errno::INVAL),
             }
             match open {
                 Some(open) if !may_write(open) => return Err(Errno::INVAL),
@@ -95,33 +95,12 @@ impl Tree {
                 return Err(Errno::PERM);
             }
         }
-        self.check_times(who, &attr, owner, changes)
-    }
-
-    /// Times may be set by the owner, and to now by all that may write, as truncate(2) does.
-    fn check_times(
-        &self,
-        who: &Requester<'_>,
-        attr: &Attr,
-        owner: bool,
-        changes: &Changes,
-    ) -> Result<(), Errno> {
-        let times = [changes.atime, changes.mtime];
-        if owner || changes.size.is_some() || times == [None; 2] {
-            return Ok(());
-        }
-        let all_now = times
-            .iter()
-            .all(|time| time.is_some_and(|time| time.nsec == UTIME_NOW));
-        match all_now {
-            true => who.check(attr, access::WRITE),
-            false => Err(Errno::PERM),
-        }
+        check_times(who, &attr, owner, changes)
     }
 
     /// fallocate(2), as `Process::fallocate`.
     pub fn allocate(
-        &self,
+        self,
         open: OpenFile,
         mode: i32,
         offset: i64,
@@ -132,11 +111,31 @@ impl Tree {
     }
 }
 
+/// Times may be set by the owner, and to now by all that may write, as truncate(2) does.
+fn check_times(
+    who: &Requester<'_>,
+    attr: &Attr,
+    owner: bool,
+    changes: &Changes,
+) -> Result<(), Errno> {
+    let times = [changes.atime, changes.mtime];
+    if owner || changes.size.is_some() || times == [None; 2] {
+        return Ok(());
+    }
+    let all_now = times
+        .iter()
+        .all(|time| time.is_some_and(|time| time.nsec == UTIME_NOW));
+    match all_now {
+        true => who.check(attr, access::WRITE),
+        false => Err(Errno::PERM),
+    }
+}
+
 /// Extended attributes. The kernel checks nothing of them before it asks.
 impl Tree {
     /// getxattr(2): the value's length, and the value unless `out` is empty.
     pub fn xattr(
-        &self,
+        self,
         who: &Requester<'_>,
         ino: Ino,
         name: &[u8],
@@ -147,14 +146,14 @@ impl Tree {
     }
 
     /// listxattr(2): the names' length, and the names unless `out` is empty.
-    pub fn xattr_names(&self, ino: Ino, out: &mut [u8]) -> Result<usize, Errno> {
+    pub fn xattr_names(self, ino: Ino, out: &mut [u8]) -> Result<usize, Errno> {
         let _call = operation::begin();
         self.process.xattr_names_of(ino, out)
     }
 
     /// setxattr(2).
     pub fn set_xattr(
-        &self,
+        self,
         who: &Requester<'_>,
         ino: Ino,
         (name, value): (&[u8], &[u8]),
@@ -166,14 +165,14 @@ impl Tree {
     }
 
     /// removexattr(2).
-    pub fn remove_xattr(&self, who: &Requester<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+    pub fn remove_xattr(self, who: &Requester<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.process
             .remove_xattr_of(&self.who(who, ino)?, ino, name)
     }
 
     /// The credentials of a requester, as far as they matter for an inode.
-    fn who(&self, who: &Requester<'_>, ino: Ino) -> Result<Credentials, Errno> {
+    fn who(self, who: &Requester<'_>, ino: Ino) -> Result<Credentials, Errno> {
         let attr = self.process.attr(ino)?;
         Ok(who.credentials(Guard::from(&attr)))
     }

@@ -50,7 +50,7 @@ impl Wish {
 
 impl Tree {
     /// A new owner of locks of a file that is open.
-    pub fn lock_owner(&self, ino: Ino) -> Result<LockOwner, Errno> {
+    pub fn lock_owner(self, ino: Ino) -> Result<LockOwner, Errno> {
         let attr = self.process.attr(ino)?;
         let _held = self.process.lock.hold();
         let handle = self.process.show_handle(&attr, false, 0)?;
@@ -60,7 +60,7 @@ impl Tree {
     }
 
     /// Gives back all locks of an owner, which is no more.
-    pub fn end_locks(&self, owner: LockOwner) {
+    pub fn end_locks(self, owner: LockOwner) {
         let _held = self.process.lock.hold();
         // The server frees what it does not hear of.
         let _ = self.process.close_handle(owner.handle, Ok(()));
@@ -69,7 +69,7 @@ impl Tree {
     /// Takes, changes or gives back a lock. EAGAIN: another owner has it. `waits`: waits for it as
     /// long as that is true; EINTR then.
     pub fn set_lock(
-        &self,
+        self,
         owner: LockOwner,
         wish: &Wish,
         waits: Option<&dyn Fn() -> bool>,
@@ -108,7 +108,7 @@ impl Tree {
         })
     }
 
-    fn lock_once_free<O>(&self, op: &O, waits: Option<&dyn Fn() -> bool>) -> Result<(), Errno>
+    fn lock_once_free<O>(self, op: &O, waits: Option<&dyn Fn() -> bool>) -> Result<(), Errno>
     where
         O: Operation<Reply = ()> + Clone,
     {
@@ -129,7 +129,7 @@ impl Tree {
     }
 
     /// The lock that would keep a lock from being taken, if there is one.
-    pub fn test_lock(&self, owner: LockOwner, wish: &Wish) -> Result<Option<HeldLock>, Errno> {
+    pub fn test_lock(self, owner: LockOwner, wish: &Wish) -> Result<Option<HeldLock>, Errno> {
         self.process.session()?.call(TestLock {
             ino: owner.handle.ino(),
             ofd: Some(owner.handle.index.load(Ordering::Relaxed)),

@@ -26,8 +26,9 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use weir_core::names::{FileType, NAME_MAX, SYMLINK_MAX};
+pub use weir_core::proto::beneath;
 use weir_core::proto::SetMapped;
-use weir_core::types::Ino;
+pub use weir_core::types::Ino;
 
 use super::Process;
 use crate::operation;
@@ -93,7 +94,7 @@ impl Tree {
     }
 
     /// The path below which interposed programs see the tree.
-    pub fn prefix(&self) -> &'static [u8] {
+    pub fn prefix(self) -> &'static [u8] {
         self.process
             .instance
             .get()
@@ -101,30 +102,30 @@ impl Tree {
     }
 
     /// True if the server can still be asked.
-    pub fn is_served(&self) -> bool {
+    pub fn is_served(self) -> bool {
         self.process.is_served()
     }
 
     /// Blocks until the server has ended.
-    pub fn wait_for_end(&self) {
+    pub fn wait_for_end(self) {
         if let Ok(session) = self.process.session() {
             session.wait_for_end();
         }
     }
 
     /// The root directory.
-    pub fn root(&self) -> Result<Ino, Errno> {
+    pub fn root(self) -> Result<Ino, Errno> {
         Ok(self.process.view()?.root())
     }
 
     /// The attributes of an inode as of now; ENOENT: it is gone.
-    pub fn stat(&self, ino: Ino) -> Result<Stat, Errno> {
+    pub fn stat(self, ino: Ino) -> Result<Stat, Errno> {
         let _call = operation::begin();
         self.process.stat_of(ino)
     }
 
     /// The attributes of what a directory's name names.
-    pub fn lookup(&self, who: &Requester<'_>, dir: Ino, name: &[u8]) -> Result<Stat, Errno> {
+    pub fn lookup(self, who: &Requester<'_>, dir: Ino, name: &[u8]) -> Result<Stat, Errno> {
         let _call = operation::begin();
         self.search(who, dir, access::EXECUTE)?;
         check_name(name)?;
@@ -136,41 +137,41 @@ impl Tree {
     }
 
     /// The target of a symbolic link.
-    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+    pub fn readlink(self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let mut target = [0; SYMLINK_MAX];
         let length = self.process.view()?.target(ino, &mut target)?;
         Ok(target[..length].to_vec())
     }
 
     /// access(2), chdir(2): EACCES if the requester may not do all of `want` (R_OK and its like).
-    pub fn access(&self, who: &Requester<'_>, ino: Ino, want: u32) -> Result<(), Errno> {
+    pub fn access(self, who: &Requester<'_>, ino: Ino, want: u32) -> Result<(), Errno> {
         let attr = self.process.attr(ino)?;
         who.check(&attr, want)
     }
 
     /// What a name of the root directory names that says an inode's number; see
     /// [`weir_core::proto::beneath`].
-    pub fn lookup_inode(&self, ino: Ino) -> Result<Stat, Errno> {
+    pub fn lookup_inode(self, ino: Ino) -> Result<Stat, Errno> {
         self.process.stat_of(ino)
     }
 
     /// Says whether the kernel keeps pages of a file.
-    pub fn set_mapped(&self, ino: Ino, mapped: bool) -> Result<(), Errno> {
+    pub fn set_mapped(self, ino: Ino, mapped: bool) -> Result<(), Errno> {
         self.process.session()?.call(SetMapped { ino, mapped })
     }
 
     /// The state of the file system as a whole.
-    pub fn statfs(&self) -> Result<StatFs, Errno> {
+    pub fn statfs(self) -> Result<StatFs, Errno> {
         self.process.state_of_all()
     }
 
     /// What a name of a directory names.
-    fn find(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
+    fn find(self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, FileType)>, Errno> {
         self.process.view()?.lookup(dir, name)
     }
 
     /// Checks that the requester may do `want` to a directory; ENOENT: it is gone.
-    fn search(&self, who: &Requester<'_>, dir: Ino, want: u32) -> Result<(), Errno> {
+    fn search(self, who: &Requester<'_>, dir: Ino, want: u32) -> Result<(), Errno> {
         let guard = self.process.view()?.passage(dir)?.ok_or(Errno::NOENT)?;
         if !guard.is_of_dir() {
             return Err(Errno::NOTDIR);

@@ -34,7 +34,7 @@ const DOTS: u64 = 2;
 impl Tree {
     /// mkdir(2), without the umask, which the kernel has applied.
     pub fn mkdir(
-        &self,
+        self,
         who: &Requester<'_>,
         parent: Ino,
         name: &[u8],
@@ -54,7 +54,7 @@ impl Tree {
 
     /// mknod(2) of a regular file. EPERM: it is another kind.
     pub fn mknod(
-        &self,
+        self,
         who: &Requester<'_>,
         parent: Ino,
         name: &[u8],
@@ -74,7 +74,7 @@ impl Tree {
 
     /// symlink(2).
     pub fn symlink(
-        &self,
+        self,
         who: &Requester<'_>,
         parent: Ino,
         name: &[u8],
@@ -100,7 +100,7 @@ impl Tree {
 
     /// link(2).
     pub fn link(
-        &self,
+        self,
         who: &Requester<'_>,
         ino: Ino,
         parent: Ino,
@@ -114,7 +114,7 @@ impl Tree {
     }
 
     /// unlink(2).
-    pub fn unlink(&self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
+    pub fn unlink(self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.check_removal(who, parent, name)?;
         let name = name.to_vec();
@@ -122,7 +122,7 @@ impl Tree {
     }
 
     /// rmdir(2).
-    pub fn rmdir(&self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
+    pub fn rmdir(self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
         let _call = operation::begin();
         self.check_removal(who, parent, name)?;
         let name = name.to_vec();
@@ -131,7 +131,7 @@ impl Tree {
 
     /// renameat2(2); `flags` are RENAME_NOREPLACE (1) or RENAME_EXCHANGE (2).
     pub fn rename(
-        &self,
+        self,
         who: &Requester<'_>,
         (parent, name): (Ino, &[u8]),
         (new_parent, new_name): (Ino, &[u8]),
@@ -155,7 +155,7 @@ impl Tree {
     /// The entries of a directory from the place `at` on (0: the beginning), of about
     /// `budget_bytes`; none: there are no more. "." is at 0 and ".." at 1. A directory that was
     /// removed has none.
-    pub fn readdir(&self, dir: Ino, at: u64, budget_bytes: u32) -> Result<Vec<DirEntry>, Errno> {
+    pub fn readdir(self, dir: Ino, at: u64, budget_bytes: u32) -> Result<Vec<DirEntry>, Errno> {
         const S_IFDIR: u32 = 0o040_000;
         let _call = operation::begin();
         let view = self.process.view()?;
@@ -192,13 +192,13 @@ impl Tree {
     }
 
     /// opendir(3): EACCES if the requester may not list a directory.
-    pub fn check_listing(&self, who: &Requester<'_>, dir: Ino) -> Result<(), Errno> {
+    pub fn check_listing(self, who: &Requester<'_>, dir: Ino) -> Result<(), Errno> {
         self.search(who, dir, access::READ)
     }
 
     /// Checks that the requester may give a directory one more name.
     pub(super) fn check_parent(
-        &self,
+        self,
         who: &Requester<'_>,
         parent: Ino,
         name: &[u8],
@@ -209,7 +209,7 @@ impl Tree {
 
     /// Checks that the requester may take a name from a directory: where the sticky bit is set,
     /// only the owners of the directory and of what has the name may.
-    fn check_removal(&self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
+    fn check_removal(self, who: &Requester<'_>, parent: Ino, name: &[u8]) -> Result<(), Errno> {
         self.check_parent(who, parent, name)?;
         let view = self.process.view()?;
         let guard = view.passage(parent)?.ok_or(Errno::NOENT)?;

@@ -35,7 +35,7 @@ impl OpenFile {
 
 impl Tree {
     /// open(2) of a regular file that exists, with `flags` of open(2).
-    pub fn open(&self, who: &Requester<'_>, ino: Ino, flags: i32) -> Result<OpenFile, Errno> {
+    pub fn open(self, who: &Requester<'_>, ino: Ino, flags: i32) -> Result<OpenFile, Errno> {
         let _call = operation::begin();
         let kind = self.process.attr(ino)?.file_type();
         self.open_target(who, &Target::existing(ino, kind), flags)
@@ -44,7 +44,7 @@ impl Tree {
     /// open(2) with O_CREAT: the file, which may be there already, and its attributes. `mode` has the
     /// umask applied.
     pub fn create(
-        &self,
+        self,
         who: &Requester<'_>,
         (parent, name): (Ino, &[u8]),
         flags: i32,
@@ -58,12 +58,11 @@ impl Tree {
             let mut op = create_op(who, parent, name, mode);
             op.exclusive = flags & O_EXCL != 0;
             op.attach = writes(flags);
-            let target = match view.create(op)? {
-                Some(target) => target,
-                None => {
-                    let (ino, kind) = view.lookup(parent, name)?.ok_or(Errno::NOENT)?;
-                    Target::existing(ino, kind)
-                }
+            let target = if let Some(target) = view.create(op)? {
+                target
+            } else {
+                let (ino, kind) = view.lookup(parent, name)?.ok_or(Errno::NOENT)?;
+                Target::existing(ino, kind)
             };
             *gone = Some(target.ino);
             self.open_target(who, &target, flags)
@@ -80,7 +79,7 @@ impl Tree {
 
     /// Takes an entry of the table of open file descriptions before a file is made, which would be
     /// left behind without one.
-    fn reserve(&self) -> Result<(), Errno> {
+    fn reserve(self) -> Result<(), Errno> {
         let _held = self.process.lock.hold();
         let handle = self.process.take_handle()?;
         self.process.handles.put(handle);
@@ -88,7 +87,7 @@ impl Tree {
     }
 
     fn open_target(
-        &self,
+        self,
         who: &Requester<'_>,
         target: &Target,
         flags: i32,
@@ -109,7 +108,7 @@ impl Tree {
     }
 
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
-    pub fn read(&self, open: OpenFile, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+    pub fn read(self, open: OpenFile, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
         self.process
             .for_reading(open.handle)?
             .read_at(offset, bytes)
@@ -118,7 +117,7 @@ impl Tree {
     /// Writes as write(2) does through a descriptor with these `flags` of open(2): at the end with
     /// O_APPEND, else at `offset`; synced with O_DSYNC.
     pub fn write(
-        &self,
+        self,
         open: OpenFile,
         flags: i32,
         offset: u64,
@@ -139,7 +138,7 @@ impl Tree {
 
     /// Copies bytes between two open files; fewer than asked for at the end of the first.
     pub fn copy(
-        &self,
+        self,
         (from, from_offset): (OpenFile, u64),
         (to, to_offset): (OpenFile, u64),
         length: u64,
@@ -166,14 +165,14 @@ impl Tree {
     }
 
     /// lseek(2), SEEK_DATA and SEEK_HOLE. ENXIO: there is none behind `offset`.
-    pub fn seek(&self, open: OpenFile, offset: i64, hole: bool) -> Result<i64, Errno> {
+    pub fn seek(self, open: OpenFile, offset: i64, hole: bool) -> Result<i64, Errno> {
         let _call = operation::begin();
         self.process.seek_data(open.handle, offset, hole)
     }
 
     /// Lets the offset of an open file description follow what is read and written through an open file
     /// that stands for it; see [`weir_core::proto::beneath::SHARE_OFFSET`]. EINVAL: it is of another file.
-    pub fn follow(&self, open: OpenFile, description: u64) -> Result<Followed, Errno> {
+    pub fn follow(self, open: OpenFile, description: u64) -> Result<Followed, Errno> {
         let index = description & u64::from(u32::MAX);
         let ofds = self.process.session()?.ofds();
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
@@ -187,13 +186,13 @@ impl Tree {
     }
 
     /// fsync(2).
-    pub fn sync(&self, open: OpenFile) -> Result<(), Errno> {
+    pub fn sync(self, open: OpenFile) -> Result<(), Errno> {
         let _call = operation::begin();
         Process::sync_file(self.process.session()?, open.ino())
     }
 
     /// Of close(2): shows other nodes what was written. The description lives on while others have it.
-    pub fn publish(&self, open: OpenFile) -> Result<(), Errno> {
+    pub fn publish(self, open: OpenFile) -> Result<(), Errno> {
         let _call = operation::begin();
         match open.handle.file.get() {
             Some(file) => file.vnode.publish_written(self.process.session()?),
@@ -202,7 +201,7 @@ impl Tree {
     }
 
     /// The last descriptor was closed.
-    pub fn close(&self, open: OpenFile) -> Result<(), Errno> {
+    pub fn close(self, open: OpenFile) -> Result<(), Errno> {
         let published = self.publish(open);
         let _held = self.process.lock.hold();
         self.process.close_handle(open.handle, published)
