@@ -141,6 +141,7 @@ impl Host for Far {
             size: SIZE,
             generation: self.server.borrow().generation,
             block: None,
+            mapped: false,
         })
     }
     fn log(&self) -> &Log {

@@ -170,6 +170,7 @@ impl Host for Process {
             size: server.size_at_rest,
             generation: server.generation,
             block: (!server.taken_back).then_some(0),
+            mapped: false,
         };
         if std::mem::take(&mut server.take_back) {
             self.node.harvest(&mut server);

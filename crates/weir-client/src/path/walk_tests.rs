@@ -65,6 +65,7 @@ impl Names for Table {
             home: ino,
             fresh: true,
             ask: false,
+            mapped: false,
             policy: weir_core::names::Policy::default(),
             lamination: weir_core::names::Lamination::No,
         }))
