@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use weir_core::proto::FsError;
 
 /// Operations on what a program has named or looks for, not on what it has open.
-const NAMING: [&str; 22] = [
+const NAMING: [&str; 23] = [
     "find",
     "get_attr",
     "passage",
@@ -23,6 +23,7 @@ const NAMING: [&str; 22] = [
     "set_attr",
     "truncate",
     "laminate",
+    "create_unnamed",
     "get_xattr",
     "list_xattrs",
     "set_xattr",

@@ -213,6 +213,14 @@ const CHECKS: &[Check] = &[
         "libc::what_libc_looks_at_from_inside_and_links_of_proc",
         "c/insides.c",
     ),
+    c("names::files_without_a_name", "c/tmpfile.c"),
+    Check {
+        weir_options: Some(FOUR),
+        ..c(
+            "names::files_without_a_name_on_several_servers",
+            "c/tmpfile.c",
+        )
+    },
     c("attr::what_clears_set_id_bits", "c/setid.c"),
     c("io::the_limit_of_a_files_size", "c/fsize.c"),
     Check {

@@ -15,7 +15,7 @@ use rustix::time::Timespec;
 use weir_core::names::{Attr, FileType};
 use weir_core::node::ofd::BATCH;
 use weir_core::node::region::Counter;
-use weir_core::proto::{Attached, Create, OfdBatch};
+use weir_core::proto::{Attached, Create, CreateUnnamed, OfdBatch};
 use weir_core::types::Ino;
 
 use super::place::{done, ours, Found, Spot};
@@ -63,8 +63,7 @@ impl Process {
     pub fn openat(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
         let _call = operation::begin();
         if flags & O_TMPFILE == O_TMPFILE {
-            let _ = ours!(self.existing(dirfd, path, true, false));
-            return Some(self.refuse("o_tmpfile"));
+            return self.open_unnamed(dirfd, path, flags, mode);
         }
         if flags & O_CREAT != 0 && flags & O_PATH == 0 {
             return self.open_or_create(dirfd, path, flags, mode);
@@ -75,6 +74,32 @@ impl Process {
             Found::Inode(ino, kind) => {
                 self.open_target(&Target::existing(ino, kind), flags, &Spare::default())
             }
+        })
+    }
+
+    /// Opens a new file without a name (`O_TMPFILE`), as in the directory of this path.
+    fn open_unnamed(&'static self, dirfd: Fd, path: &[u8], flags: i32, mode: u32) -> Outcome<Fd> {
+        let spare = Spare::default();
+        self.with_existing(dirfd, path, flags & O_NOFOLLOW == 0, false, |found| {
+            let dir = match found {
+                Found::Outside(path) => return outside::open(&path, flags, mode),
+                _ if flags & (O_CREAT | O_PATH) != 0 || !writes(flags & O_ACCMODE) => {
+                    return Err(Errno::INVAL)
+                }
+                Found::Inode(dir, FileType::Dir) => dir,
+                Found::Inode(..) => return Err(Errno::NOTDIR),
+            };
+            self.check_parent(dir)?;
+            self.reserve(&spare, flags)?;
+            let who = self.who();
+            let made = self.view()?.create_unnamed(CreateUnnamed {
+                dir,
+                mode: mode & 0o7777 & !self.umask.load(Ordering::Relaxed),
+                uid: who.uid,
+                gid: who.gid,
+                linkable: flags & O_EXCL == 0,
+            });
+            self.open_target(&made?, flags & !O_TMPFILE, &spare)
         })
     }
 

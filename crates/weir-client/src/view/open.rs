@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use weir_core::names::{Attr, FileType, LaminateOn, Lamination};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::ring::Note;
-use weir_core::proto::{Attached, Cause, Create, Created, Hold, Laminate, Truncate};
+use weir_core::proto::{Attached, Cause, Create, CreateUnnamed, Created, Hold, Laminate, Truncate};
 use weir_core::types::Ino;
 
 use super::{NodeClient, View};
@@ -86,6 +86,11 @@ impl<C: NodeClient> View<C> {
     pub fn create(&self, op: Create) -> Result<Option<Target>, Errno> {
         let made = self.client.call(op)?;
         Ok((made.new || made.held).then(|| Target::created(&made)))
+    }
+
+    /// Makes a file without a name.
+    pub fn create_unnamed(&self, op: CreateUnnamed) -> Result<Target, Errno> {
+        self.client.call(op).map(|made| Target::created(&made))
     }
 
     /// Opens a file or a directory.

@@ -301,7 +301,9 @@ impl<'a> Shard<'a> {
         let nlink = record.nlink.load(Relaxed);
         let left = match (add, record.file_type()) {
             (true, Some(FileType::Dir)) => return Err(NamesError::LinkToDirectory),
-            (true, _) if nlink == 0 => return Err(NamesError::NotFound),
+            (true, _) if nlink == 0 && !self.linkable.remove(&ino) => {
+                return Err(NamesError::NotFound)
+            }
             (true, _) if nlink >= LINK_MAX => return Err(NamesError::TooManyLinks),
             (true, _) => nlink + 1,
             (false, Some(FileType::Dir)) => 0,

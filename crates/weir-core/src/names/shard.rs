@@ -20,7 +20,7 @@ use super::{
 use crate::journal::Item;
 use crate::types::Ino;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -105,6 +105,8 @@ pub struct Shard<'a> {
     pub(super) foreign_at: HashMap<u32, Ino>,
     /// Buckets from here on may not be touched.
     pub(super) buckets_present: u32,
+    /// Files that were made without a name, and may be given one.
+    pub(super) linkable: BTreeSet<Ino>,
     /// What the journal is to be told, if there is one.
     pub(super) changes: Option<Box<Changes>>,
 }
@@ -139,6 +141,7 @@ impl<'a> Shard<'a> {
             foreign: HashMap::new(),
             foreign_at: HashMap::new(),
             buckets_present: u32::MAX,
+            linkable: BTreeSet::new(),
             changes: None,
         }
     }
@@ -194,6 +197,28 @@ impl<'a> Shard<'a> {
     ) -> Result<Ino, NamesError> {
         let new = NewInode::of(FileType::File, mode, owner, now_ns);
         self.make(parent, name, new)
+    }
+
+    /// Makes a regular file without a name, as one that is made in a directory with these attributes.
+    /// If it is `linkable`, [`Shard::link`] or [`Shard::relink`] may give it a name, once.
+    pub fn create_unnamed(
+        &mut self,
+        dir: &Attr,
+        mode: u32,
+        owner: Owner,
+        linkable: bool,
+        now_ns: i64,
+    ) -> Result<Ino, NamesError> {
+        let mut new = NewInode::of(FileType::File, mode, owner, now_ns);
+        new.nlink = 0;
+        new.inherit_from(dir);
+        let ino = self.make_inode(&new)?;
+        if linkable {
+            self.linkable.insert(ino);
+        }
+        self.touch(ino);
+        self.tell();
+        Ok(ino)
     }
 
     /// Makes a directory.
@@ -266,11 +291,12 @@ impl<'a> Shard<'a> {
         }
         let (dir, key) = self.free_place(parent, name)?;
         match record.nlink.load(Relaxed) {
-            0 => return Err(NamesError::NotFound),
+            0 if !self.linkable.contains(&ino) => return Err(NamesError::NotFound),
             LINK_MAX => return Err(NamesError::TooManyLinks),
             _ => {}
         }
         let at = self.prepare_entry(dir, &key, ino, kind)?;
+        self.linkable.remove(&ino);
         {
             let _change = Change::begin(&record.seq);
             record.nlink.fetch_add(1, Relaxed);

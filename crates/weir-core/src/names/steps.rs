@@ -13,7 +13,7 @@ use super::order::Order;
 use super::policy::{Bits, Policy};
 use super::seq::Change;
 use super::shard::{Owner, Shard, Unlinked};
-use super::{FileType, NamesError, LINK_MAX};
+use super::{Attr, FileType, NamesError, LINK_MAX};
 use crate::types::Ino;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -87,6 +87,7 @@ impl<'a> Shard<'a> {
     pub(super) fn drop_inode(&mut self, ino: Ino, record: &InodeRecord) {
         let kind = record.file_type().expect("a live inode has a type");
         let aux = record.aux.load(Relaxed);
+        self.linkable.remove(&ino);
         self.inodes.drop(&self.tables, record, ino.index());
         match kind {
             FileType::File => {}
@@ -189,6 +190,14 @@ impl NewInode {
             aux: 0,
             policy: Policy::default(),
             now_ns,
+        }
+    }
+
+    /// As [`NewInode::inherit`], of a file in a directory of which this server may have no record.
+    pub(super) fn inherit_from(&mut self, dir: &Attr) {
+        self.policy = dir.policy;
+        if dir.mode & SETGID != 0 {
+            self.gid = dir.gid;
         }
     }
 

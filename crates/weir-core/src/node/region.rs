@@ -195,7 +195,6 @@ pub const REFUSAL_NAMES: &[&str] = &[
     "posix_spawn",
     "splice",
     "chroot",
-    "o_tmpfile",
     "name_to_handle",
     "fallocate-mode",
     "fcntl-lease",

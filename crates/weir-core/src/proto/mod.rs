@@ -236,6 +236,21 @@ operations! {
         attach: bool,
     } -> Created;
 
+    /// Creates a regular file without a name (`O_TMPFILE`), attached for writing. It is there as long
+    /// as somebody has it open.
+    create_unnamed: CreateUnnamed {
+        /// The directory whose policy and, if it is set-group-id, group the file takes over.
+        dir: Ino,
+        /// Permission bits.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// It may be given a name by [`Link`], once.
+        linkable: bool,
+    } -> Created;
+
     /// Makes a directory.
     mkdir: Mkdir {
         /// The directory to make it in.

@@ -23,6 +23,7 @@ impl<P: Platform> Cluster<P> {
         };
         match request {
             Request::Create(op) => encoded(&self.create(from, op).await),
+            Request::CreateUnnamed(op) => encoded(&self.create_unnamed(from, op).await),
             Request::Mkdir(op) => {
                 let made =
                     self.make_at_home(op.parent, op.name, What::Dir, op.mode, (op.uid, op.gid));
@@ -204,6 +205,27 @@ impl<P: Platform> Cluster<P> {
             held: true,
             attached,
         })
+    }
+
+    /// A file without a name lives at the server of the node that makes it.
+    async fn create_unnamed(
+        &self,
+        from: Caller,
+        op: proto::CreateUnnamed,
+    ) -> Result<Created, FsError> {
+        let Caller::Client(id) = from else {
+            return Err(FsError::NotPermitted);
+        };
+        let dir = self.global(op.dir);
+        let look = peer::GetAttr {
+            ino: dir,
+            keep: false,
+        };
+        let attr = self.call(dir.rank(), look).await?.what;
+        let made = self.node(|node| node.create_unnamed_file(id, &op, &attr))?;
+        self.add_writer(made.ino, self.rank()).await;
+        self.attached_here(made.ino, made.ino);
+        Ok(made)
     }
 
     async fn find_for_client(&self, op: proto::Find) -> Result<Option<Child>, FsError> {

@@ -2,10 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use weir_core::names::{FileType, Lamination, NamesError, Owner, RenameMode, SetAttr, Unlinked};
+use weir_core::names::{
+    Attr, FileType, Lamination, NamesError, Owner, RenameMode, SetAttr, Unlinked,
+};
 use weir_core::node::channel::REPLY_BYTES;
 use weir_core::proto::{self, Caller, Cause, Created, Entry, FsError};
-use weir_core::types::Ino;
+use weir_core::types::{ClientId, Ino};
 
 use super::{Node, Platform};
 use crate::rules::join;
@@ -74,6 +76,39 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
+    /// Makes a file without a name, as in a directory with these attributes, for a client that may write
+    /// it at once: so it has somebody for whom it stays.
+    pub(crate) fn create_unnamed_file(
+        &mut self,
+        id: ClientId,
+        op: &proto::CreateUnnamed,
+        dir: &Attr,
+    ) -> Result<Created, FsError> {
+        if dir.file_type() != FileType::Dir {
+            return Err(FsError::NotADirectory);
+        }
+        let owner = Owner {
+            uid: op.uid,
+            gid: op.gid,
+        };
+        let ino = self.with_room(|node| {
+            let (linkable, now_ns) = (op.linkable, node.now_ns);
+            node.names
+                .create_unnamed(dir, op.mode, owner, linkable, now_ns)
+        })?;
+        let attached = self.attach_client(id, ino);
+        self.add_orphan(ino);
+        if attached.is_err() {
+            self.sweep_one(ino);
+        }
+        Ok(Created {
+            ino,
+            new: true,
+            held: true,
+            attached: Some(attached?),
+        })
+    }
+
     /// Lets the rules say how a new file is shared.
     fn apply_rules(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<(), FsError> {
         if self.rules.is_empty() {
@@ -130,7 +165,10 @@ impl<P: Platform> Node<'_, P> {
     }
 
     pub(crate) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
-        self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.now_ns))
+        self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.now_ns))?;
+        // It may be the first name of a file that was made without one.
+        self.orphans.remove(&op.ino);
+        Ok(())
     }
 
     /// Tries again after what nobody has open any more was swept away, if the tables

@@ -4,11 +4,11 @@ use weir_core::extent::ExtentIndex;
 use weir_core::names::Attr;
 use weir_core::node::claim::Claim;
 use weir_core::proto::{
-    Allocate, Append, Attach, Attached, Audit, Caller, Child, Create, Created, Entry, Fetch, Find,
-    Flock, Flush, FsError, FsStat, GetAttr, GetXattr, HeldLock, Hold, Laminate, Landing, Lease,
-    Lent, Link, ListXattrs, Locate, Located, Lookup, Mkdir, OfdBatch, Operations, Passage, PathOf,
-    Ping, Publish, Readdir, Readlink, RecordLock, RemoveXattr, Rename, Rmdir, Segment,
-    ServerStatus, SetAttr, SetMapped, SetXattr, Statfs, Status, Stop, Symlink, Sync, TestLock,
+    Allocate, Append, Attach, Attached, Audit, Caller, Child, Create, CreateUnnamed, Created,
+    Entry, Fetch, Find, Flock, Flush, FsError, FsStat, GetAttr, GetXattr, HeldLock, Hold, Laminate,
+    Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, Mkdir, OfdBatch, Operations,
+    Passage, PathOf, Ping, Publish, Readdir, Readlink, RecordLock, RemoveXattr, Rename, Rmdir,
+    Segment, ServerStatus, SetAttr, SetMapped, SetXattr, Statfs, Status, Stop, Symlink, Sync, TestLock,
     Token, Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino};
@@ -30,6 +30,11 @@ impl<P: Platform> Operations for Node<'_, P> {
 
     fn create(&mut self, from: Caller, op: Create) -> Result<Created, FsError> {
         self.create_file(from, &op)
+    }
+
+    fn create_unnamed(&mut self, from: Caller, op: CreateUnnamed) -> Result<Created, FsError> {
+        let dir = self.attr_of(op.dir)?;
+        self.create_unnamed_file(client(from)?, &op, &dir)
     }
 
     fn mkdir(&mut self, _: Caller, op: Mkdir) -> Result<Ino, FsError> {

@@ -182,6 +182,9 @@ impl<P: Platform> Node<'_, P> {
         let kind = self.attr_of(ino)?.file_type();
         if left == 0 {
             self.add_orphan(ino);
+        } else if add {
+            // It may be the first name of a file that was made without one.
+            self.orphans.remove(&ino);
         }
         Ok(kind)
     }
