@@ -24,6 +24,8 @@ pub const UTIME_OMIT: i64 = 0x3fff_fffe;
 pub struct Stat {
     /// Device; the same for all files of an instance.
     pub dev: u64,
+    /// The mount; `None`: not looked up.
+    pub mount: Option<u64>,
     /// Inode number.
     pub ino: u64,
     /// Type and permissions.

@@ -150,6 +150,10 @@ unsafe fn pieces<'a>(vector: *const iovec, count: c_int) -> Result<&'a [iovec], 
     }
     // SAFETY: as the caller vouches.
     let pieces = unsafe { core::slice::from_raw_parts(vector, count) };
+    let is_length = |piece: &iovec| isize::try_from(piece.iov_len).is_ok();
+    if !pieces.iter().all(is_length) {
+        return Err(Errno::INVAL);
+    }
     let is_sound = |piece: &iovec| piece.iov_len == 0 || crate::is_address(piece.iov_base);
     pieces
         .iter()
@@ -239,7 +243,7 @@ interpose! {
     [ioctl] (fd: c_int, request: libc::c_ulong, argument: usize) -> c_int: libc::SYS_ioctl, [fd, request, argument]
         => |p| unsafe { io_control(p, fd, request, argument) };
     [readahead] (fd: c_int, offset: off_t, n: size_t) -> ssize_t: libc::SYS_readahead, [fd, offset, n]
-        => |p| p.fadvise(fd, offset, 0, libc::POSIX_FADV_WILLNEED).map(|r| r.map(|()| 0usize));
+        => |p| p.readahead(fd);
     [getdents64] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getdents64, [fd, buffer, n]
         => |p| unsafe { into(fd, buffer, n, |room| p.getdents64(fd, room)) };
     [copy_file_range] (from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, n: size_t, flags: c_uint) -> ssize_t:
@@ -292,7 +296,11 @@ unsafe fn io_control(
     }))
 }
 
-/// `fcntl(2)`: locks have a structure, all else a number.
+/// Commands of fcntl(2), Linux 4.13.
+const F_GET_RW_HINT: c_int = 1035;
+const F_SET_RW_HINT: c_int = 1036;
+
+/// `fcntl(2)`: locks have a structure, hints a number by its address, all else a number.
 ///
 /// # Safety
 ///
@@ -333,6 +341,23 @@ unsafe fn control(
                 flock.l_pid = range.pid;
             }
             Some(done.map(|()| 0))
+        }
+        F_GET_RW_HINT | F_SET_RW_HINT => {
+            is_ours(fd)?;
+            let hint = argument as *mut u64;
+            if !crate::is_address(hint) {
+                return Some(Err(Errno::FAULT));
+            }
+            if command == F_SET_RW_HINT {
+                // SAFETY: these commands take a pointer to 64 bits.
+                return p.set_write_life(fd, unsafe { hint.read_unaligned() });
+            }
+            let life = p.write_life(fd)?;
+            Some(life.map(|life| {
+                // SAFETY: as above.
+                unsafe { hint.write_unaligned(life) };
+                0
+            }))
         }
         _ => {
             let ours = p.fcntl(fd, command, argument.cast_signed() as i64);

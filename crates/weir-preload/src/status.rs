@@ -61,6 +61,10 @@ fn statx_of(s: &Stat) -> libc::statx {
     // SAFETY: a structure of numbers.
     let mut c: libc::statx = unsafe { core::mem::zeroed() };
     c.stx_mask = libc::STATX_BASIC_STATS;
+    if let Some(mount) = s.mount {
+        c.stx_mask |= STATX_MNT_ID;
+        c.stx_mnt_id = mount;
+    }
     c.stx_blksize = s.blksize;
     c.stx_nlink = s.nlink;
     c.stx_uid = s.uid;
@@ -135,6 +139,28 @@ fn at(
     path.and_then(|path| p.fstatat(fd, path, flags))
 }
 
+/// `statx(2)`: the same, with its own flags and a mask, all of which is given in any case.
+fn statx_at(
+    p: &'static weir_client::process::Process,
+    fd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+) -> Outcome<Stat> {
+    let found = at(p, fd, path, flags & !SYNC_TYPE)?;
+    if flags & SYNC_TYPE == SYNC_TYPE || mask & STATX_RESERVED != 0 {
+        return Some(Err(Errno::INVAL));
+    }
+    Some(found)
+}
+
+/// AT_STATX_SYNC_TYPE: how fresh; what weir says is as of now in any case.
+const SYNC_TYPE: c_int = 0x6000;
+/// STATX__RESERVED.
+const STATX_RESERVED: c_uint = 0x8000_0000;
+/// Linux 5.8.
+const STATX_MNT_ID: c_uint = 0x1000;
+
 interpose! {
     [fstat fstat64] (fd: c_int, into: *mut libc::stat) -> c_int: libc::SYS_fstat, [fd, into]
         => |p| unsafe { give(p.fstat(fd), into, stat_of) };
@@ -153,7 +179,7 @@ interpose! {
     [__fxstatat __fxstatat64] (_version: c_int, fd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int: libc::SYS_newfstatat, [fd, path, into, flags]
         => |p| unsafe { give(at(p, fd, path, flags), into, stat_of) };
     [statx] (fd: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut libc::statx) -> c_int: libc::SYS_statx, [fd, path, flags, mask, into]
-        => |p| unsafe { give(at(p, fd, path, flags), into, statx_of) };
+        => |p| unsafe { give(statx_at(p, fd, path, flags, mask), into, statx_of) };
     [statfs statfs64] (path: *const c_char, into: *mut libc::statfs) -> c_int: libc::SYS_statfs, [path, into]
         => |p| { let found = path!(path).and_then(|path| p.statfs(path)); unsafe { give(found, into, statfs_of) } };
     [fstatfs fstatfs64] (fd: c_int, into: *mut libc::statfs) -> c_int: libc::SYS_fstatfs, [fd, into]
@@ -214,6 +240,9 @@ macro_rules! by_path_or_descriptor {
 }
 by_path_or_descriptor! { statvfs fstatvfs statvfs64 fstatvfs64 }
 
+/// The greatest number of a limit (_PC_2_SYMLINKS).
+const LAST_LIMIT: c_int = libc::_PC_2_SYMLINKS;
+
 /// Limits of our file system, as pathconf(3) names them; -1: no limit or no such one.
 fn limit(name: c_int) -> c_long {
     match name {
@@ -227,7 +256,12 @@ fn limit(name: c_int) -> c_long {
         | libc::_PC_REC_INCR_XFER_SIZE
         | libc::_PC_ALLOC_SIZE_MIN => 4096,
         libc::_PC_SYMLINK_MAX => 4095,
-        _ => -1,
+        // No limit, or nothing that would be there: errno stays as it is.
+        other if (0..=LAST_LIMIT).contains(&other) => -1,
+        _ => {
+            crate::raw::set_errno(Errno::INVAL);
+            -1
+        }
     }
 }
 
@@ -241,10 +275,13 @@ pub unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
     // SAFETY: as the caller vouches.
     unsafe {
         if crate::is_our_c_path(HERE, path) {
-            let mut found = core::mem::zeroed::<libc::stat>();
-            match stat(path, &raw mut found) {
-                0 => limit(name),
-                failed => c_long::from(failed),
+            // Of what is not there nothing is said.
+            match at(weir_client::process::process(), HERE, path, 0) {
+                Some(Err(errno)) => {
+                    crate::raw::set_errno(errno);
+                    -1
+                }
+                _ => limit(name),
             }
         } else {
             others::pathconf().map_or(-1, |f| f(path, name))

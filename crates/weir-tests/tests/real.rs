@@ -221,6 +221,19 @@ const CHECKS: &[Check] = &[
             "c/tmpfile.c",
         )
     },
+    check(
+        "names::refusals_are_those_of_tmpfs",
+        What::Shell("shell/refusals.sh", &[("c/refusals.c", Compiler::C)]),
+        C,
+    ),
+    Check {
+        weir_options: Some(FOUR),
+        ..check(
+            "names::refusals_are_those_of_tmpfs_on_several_servers",
+            What::Shell("shell/refusals.sh", &[("c/refusals.c", Compiler::C)]),
+            C,
+        )
+    },
     c("attr::what_clears_set_id_bits", "c/setid.c"),
     c("io::the_limit_of_a_files_size", "c/fsize.c"),
     Check {

@@ -187,7 +187,7 @@ impl Stream {
             .checked_add(length)
             .is_none_or(|e| e > MAX_FILE_BYTES)
         {
-            return Err(Errno::FBIG);
+            return Err(Errno::INVAL);
         }
         if length == 0 {
             return Ok(0);

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use weir_core::proto::SetAttr;
 use weir_core::types::Ino;
 
-use super::place::Found;
+use super::place::{done, Found};
 use super::stat::{EMPTY_PATH, NOFOLLOW};
 use super::table::PATH;
 use super::{Outcome, Process};
@@ -39,6 +39,7 @@ impl Process {
     /// fchmodat2(2).
     pub fn fchmodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, flags: i32) -> Outcome<()> {
         let _call = operation::begin();
+        done!(self.check_flags(dirfd, path, flags, NOFOLLOW | EMPTY_PATH)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| match found {
             Found::Outside(path) => {
@@ -104,6 +105,7 @@ impl Process {
         flags: i32,
     ) -> Outcome<()> {
         let _call = operation::begin();
+        done!(self.check_flags(dirfd, path, flags, NOFOLLOW | EMPTY_PATH)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| match found {
             Found::Outside(path) => {
@@ -156,6 +158,12 @@ impl Process {
         flags: i32,
     ) -> Outcome<()> {
         let _call = operation::begin();
+        let omits = |time: &Time| time.nsec == UTIME_OMIT;
+        if times.is_some_and(|times| times.iter().all(omits)) {
+            // There is nothing to do, and Linux does not look at the path.
+            return self.is_our_path(dirfd, path).then_some(Ok(()));
+        }
+        done!(self.check_flags(dirfd, path, flags, NOFOLLOW | EMPTY_PATH)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| match found {
             Found::Outside(path) => set_outside(&path, times, follow),

@@ -1,10 +1,15 @@
 //! Copies between descriptors of which at least one is weir's: copy_file_range and
 //! sendfile, through a buffer.
 
+use core::sync::atomic::Ordering;
+
 use rustix::io::Errno;
 
+use super::fds::appends as appends_to_end;
+use super::table::{Handle, DIR, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd};
+use crate::operation;
 
 /// How much is copied at a time: what stays in a processor's own cache, and is no mapping of its own that
 /// the kernel would have to fill with zeros for each call.
@@ -31,13 +36,9 @@ impl Process {
         if self.neither_is_ours(from, to) {
             return None;
         }
+        let _call = operation::begin();
         if flags != 0 {
             return Some(Err(Errno::INVAL));
-        }
-        // Both within weir is one file system; else say so, as the kernel did before it
-        // could copy across: callers then copy by themselves.
-        if self.handle(from).is_none() || self.handle(to).is_none() {
-            return Some(Err(Errno::XDEV));
         }
         let from = Side {
             fd: from,
@@ -47,7 +48,51 @@ impl Process {
             fd: to,
             at: to_offset,
         };
+        // Both within weir is one file system; else say so, as the kernel did before it
+        // could copy across: callers then copy by themselves.
+        let (Some(source), Some(target)) = (self.handle(from.fd), self.handle(to.fd)) else {
+            return Some(Err(across(&from, &to)));
+        };
+        let length = match self.length_of_copy((source, &from), (target, &to), length) {
+            Ok(length) => length,
+            Err(error) => return Some(Err(error)),
+        };
         Some(self.copy(from, to, length))
+    }
+
+    /// How many bytes copy_file_range(2) copies, of `length`; what Linux refuses, it refuses before.
+    fn length_of_copy(
+        &'static self,
+        (source, from): (&'static Handle, &Side<'_>),
+        (target, to): (&'static Handle, &Side<'_>),
+        length: usize,
+    ) -> Result<usize, Errno> {
+        if source.has(PATH) || target.has(PATH) {
+            return Err(Errno::BADF);
+        }
+        if source.has(DIR) || target.has(DIR) {
+            return Err(Errno::ISDIR);
+        }
+        let appends = target.ofd.get().is_some_and(appends_to_end);
+        if !source.has(READ) || !target.has(WRITE) || appends {
+            return Err(Errno::BADF);
+        }
+        let length = length as u64;
+        let first = |at: u64| match at.checked_add(length) {
+            Some(_) => Ok(at),
+            None => Err(Errno::OVERFLOW),
+        };
+        let (from, to) = (first(from.place(source))?, first(to.place(target))?);
+        let there = self.size(source)?.saturating_sub(from).min(length);
+        let overlap = to.saturating_add(there) > from && to < from.saturating_add(there);
+        if overlap && source.ino() == target.ino() {
+            return Err(Errno::INVAL);
+        }
+        let room = (i64::MAX as u64).saturating_sub(to);
+        if room == 0 && there > 0 {
+            return Err(Errno::FBIG);
+        }
+        Ok(usize::try_from(there.min(room)).unwrap_or(usize::MAX))
     }
 
     /// sendfile(2), where either side is ours.
@@ -60,6 +105,23 @@ impl Process {
     ) -> Outcome<usize> {
         if self.neither_is_ours(from, to) {
             return None;
+        }
+        let is_negative = offset.as_ref().is_some_and(|offset| **offset < 0);
+        if let Some(source) = self.handle(from).filter(|source| !source.has(PATH)) {
+            let written = self
+                .handle(to)
+                .map_or(Ok(()), |target| match target.has(WRITE) {
+                    true => Ok(()),
+                    false => Err(Errno::BADF),
+                });
+            let appends = self.handle(to).and_then(|target| target.ofd.get());
+            let appends = appends.is_some_and(appends_to_end);
+            if let Err(error) = written {
+                return Some(Err(error));
+            }
+            if source.has(DIR) || appends || is_negative {
+                return Some(Err(Errno::INVAL));
+            }
         }
         let from = Side {
             fd: from,
@@ -162,7 +224,33 @@ impl Process {
     }
 }
 
+/// Why there is no copy where one side is not weir's.
+fn across(from: &Side<'_>, to: &Side<'_>) -> Errno {
+    use rustix::fs::FileType;
+    for side in [from, to] {
+        let kind = kernel::borrow(side.fd)
+            .and_then(rustix::fs::fstat)
+            .map(|stat| FileType::from_raw_mode(stat.st_mode));
+        match kind {
+            // What is weir's is a directory for the kernel.
+            Ok(FileType::RegularFile | FileType::Directory) => {}
+            Ok(_) => return Errno::INVAL,
+            Err(error) => return error,
+        }
+    }
+    Errno::XDEV
+}
+
 impl Side<'_> {
+    /// Where it begins: an offset that is negative is far out.
+    fn place(&self, handle: &Handle) -> u64 {
+        if let Some(at) = &self.at {
+            return at.cast_unsigned();
+        }
+        let ofd = handle.ofd.get();
+        ofd.map_or(0, |ofd| ofd.offset.load(Ordering::Acquire))
+    }
+
     fn advance(&mut self, n: usize) {
         if let Some(at) = &mut self.at {
             **at += i64::try_from(n).unwrap_or(0);

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use weir_core::proto::Readdir;
 use weir_core::types::Ino;
 
-use super::table::{DIR, GONE};
+use super::table::{DIR, GONE, PATH};
 use super::{Outcome, Process};
 use crate::kernel::Fd;
 use crate::operation;
@@ -31,6 +31,9 @@ impl Process {
         let handle = self.sure_handle(fd)?;
         if handle.has(GONE) {
             return Some(Err(Errno::IO));
+        }
+        if handle.has(PATH) {
+            return Some(Err(Errno::BADF));
         }
         if !handle.has(DIR) {
             return Some(Err(Errno::NOTDIR));

@@ -25,7 +25,21 @@ const F_GETFD: i32 = 1;
 const F_SETFD: i32 = 2;
 const F_GETFL: i32 = 3;
 const F_SETFL: i32 = 4;
+const F_SETOWN: i32 = 8;
+const F_GETOWN: i32 = 9;
+const F_SETSIG: i32 = 10;
+const F_GETSIG: i32 = 11;
+const F_SETOWN_EX: i32 = 15;
+const F_GETOWN_EX: i32 = 16;
+const F_SETLEASE: i32 = 1024;
+const F_GETLEASE: i32 = 1025;
+const F_NOTIFY: i32 = 1026;
 const F_DUPFD_CLOEXEC: i32 = 1030;
+const F_SETPIPE_SZ: i32 = 1031;
+const F_GETPIPE_SZ: i32 = 1032;
+const F_RDLCK: i32 = 0;
+const F_WRLCK: i32 = 1;
+const F_UNLCK: i32 = 2;
 /// What F_SETFL may change, of what means anything here (O_NONBLOCK, O_NOATIME and
 /// O_DIRECT are kept and told, no more).
 const SETTABLE: i32 = O_APPEND | 0o4000 | 0o1_000_000 | 0o40_000;
@@ -203,19 +217,60 @@ impl Process {
             F_GETFL => Ok(status_flags(handle)),
             #[allow(clippy::cast_possible_truncation)] // flags; the kernel takes an int
             F_SETFL => set_status_flags(handle, argument as i32),
-            _ => self.refuse_fcntl(command),
+            _ if handle.has(table::PATH) => Err(Errno::BADF),
+            // Whom the kernel tells of what happens to a descriptor: kept with its description. Of a
+            // file nothing is ever told.
+            F_SETOWN | F_GETOWN | F_SETSIG | F_GETSIG | F_SETOWN_EX | F_GETOWN_EX => return None,
+            F_GETLEASE => Ok(F_UNLCK),
+            #[allow(clippy::cast_possible_truncation)] // the kernel takes an int
+            F_SETLEASE => self.refuse_lease(handle, argument as i32),
+            F_SETPIPE_SZ | F_GETPIPE_SZ => Err(Errno::BADF),
+            F_NOTIFY if handle.has(table::DIR) => {
+                self.count_refusal("inotify");
+                Err(Errno::INVAL)
+            }
+            F_NOTIFY => Err(Errno::NOTDIR),
+            _ => Err(Errno::INVAL),
         })
     }
 
-    fn refuse_fcntl(&'static self, command: i32) -> Result<i32, Errno> {
-        const F_SETLEASE: i32 = 1024;
-        const F_GET_SEALS: i32 = 1034;
-        if (F_SETLEASE..=F_GET_SEALS).contains(&command) {
-            if let Ok(session) = self.session() {
-                session.refuse("fcntl-lease");
+    fn refuse_lease(&'static self, handle: &Handle, kind: i32) -> Result<i32, Errno> {
+        match kind {
+            // There is none.
+            F_UNLCK if !handle.has(table::DIR) => Err(Errno::AGAIN),
+            F_RDLCK | F_WRLCK => {
+                self.count_refusal("fcntl-lease");
+                Err(Errno::INVAL)
             }
+            _ => Err(Errno::INVAL),
         }
-        Err(Errno::INVAL)
+    }
+
+    /// fcntl(2), F_GET_RW_HINT: how long what is written will live, as this process has set it.
+    pub fn write_life(&'static self, fd: Fd) -> Outcome<u64> {
+        let handle = self.sure_handle(fd)?;
+        if handle.has(table::PATH) {
+            return Some(Err(Errno::BADF));
+        }
+        let file = handle.file.get();
+        let life = file.map_or(0, |file| file.write_life.load(Ordering::Relaxed));
+        Some(Ok(life.into()))
+    }
+
+    /// fcntl(2), F_SET_RW_HINT: a hint, of which nothing follows here either.
+    pub fn set_write_life(&'static self, fd: Fd, life: u64) -> Outcome<i32> {
+        /// RWH_WRITE_LIFE_EXTREME.
+        const LONGEST: u32 = 5;
+        let handle = self.sure_handle(fd)?;
+        let life = u32::try_from(life).ok().filter(|life| *life <= LONGEST);
+        Some(match (handle.file.get(), life) {
+            _ if handle.has(table::PATH) => Err(Errno::BADF),
+            (Some(file), Some(life)) => {
+                file.write_life.store(life, Ordering::Relaxed);
+                Ok(0)
+            }
+            _ => Err(Errno::INVAL),
+        })
     }
 
     /// Lets a descriptor, which the kernel has just made, refer to `handle`.

@@ -73,9 +73,11 @@ impl Process {
     #[inline(always)]
     pub fn pread(&'static self, fd: Fd, bytes: &mut [u8], offset: i64) -> Outcome<usize> {
         let handle = self.handle_for(fd, bytes.len())?;
-        let Ok(offset) = u64::try_from(offset) else {
+        // Also an end that no offset can say.
+        if offset < 0 || offset.wrapping_add_unsigned(bytes.len() as u64) < 0 {
             return Some(Err(Errno::INVAL));
-        };
+        }
+        let offset = offset.unsigned_abs();
         Some(
             self.for_reading(handle)
                 .and_then(|open| open.read_at(offset, bytes)),
@@ -204,7 +206,7 @@ impl Open {
         loop {
             let end = at.saturating_add(length as u64);
             if end > MAX_OFFSET && length > 0 {
-                return Err(Errno::FBIG);
+                return Err(Errno::INVAL);
             }
             // Atomic also where one thread has it alone: a signal handler may write too.
             match offset.compare_exchange_weak(at, end, Ordering::AcqRel, Ordering::Relaxed) {
@@ -315,7 +317,8 @@ fn seek_from_here(ofd: &Ofd, by: i64) -> Result<i64, Errno> {
 
 fn target(base: i64, by: i64) -> Result<i64, Errno> {
     match base.checked_add(by) {
-        None => Err(Errno::OVERFLOW),
+        // As Linux says it, where POSIX has EOVERFLOW.
+        None => Err(Errno::INVAL),
         Some(to) if to < 0 => Err(Errno::INVAL),
         Some(to) => Ok(to),
     }
@@ -334,7 +337,7 @@ mod tests {
         let ofd = Ofd::default();
         assert_eq!(seek_from_here(&ofd, 10), Ok(10));
         assert_eq!(seek_from_here(&ofd, -11), Err(Errno::INVAL));
-        assert_eq!(seek_from_here(&ofd, i64::MAX), Err(Errno::OVERFLOW));
+        assert_eq!(seek_from_here(&ofd, i64::MAX), Err(Errno::INVAL));
         assert_eq!(seek_from_here(&ofd, 0), Ok(10));
     }
 }

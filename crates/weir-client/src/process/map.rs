@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::cwd::REMOVED;
 use super::place::done;
-use super::table::{Handle, READ, WRITE};
+use super::table::{Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::beneath::mount_of;
 use crate::kernel::{self, Fd};
@@ -49,6 +49,9 @@ impl Process {
     ) -> Outcome<Mapping> {
         let handle = self.sure_handle(fd)?;
         let Some(file) = handle.file.get() else {
+            if handle.has(PATH) {
+                return Some(Err(Errno::BADF));
+            }
             return Some(Err(Errno::NODEV));
         };
         if !handle.has(READ) || (shared && write && !handle.has(WRITE)) {

@@ -20,6 +20,11 @@ const AT_REMOVEDIR: i32 = 0x200;
 const AT_SYMLINK_FOLLOW: i32 = 0x400;
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
+const S_IFDIR: u32 = 0o040_000;
+const S_IFCHR: u32 = 0o020_000;
+const S_IFBLK: u32 = 0o060_000;
+const S_IFIFO: u32 = 0o010_000;
+const S_IFSOCK: u32 = 0o140_000;
 const S_ISVTX: u32 = 0o1000;
 
 impl Process {
@@ -54,9 +59,14 @@ impl Process {
             Spot::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
             Spot::Name { parent, name, .. } => (parent, name),
         };
-        if mode & S_IFMT != S_IFREG && mode & S_IFMT != 0 {
-            self.count_refusal("mknod");
-            return Some(Err(Errno::PERM));
+        match mode & S_IFMT {
+            0 | S_IFREG => {}
+            S_IFDIR => return Some(Err(Errno::PERM)),
+            S_IFCHR | S_IFBLK | S_IFIFO | S_IFSOCK => {
+                self.count_refusal("mknod");
+                return Some(Err(Errno::PERM));
+            }
+            _ => return Some(Err(Errno::INVAL)),
         }
         done!(self.check_parent(parent));
         let op = Create {
@@ -257,6 +267,10 @@ impl Process {
     ) -> Outcome<()> {
         let _call = operation::begin();
         let (follow, empty) = (flags & AT_SYMLINK_FOLLOW != 0, flags & EMPTY_PATH != 0);
+        if flags & !(AT_SYMLINK_FOLLOW | EMPTY_PATH) != 0 {
+            let _ = ours!(self.spot(new_dirfd, new, false));
+            return Some(Err(Errno::INVAL));
+        }
         let linked = self.with_existing(old_dirfd, old, follow, empty, |from| {
             let to = self.spot(new_dirfd, new, false).ok_or(Errno::XDEV)??;
             self.link(from, to)
@@ -324,6 +338,8 @@ impl Process {
                 let length = self.view()?.target(ino, &mut target)?;
                 Ok(target[..length].to_vec())
             }
+            // Of a link that is open only.
+            Found::Inode(..) if path.is_empty() => Err(Errno::NOENT),
             Found::Inode(..) => Err(Errno::INVAL),
         });
         Some(Ok(put(&ours!(target), out)))

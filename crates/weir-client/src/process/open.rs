@@ -66,6 +66,10 @@ impl Process {
             return self.open_unnamed(dirfd, path, flags, mode);
         }
         if flags & O_CREAT != 0 && flags & O_PATH == 0 {
+            if flags & O_DIRECTORY != 0 {
+                // Since Linux 6.4; before it was as if the one or the other were not there.
+                return self.is_our_path(dirfd, path).then_some(Err(Errno::INVAL));
+            }
             return self.open_or_create(dirfd, path, flags, mode);
         }
         let follow = flags & O_NOFOLLOW == 0;

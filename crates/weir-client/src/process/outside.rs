@@ -34,6 +34,7 @@ pub fn stat(path: &[u8], follow: bool) -> Result<Stat, Errno> {
     let time = |sec, nsec| Time { sec, nsec };
     Ok(Stat {
         dev: s.st_dev,
+        mount: None,
         ino: s.st_ino,
         mode: s.st_mode,
         nlink: s.st_nlink as u32,

@@ -376,7 +376,13 @@ impl Process {
 
     /// The name that a path ends in, for making or removing it.
     pub(super) fn spot(&'static self, dirfd: Fd, path: &[u8], follow: bool) -> Outcome<Spot> {
-        let spot = match ours!(self.place(dirfd, path, follow)) {
+        // A slash behind the last name does not lead through a link that has the name.
+        let bare = match path.iter().rposition(|byte| *byte != b'/') {
+            Some(last) if !follow => &path[..=last],
+            _ => path,
+        };
+        let slash_behind = bare.len() < path.len();
+        let spot = match ours!(self.place(dirfd, bare, follow)) {
             Place::Dir(_) => Spot::Dir,
             Place::Outside(path) => Spot::Outside(path),
             Place::Name {
@@ -388,7 +394,7 @@ impl Process {
                 parent,
                 name,
                 found,
-                slash,
+                slash: slash || slash_behind,
             },
         };
         Some(Ok(spot))

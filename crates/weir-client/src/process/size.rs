@@ -8,7 +8,7 @@ use weir_core::types::Ino;
 use weir_store::slab::SlabId;
 
 use super::place::Found;
-use super::table::{Handle, PATH, WRITE};
+use super::table::{Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::limits;
@@ -134,8 +134,23 @@ impl Process {
 
     /// syncfs(2).
     pub fn syncfs(&'static self, fd: Fd) -> Outcome<()> {
-        self.sure_handle(fd)?;
-        Some(Ok(()))
+        let handle = self.sure_handle(fd)?;
+        Some(match handle.has(PATH) {
+            true => Err(Errno::BADF),
+            false => Ok(()),
+        })
+    }
+
+    /// readahead(2): taken note of, no more.
+    pub fn readahead(&'static self, fd: Fd) -> Outcome<usize> {
+        let handle = self.sure_handle(fd)?;
+        Some(if !handle.has(READ) {
+            Err(Errno::BADF)
+        } else if handle.file.get().is_none() {
+            Err(Errno::INVAL)
+        } else {
+            Ok(0)
+        })
     }
 
     /// fallocate(2); posix_fallocate(3) is mode 0. Space is not set aside: a later write
@@ -153,14 +168,8 @@ impl Process {
         offset: i64,
         length: i64,
     ) -> Result<(), Errno> {
-        if handle.file.get().is_none() {
-            return Err(if handle.has(PATH) {
-                Errno::BADF
-            } else {
-                Errno::NODEV
-            });
-        }
-        if !handle.has(WRITE) {
+        // Also a directory, which nobody has open for writing.
+        if handle.file.get().is_none() || !handle.has(WRITE) {
             return Err(Errno::BADF);
         }
         let keep_size = mode & FALLOC_KEEP_SIZE != 0;

@@ -13,7 +13,7 @@ use weir_core::node::region::Hub;
 use weir_core::proto::Statfs;
 use weir_core::types::Ino;
 
-use super::place::{check_not_gone, ours, Found};
+use super::place::{check_not_gone, done, ours, Found};
 use super::table::Handle;
 use super::{outside, Outcome, Process};
 use crate::errno::of_open;
@@ -47,13 +47,31 @@ impl Process {
 
     /// fstatat(2): stat, lstat and statx, by flags (AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW).
     pub fn fstatat(&'static self, dirfd: Fd, path: &[u8], flags: i32) -> Outcome<Stat> {
+        const NO_AUTOMOUNT: i32 = 0x800;
         let _call = operation::begin();
+        let known = NOFOLLOW | EMPTY_PATH | NO_AUTOMOUNT;
+        done!(self.check_flags(dirfd, path, flags, known)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| match found {
             Found::Outside(path) => outside::stat(&path, follow),
             Found::Inode(ino, _) if path.is_empty() => of_open(self.stat_of(ino)),
             Found::Inode(ino, _) => self.stat_of(ino),
         })
+    }
+
+    /// EINVAL: a call has flags that it does not know; nothing, if its path is not weir's.
+    pub(super) fn check_flags(
+        &'static self,
+        dirfd: Fd,
+        path: &[u8],
+        flags: i32,
+        known: i32,
+    ) -> Outcome<()> {
+        if flags & !known == 0 {
+            return Some(Ok(()));
+        }
+        let is_ours = self.handle(dirfd).is_some() && path.is_empty();
+        (is_ours || self.is_our_path(dirfd, path)).then_some(Err(Errno::INVAL))
     }
 
     /// The attributes of what is open, as of now.
@@ -77,6 +95,8 @@ impl Process {
     /// faccessat2(2); `mode` is R_OK and its like.
     pub fn faccessat(&'static self, dirfd: Fd, path: &[u8], mode: i32, flags: i32) -> Outcome<()> {
         let _call = operation::begin();
+        let known = NOFOLLOW | EMPTY_PATH | EACCESS;
+        done!(self.check_flags(dirfd, path, flags, known)?);
         let (follow, empty) = (flags & NOFOLLOW == 0, flags & EMPTY_PATH != 0);
         self.with_existing(dirfd, path, follow, empty, |found| {
             let ino = match found {
@@ -137,6 +157,7 @@ fn real_credentials(effective: &Credentials) -> Credentials {
 fn stat_from(attr: &Attr, hub: &Hub) -> Stat {
     Stat {
         dev: device(hub),
+        mount: Some(mount(hub)),
         ino: attr.home.0,
         mode: attr.mode,
         nlink: attr.nlink,
@@ -161,6 +182,11 @@ fn device(hub: &Hub) -> u64 {
     let minor = (incarnation ^ (incarnation >> 20) ^ (incarnation >> 40)) & 0xf_ffff;
     // As the kernel packs them: 8 bits of the minor below the major.
     ((minor & 0xfff00) << 12) | (0x57e << 8) | (minor & 0xff)
+}
+
+/// A number of a mount that no mount of the kernel's has, for each instance another one.
+fn mount(hub: &Hub) -> u64 {
+    (1 << 63) | device(hub)
 }
 
 /// Adds what the writers of the file did since the server last heard of them.

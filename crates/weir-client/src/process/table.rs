@@ -72,6 +72,8 @@ pub struct File {
     /// Whether this process took record locks of it, which end when it closes any
     /// descriptor of it.
     pub record_locks: AtomicBool,
+    /// See [`super::Process::write_life`].
+    pub write_life: AtomicU32,
     next: Slot<File>,
 }
 
@@ -234,6 +236,7 @@ impl Files {
             let file = self.unused.take_or_make();
             file.vnode.open(ino);
             file.record_locks.store(false, Ordering::Relaxed);
+            file.write_life.store(0, Ordering::Relaxed);
             file.next.set(self.bucket(ino).get());
             self.bucket(ino).set(Some(file));
             file

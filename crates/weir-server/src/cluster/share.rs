@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use futures_util::future::join_all;
 use weir_core::extent::{Run, MAX_OFFSET};
-use weir_core::names::{Lamination, Policy, Visibility};
+use weir_core::names::{FileType, Lamination, Policy, Visibility};
 use weir_core::proto::peer::{self, News};
 use weir_core::proto::{Cause, FsError};
 use weir_core::types::{Ino, Rank};
@@ -238,6 +238,9 @@ impl<P: Platform> Cluster<P> {
     /// data, in every visibility. No lock is granted before all nodes that have the file open know
     /// it; if one cannot be told now, the next lock tells it.
     pub(super) async fn share_by_locks(&self, ino: Ino) -> Result<(), FsError> {
+        if self.node(|node| node.attr_of(ino))?.file_type() != FileType::File {
+            return Ok(()); // a directory has no bytes whose order a lock could give
+        }
         let becoming = &self.inner.becoming_raw;
         let is_ready = || {
             let attr = self.node(|node| node.regular(ino))?;
