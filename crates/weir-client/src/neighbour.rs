@@ -33,7 +33,7 @@ use crate::node::{broken, names_of, Node};
 /// What of the magic number is the same in all versions.
 const ANY_VERSION: u64 = !0xFFFF_FFFF;
 /// Bits of a mode that let others than the owner in.
-const FOR_OTHERS: u32 = 0o077;
+const FOR_OTHERS: u32 = 0o067;
 
 /// The memory of another server of this machine.
 pub struct Neighbour {

@@ -11,7 +11,7 @@ use crate::raw;
 
 /// Declares wrappers of functions that set identities: each is done by the next library's function.
 macro_rules! watched {
-    ($($name:ident ($($p:ident: $t:ty),*);)*) => {
+    ($($name:ident ($($p:ident: $t:ty),*) $(as $effective:ident)?;)*) => {
         mod next {
             use super::{c_char, c_int, gid_t, size_t, uid_t};
 
@@ -26,6 +26,7 @@ macro_rules! watched {
             /// As the C function of this name demands.
             #[no_mangle]
             pub unsafe extern "C" fn $name($($p: $t),*) -> c_int {
+                $( becomes($effective); )?
                 // SAFETY: as the caller vouches.
                 let done = next::$name().map_or_else(crate::missing, |f| unsafe { f($($p),*) });
                 weir_client::process::process().credentials_changed();
@@ -35,11 +36,18 @@ macro_rules! watched {
     };
 }
 
+/// The program is about to act as this user; `uid_t::MAX`: as the one that it is.
+fn becomes(uid: uid_t) {
+    if uid != uid_t::MAX {
+        weir_client::process::process().before_user_change(uid);
+    }
+}
+
 watched! {
-    setuid(uid: uid_t);
-    seteuid(uid: uid_t);
-    setreuid(real: uid_t, effective: uid_t);
-    setresuid(real: uid_t, effective: uid_t, saved: uid_t);
+    setuid(uid: uid_t) as uid;
+    seteuid(uid: uid_t) as uid;
+    setreuid(real: uid_t, effective: uid_t) as effective;
+    setresuid(real: uid_t, effective: uid_t, saved: uid_t) as effective;
     setgid(gid: gid_t);
     setegid(gid: gid_t);
     setregid(real: gid_t, effective: gid_t);
@@ -55,15 +63,16 @@ pub fn resolve() {
 
 /// Declares what stands for system calls by number: they concern the calling thread alone.
 macro_rules! by_number {
-    ($($name:ident $number:ident;)*) => {$(
+    ($($name:ident($a:ident, $b:ident, $c:ident) $number:ident $(as $effective:ident)?;)*) => {$(
         #[doc = concat!("`", stringify!($number), "`, of the calling thread.")]
         ///
         /// # Safety
         ///
         /// As the system call demands of its arguments.
-        pub unsafe fn $name(a: usize, b: usize, c: usize) -> c_long {
+        pub unsafe fn $name($a: usize, $b: usize, $c: usize) -> c_long {
+            $( becomes($effective as uid_t); )?
             // SAFETY: as the caller vouches.
-            let done = raw::outcome(unsafe { raw::syscall(libc::$number, [a, b, c, 0, 0, 0]) });
+            let done = raw::outcome(unsafe { raw::syscall(libc::$number, [$a, $b, $c, 0, 0, 0]) });
             weir_client::process::process().credentials_changed();
             done as c_long
         }
@@ -71,11 +80,11 @@ macro_rules! by_number {
 }
 
 by_number! {
-    thread_setuid SYS_setuid;
-    thread_setgid SYS_setgid;
-    thread_setreuid SYS_setreuid;
-    thread_setregid SYS_setregid;
-    thread_setresuid SYS_setresuid;
-    thread_setresgid SYS_setresgid;
-    thread_setgroups SYS_setgroups;
+    thread_setuid(a, b, c) SYS_setuid as a;
+    thread_setgid(a, b, c) SYS_setgid;
+    thread_setreuid(a, b, c) SYS_setreuid as b;
+    thread_setregid(a, b, c) SYS_setregid;
+    thread_setresuid(a, b, c) SYS_setresuid as b;
+    thread_setresgid(a, b, c) SYS_setresgid;
+    thread_setgroups(a, b, c) SYS_setgroups;
 }

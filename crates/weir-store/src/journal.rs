@@ -35,7 +35,7 @@ use rustix::io::Errno;
 use weir_core::journal::frame::{end_word, frame_bytes, frame_words, END_AT, FRAME_HEAD_BYTES};
 use weir_core::journal::{Head, HEAD_BYTES};
 
-use crate::map::{create_sparse, file_bytes, open_shared, Access, MapError, Mapping};
+use crate::map::{create_private, file_bytes, open_shared, Access, MapError, Mapping};
 
 /// The journal's name in its directory.
 pub const JOURNAL: &str = "journal";
@@ -296,7 +296,7 @@ impl Open {
             error,
         };
         let bytes = path.as_os_str().as_bytes();
-        let file = create_sparse(CWD, bytes, FIRST_BYTES as u64).map_err(failed)?;
+        let file = create_private(CWD, bytes, FIRST_BYTES as u64).map_err(failed)?;
         let mapping = Mapping::new(&file, FIRST_BYTES, Access::ReadWrite).map_err(failed)?;
         let mut open = Open {
             path,

@@ -11,6 +11,7 @@
 //! | [`copy`] | copies into and out of slabs | yes |
 //! | [`warm`] | making memory present, in huge pages | yes |
 //! | [`slab`], [`tier`], [`backing`] | the server's accounts of space, and the files | no |
+//! | [`acl`] | other users whom a server admits | no |
 //! | [`present`] | memory behind sparse regions, before they are touched | no |
 //! | [`board`], [`pool`] | the threads that keep memory warm | no |
 //! | [`journal`] | the file that a server is started again from | no |
@@ -20,6 +21,7 @@
 //! The client side runs inside foreign processes: no thread is started there, nothing
 //! panics across, hot paths neither allocate nor lock, and kernel calls bypass libc.
 
+pub mod acl;
 pub mod backing;
 pub mod board;
 pub mod copy;

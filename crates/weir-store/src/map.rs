@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
 use rustix::path::Arg;
 
+use crate::acl;
 use crate::shm::ShmRecord;
 use crate::window::Window;
 
@@ -264,6 +265,13 @@ impl Region {
 ///
 /// Fails with `EEXIST` where something of that name exists.
 pub fn create_sparse(dir: impl AsFd, path: impl Arg, len: u64) -> Result<OwnedFd, MapError> {
+    let file = create_private(dir, path, len)?;
+    acl::share_with_admitted(&file).map_err(MapError::system("set an access control list"))?;
+    Ok(file)
+}
+
+/// As [`create_sparse`], for this process's user alone, whomever it has admitted.
+pub fn create_private(dir: impl AsFd, path: impl Arg, len: u64) -> Result<OwnedFd, MapError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = openat(dir, path, flags, Mode::RUSR | Mode::WUSR)
         .map_err(MapError::system("open a new file"))?;

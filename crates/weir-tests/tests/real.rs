@@ -222,6 +222,19 @@ const CHECKS: &[Check] = &[
         )
     },
     check(
+        "users::programs_that_become_another_user",
+        What::Shell("shell/users.sh", &[]),
+        &[needs::PYTHON, needs::UNSHARE],
+    ),
+    Check {
+        weir_options: Some(FOUR),
+        ..check(
+            "users::programs_that_become_another_user_on_several_servers",
+            What::Shell("shell/users.sh", &[]),
+            &[needs::PYTHON, needs::UNSHARE],
+        )
+    },
+    check(
         "names::refusals_are_those_of_tmpfs",
         What::Shell("shell/refusals.sh", &[("c/refusals.c", Compiler::C)]),
         C,

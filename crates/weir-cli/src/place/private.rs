@@ -45,7 +45,9 @@ pub fn check_private(path: &Path) -> Result<()> {
         uid()
     );
     ensure!(
-        meta.mode().trailing_zeros() >= 6, // nothing for group and others
+        // Nothing for others; of the group's bits one may say that there is a list of users who may
+        // go through it, which the own user's programs have made.
+        meta.mode() & 0o067 == 0,
         "{} is open to others (mode {:o}): chmod 700 it",
         path.display(),
         meta.mode() & 0o7777

@@ -11,6 +11,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `start`, `share`, `inherit` | the instance and the session; fork and exec; what others left |
+//! | `admit` | another user's programs |
 //! | `attached`, `told` | of a library ([`crate::library`]): its own state; what is asked of a path |
 //! | `table`, `fds`, `lost` | descriptors; close, dup, fcntl; what was closed unseen |
 //! | `open` | open and creation; `io`: reading and writing; `vector`: of several pieces |
@@ -25,6 +26,7 @@
 //! Deviations from POSIX are said where they are made. The most visible: reading does
 //! not change access times (as with the mount option noatime).
 
+mod admit;
 mod attached;
 mod attr;
 mod copy;
@@ -89,6 +91,8 @@ pub struct Process {
     session: Slot<Session>,
     who: Slot<Credentials>,
     seen: Seen,
+    /// The user that the server was told to admit last; 0: none.
+    admitted: AtomicU32,
     umask: AtomicU32,
     /// The current directory, if it is weir's; else 0, or [`cwd::FOREIGN`].
     cwd: AtomicU64,
@@ -132,6 +136,7 @@ impl Process {
             session: Slot::empty(),
             who: Slot::empty(),
             seen: Seen::new(),
+            admitted: AtomicU32::new(0),
             umask: AtomicU32::new(0o022),
             cwd: AtomicU64::new(0),
             cwd_shown: AtomicBool::new(false),

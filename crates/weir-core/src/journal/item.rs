@@ -188,6 +188,8 @@ pub enum Item<'a> {
     Xattr(Ino, &'a [u8], &'a [u8]),
     /// An inode has no extended attribute of this name any more.
     XattrGone(Ino, &'a [u8]),
+    /// Programs of this user may be clients, too.
+    Admitted(u32),
 }
 
 /// A name that a rename of two steps has locked.

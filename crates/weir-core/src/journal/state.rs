@@ -103,6 +103,8 @@ pub struct State {
     pub clients: BTreeMap<ClientId, u32>,
     /// What they may write into.
     pub segments: BTreeMap<SegmentId, Lent>,
+    /// Users beside the server's own whose programs may be clients.
+    pub admitted: BTreeSet<u32>,
     /// The cells that they write through.
     pub cells: BTreeMap<u32, Attached>,
     /// How much of its log is published.
@@ -126,6 +128,7 @@ impl State {
             extents: HashMap::new(),
             clients: BTreeMap::new(),
             segments: BTreeMap::new(),
+            admitted: BTreeSet::new(),
             cells: BTreeMap::new(),
             given: Given::default(),
             cluster: Cluster::default(),
@@ -151,6 +154,7 @@ impl State {
             Item::Target(ino, target) => {
                 self.targets.insert(*ino, target.to_vec());
             }
+            Item::Admitted(uid) => drop(self.admitted.insert(*uid)),
             Item::Xattr(ino, name, value) => self.xattrs.set(*ino, name, value),
             // Of a snapshot's part that is still to come it may be missing.
             Item::XattrGone(ino, name) => drop(self.xattrs.remove(*ino, name)),

@@ -629,6 +629,13 @@ operations! {
         components: Vec<Vec<u8>>,
     } -> Entry;
 
+    /// Lets programs of another user be clients (for control): `NotSupported` where a directory of the
+    /// server keeps no access control lists.
+    admit: Admit {
+        /// The user.
+        uid: u32,
+    } -> ();
+
     /// Ends the instance: the reply is sent, then the server stops.
     stop: Stop {} -> ServerStatus;
 }

@@ -265,6 +265,9 @@ impl<P: Platform> Node<'_, P> {
 
     /// Who uses the node, what was lent to whom, and how much of the log is published.
     fn show_lending(&self, visit: Visit<'_>) {
+        for uid in &self.admitted {
+            visit(&Item::Admitted(*uid));
+        }
         for (client, entry) in self.clients.iter() {
             let pid = entry.pid;
             visit(&Item::Client { client, pid });

@@ -153,6 +153,11 @@ pub trait Platform {
         Vec::new()
     }
 
+    /// Lets programs of another user be clients.
+    fn admit(&self, _uid: u32) -> Result<(), FsError> {
+        Err(FsError::NotSupported)
+    }
+
     /// How long the pool is in which they arrive.
     fn pool_bytes(&self) -> usize {
         POOL_BYTES
@@ -227,6 +232,8 @@ pub struct Node<'m, P: Platform> {
     names: Shard<'m>,
     xattrs: Xattrs,
     unfinished_xattrs: xattrs::Unfinished,
+    /// Users beside the server's own whose programs may be clients.
+    admitted: BTreeSet<u32>,
     space: P::Space,
     platform: P,
     clients: Clients<P::Memory>,
@@ -285,6 +292,7 @@ impl<'m, P: Platform> Node<'m, P> {
             names,
             xattrs: Xattrs::default(),
             unfinished_xattrs: xattrs::Unfinished::default(),
+            admitted: BTreeSet::new(),
             space,
             platform,
             clients: Clients::new(max_clients),
@@ -328,6 +336,18 @@ impl<'m, P: Platform> Node<'m, P> {
         if fresh {
             self.set_policy(self.names.root(), policy)?;
         }
+        Ok(())
+    }
+
+    /// Lets programs of another user be clients from now on.
+    pub(crate) fn admit_user(&mut self, uid: u32) -> Result<(), FsError> {
+        if self.admitted.contains(&uid) {
+            return Ok(());
+        }
+        self.platform.admit(uid)?;
+        tracing::info!(uid, "programs of another user are admitted");
+        self.admitted.insert(uid);
+        self.note(&Item::Admitted(uid));
         Ok(())
     }
 

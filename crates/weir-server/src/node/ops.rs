@@ -4,12 +4,12 @@ use weir_core::extent::ExtentIndex;
 use weir_core::names::Attr;
 use weir_core::node::claim::Claim;
 use weir_core::proto::{
-    Allocate, Append, Attach, Attached, Audit, Caller, Child, Create, CreateUnnamed, Created,
-    Entry, Fetch, Find, Flock, Flush, FsError, FsStat, GetAttr, GetXattr, HeldLock, Hold, Laminate,
-    Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, Mkdir, OfdBatch, Operations,
-    Passage, PathOf, Ping, Publish, Readdir, Readlink, RecordLock, RemoveXattr, Rename, Rmdir,
-    Segment, ServerStatus, SetAttr, SetMapped, SetXattr, Statfs, Status, Stop, Symlink, Sync, TestLock,
-    Token, Truncate, Unlink,
+    Admit, Allocate, Append, Attach, Attached, Audit, Caller, Child, Create, CreateUnnamed,
+    Created, Entry, Fetch, Find, Flock, Flush, FsError, FsStat, GetAttr, GetXattr, HeldLock, Hold,
+    Laminate, Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, Mkdir, OfdBatch,
+    Operations, Passage, PathOf, Ping, Publish, Readdir, Readlink, RecordLock, RemoveXattr, Rename,
+    Rmdir, Segment, ServerStatus, SetAttr, SetMapped, SetXattr, Statfs, Status, Stop, Symlink, Sync,
+    TestLock, Token, Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -201,6 +201,13 @@ impl<P: Platform> Operations for Node<'_, P> {
 
     fn lookup(&mut self, _: Caller, op: Lookup) -> Result<Entry, FsError> {
         self.walk(&op.components)
+    }
+
+    fn admit(&mut self, from: Caller, op: Admit) -> Result<(), FsError> {
+        match from {
+            Caller::Control => self.admit_user(op.uid),
+            Caller::Client(_) => Err(FsError::NotPermitted),
+        }
     }
 
     fn stop(&mut self, from: Caller, _: Stop) -> Result<ServerStatus, FsError> {

@@ -96,6 +96,11 @@ impl<'m, P: Platform> Node<'m, P> {
         let clients = state.clients.len();
         self.take_up_files(state);
         self.take_up_xattrs(&mut state.xattrs);
+        for uid in &state.admitted {
+            if let Err(error) = self.admit_user(*uid) {
+                tracing::warn!(uid, %error, "programs of this user are not admitted any more");
+            }
+        }
         self.take_up_clients(state, memory)?;
         self.take_up_cells(state)?;
         let mut alive = 0;

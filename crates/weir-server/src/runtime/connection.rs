@@ -59,6 +59,8 @@ pub struct Connection {
     pub peer: Peer,
     /// Its process.
     pub pid: u32,
+    /// Whether that is of the server's own user.
+    pub is_own: bool,
     received: Vec<u8>,
     pending: Vec<u8>,
     /// Goes with the first bytes that are sent.
@@ -71,11 +73,13 @@ pub struct Connection {
 
 impl Connection {
     /// A connection of process `pid`; the socket does not block.
-    pub fn new(socket: OwnedFd, pid: u32) -> Connection {
+    /// `is_own`: of the server's own user.
+    pub fn new(socket: OwnedFd, pid: u32, is_own: bool) -> Connection {
         Connection {
             socket,
             peer: Peer::Unknown,
             pid,
+            is_own,
             since: Instant::now(),
             received: Vec::new(),
             pending: Vec::new(),

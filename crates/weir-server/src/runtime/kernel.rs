@@ -11,11 +11,12 @@ use rustix::thread::{futex, membarrier, membarrier_query, MembarrierCommand, Mem
 use rustix::time::{clock_gettime, ClockId};
 use weir_core::node::ofd::lock_byte;
 use weir_core::node::region::client_layout;
-use weir_core::proto::Landing;
+use weir_core::proto::{FsError, Landing};
 use weir_core::types::ClientId;
 use weir_fabric::bulk;
 use weir_store::slabmap::Window;
 
+use super::admit::Dirs;
 use super::doors::Doors;
 use super::ground::Ground;
 use super::regions::{client_file, ClientRegion, Instance, Placeholder};
@@ -36,6 +37,7 @@ pub struct Kernel {
     /// Memory behind the tables.
     grounds: Vec<Ground>,
     doors: Arc<Doors>,
+    dirs: Dirs,
 }
 
 impl Kernel {
@@ -48,6 +50,7 @@ impl Kernel {
             shm_dir: instance.shm_dir().to_owned(),
             grounds: instance.grounds(pool.len())?,
             doors,
+            dirs: Dirs::of(instance),
         })
     }
 }
@@ -94,6 +97,13 @@ impl Platform for Kernel {
 
     fn refused(&self) -> Vec<(String, u64)> {
         self.doors.counts()
+    }
+
+    fn admit(&self, uid: u32) -> Result<(), FsError> {
+        self.dirs.admit(uid).map_err(|errno| {
+            tracing::warn!(uid, %errno, "a directory takes no access control list");
+            FsError::NotSupported
+        })
     }
 
     fn pool_bytes(&self) -> usize {

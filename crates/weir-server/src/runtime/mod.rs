@@ -20,6 +20,7 @@
 //! | `service` | the service thread |
 //! | `several`, `missed` | the cluster's logic on it, with the fabric; whose answers do not come |
 
+mod admit;
 mod connection;
 mod doors;
 mod ground;

@@ -21,6 +21,7 @@ use rustix::net::{accept_with, SocketFlags};
 use rustix::process::{getuid, pidfd_open, Pid, PidfdFlags};
 use weir_core::proto::{encode, Welcome, VERSION};
 use weir_core::types::ClientId;
+use weir_store::acl;
 
 use super::connection::{Connection, End, Heard, Peer};
 use super::doors::{Doors, Refusal};
@@ -257,6 +258,11 @@ impl Poller {
         }
         match heard {
             Heard::Request(bytes) => self.mailbox.tell(Event::Request(serial, bytes)),
+            // Whom the own user admitted is a client, and no more.
+            Heard::Tool if !connection.is_own => {
+                self.connections.remove(&serial);
+                self.doors.refuse(Refusal::User, pid);
+            }
             Heard::Tool => self.mailbox.tell(Event::Tool(serial)),
             Heard::OtherVersion => {
                 connection.closing = true;
@@ -341,7 +347,8 @@ impl Poller {
             return;
         };
         let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
-        if peer.uid != getuid() {
+        let is_own = peer.uid == getuid();
+        if !is_own && !acl::is_admitted(peer.uid.as_raw()) {
             return self.doors.refuse(Refusal::User, pid);
         }
         if self.connections.len() >= self.most && !self.make_room() {
@@ -350,7 +357,7 @@ impl Poller {
         let serial = Serial(self.next);
         self.next += 1;
         self.connections
-            .insert(serial, Connection::new(socket, pid));
+            .insert(serial, Connection::new(socket, pid, is_own));
     }
 
     /// Hangs up on the oldest connection that has not said what it is for, if it had time to.

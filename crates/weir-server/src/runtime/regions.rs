@@ -36,6 +36,7 @@ use weir_core::node::ofd::{Ofd, BATCH};
 use weir_core::node::region::{client_layout, open_layout, Hub, BELL, MAGIC};
 use weir_core::proto::{PREFIX_LINK, SHM_LINK};
 use weir_core::types::{ClientId, Rank};
+use weir_store::acl;
 use weir_store::journal::{JOURNAL, JOURNAL_NEW};
 use weir_store::map::{create_sparse, open_shared, Access, MapError, Mapping, Region};
 use weir_store::shm::ShmRecord;
@@ -56,10 +57,10 @@ const PLACEHOLDER_MODE: Mode = Mode::RWXU
     .union(Mode::ROTH)
     .union(Mode::XOTH);
 /// Where clients make the directories that stand for their current ones, and remove them at once.
-const WORKING_DIRS: &str = "cwd";
-const OPEN: &str = "open";
+pub(super) const WORKING_DIRS: &str = "cwd";
+pub(super) const OPEN: &str = "open";
 const OPEN_BEFORE: &str = "open.old";
-const NAMES: &str = "names";
+pub(super) const NAMES: &str = "names";
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 /// Open file descriptions, files open for writing, and writers that a node may have;
@@ -316,6 +317,11 @@ impl Instance {
         }
     }
 
+    /// Where the socket is.
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
     /// Where shared memory is.
     pub fn shm_dir(&self) -> &Path {
         &self.shm_dir
@@ -518,6 +524,7 @@ impl Instance {
             let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
             bind(&socket, &SocketAddrUnix::new(path.as_os_str().as_bytes())?)?;
             chmod(path.as_os_str().as_bytes(), Mode::RUSR | Mode::WUSR)?;
+            acl::share_path_with_admitted(path.as_os_str().as_bytes())?;
             listen(&socket, BACKLOG)?;
             Ok(socket)
         };

@@ -1,0 +1,35 @@
+//! A program of root's that becomes another user: before it does, its server is told to let that user's
+//! programs be clients. So the program goes on, and what it starts can begin.
+
+use core::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use weir_core::proto::{Admit, FsError, Request, Role};
+
+use super::Process;
+use crate::socket;
+
+impl Process {
+    /// This process is about to act as `uid`. What comes of it shows when a call of that user needs
+    /// the server: nothing is said here.
+    pub fn before_user_change(&'static self, uid: u32) {
+        let is_roots = rustix::process::geteuid().is_root();
+        if uid == 0 || !is_roots || self.admitted.load(Ordering::Relaxed) == uid {
+            return;
+        }
+        let Some(instance) = self.instance() else {
+            return;
+        };
+        if admit(&instance.run_dir, uid).is_ok() {
+            self.admitted.store(uid, Ordering::Relaxed);
+        }
+    }
+}
+
+fn admit(run_dir: &[u8], uid: u32) -> Result<(), Errno> {
+    let connected = socket::connect(run_dir, Role::Control)?;
+    let request: Request = Admit { uid }.into();
+    socket::send(&connected.socket, &request)?;
+    let (reply, _): (Result<(), FsError>, _) = socket::receive_with(&connected.socket)?;
+    reply.map_err(|error| crate::errno::errno_of("admit", error))
+}

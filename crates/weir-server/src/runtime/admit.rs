@@ -1,0 +1,83 @@
+//! Users whom the server's user lets use the instance: when root's program becomes another user.
+//!
+//! The instance stays one user's. That user's programs say whom else it admits, over a control
+//! connection; the server then gives that user permissions on its directories and files by access
+//! control lists ([`weir_store::acl`]), and accepts connections of clients of that user, but no control
+//! connections. The journal stays the server's alone.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use weir_core::node::landing::POOL;
+use weir_core::node::region::BELL;
+use weir_store::acl::{self, ALL, READ_WRITE, SEARCH};
+
+use super::regions::{Instance, NAMES, OPEN, WORKING_DIRS};
+
+use crate::frame::SOCKET;
+
+/// The directories of a server's instance.
+#[derive(Clone, Debug)]
+pub struct Dirs {
+    run: PathBuf,
+    shm: PathBuf,
+    storage: Vec<PathBuf>,
+}
+
+impl Dirs {
+    /// Those of an instance.
+    pub fn of(instance: &Instance) -> Dirs {
+        Dirs {
+            run: instance.run_dir().to_owned(),
+            shm: instance.shm_dir().to_owned(),
+            storage: instance.storage_dirs().to_vec(),
+        }
+    }
+
+    /// Lets a user use what is there, and what will be.
+    pub fn admit(&self, uid: u32) -> Result<(), Errno> {
+        // What is made from now on has him in its list; what is there already follows.
+        acl::admit(uid);
+        for dir in self.storage.iter().chain([&self.shm, &self.run]) {
+            let_through(dir, uid)?;
+        }
+        for name in [OPEN, NAMES, POOL, BELL] {
+            give(&self.shm.join(name), uid, READ_WRITE)?;
+        }
+        give(&self.shm.join(WORKING_DIRS), uid, ALL)?;
+        for dir in self.storage.iter().chain([&self.shm]) {
+            for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+                if entry.file_name().as_encoded_bytes().starts_with(b"slab-") {
+                    give(&entry.path(), uid, READ_WRITE)?;
+                }
+            }
+        }
+        give(&self.run.join(SOCKET), uid, READ_WRITE)
+    }
+}
+
+/// Lets a user search a directory, and those of the server's user that lead to it.
+fn let_through(dir: &Path, uid: u32) -> Result<(), Errno> {
+    const OTHERS_SEARCH: u32 = 1;
+    let own = rustix::process::geteuid().as_raw();
+    for dir in dir.ancestors() {
+        let Ok(meta) = dir.metadata() else {
+            break;
+        };
+        if meta.uid() != own || meta.mode() & OTHERS_SEARCH != 0 {
+            break;
+        }
+        give(dir, uid, SEARCH)?;
+    }
+    Ok(())
+}
+
+/// Gives permissions on what is at a path, in directories of the server's user; nothing may be there.
+fn give(path: &Path, uid: u32, permissions: u16) -> Result<(), Errno> {
+    match acl::grant_at(path.as_os_str().as_bytes(), uid, permissions) {
+        Err(Errno::NOENT) => Ok(()),
+        given => given,
+    }
+}

@@ -1,0 +1,193 @@
+//! Users other than its own that a server lets use its files: a line for each in the files' POSIX
+//! access control lists (acl(5)).
+//!
+//! ```text
+//! version 2 (u32) | tag (u16), permissions (u16), user or group (u32) | ...   in the order of the tags
+//! ```
+//!
+//! A server is one process of one user; whom it admits holds for the process, and for all files that it
+//! makes from then on by [`create_sparse`](crate::map::create_sparse).
+
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fd::AsFd;
+use rustix::fs::{fgetxattr, fsetxattr, fstat, lgetxattr, lsetxattr, lstat, XattrFlags};
+use rustix::io::Errno;
+
+const NAME: &str = "system.posix_acl_access";
+const VERSION: u32 = 2;
+const USER_OBJ: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP_OBJ: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+/// Of a line that names nobody.
+const NOBODY: u32 = u32::MAX;
+/// Longer lists are not ours.
+const MOST_BYTES: usize = 4096;
+
+/// Reading and writing.
+pub const READ_WRITE: u16 = 6;
+/// Going through a directory.
+pub const SEARCH: u16 = 1;
+/// All that there is.
+pub const ALL: u16 = 7;
+
+static ADMITTED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// A line of a list.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Line {
+    tag: u16,
+    id: u32,
+    permissions: u16,
+}
+
+/// Whether this process has admitted a user.
+pub fn is_admitted(uid: u32) -> bool {
+    admitted().contains(&uid)
+}
+
+/// Admits a user: files that are made from now on are his, too.
+pub fn admit(uid: u32) {
+    let mut admitted = ADMITTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !admitted.contains(&uid) {
+        admitted.push(uid);
+    }
+}
+
+fn admitted() -> Vec<u32> {
+    let admitted = ADMITTED.lock().unwrap_or_else(PoisonError::into_inner);
+    admitted.clone()
+}
+
+/// Lets all who are admitted read and write a new file.
+pub(crate) fn share_with_admitted(file: impl AsFd) -> Result<(), Errno> {
+    admitted()
+        .into_iter()
+        .try_for_each(|uid| grant(&file, uid, READ_WRITE))
+}
+
+/// The same of what is at a path.
+pub fn share_path_with_admitted(path: &[u8]) -> Result<(), Errno> {
+    admitted()
+        .into_iter()
+        .try_for_each(|uid| grant_at(path, uid, READ_WRITE))
+}
+
+/// Gives a user permissions on a file or directory, in addition to those that he has. EOPNOTSUPP: its
+/// file system keeps no lists.
+pub fn grant(file: impl AsFd, uid: u32, permissions: u16) -> Result<(), Errno> {
+    let mut bytes = [0; MOST_BYTES];
+    let known = fgetxattr(&file, NAME, &mut bytes).map(|length| &bytes[..length]);
+    let list = extended(known, || Ok(fstat(&file)?.st_mode), uid, permissions)?;
+    fsetxattr(&file, NAME, &list, XattrFlags::empty())
+}
+
+/// The same of what is at a path; no link is followed.
+pub fn grant_at(path: &[u8], uid: u32, permissions: u16) -> Result<(), Errno> {
+    let mut bytes = [0; MOST_BYTES];
+    let known = lgetxattr(path, NAME, &mut bytes).map(|length| &bytes[..length]);
+    let list = extended(known, || Ok(lstat(path)?.st_mode), uid, permissions)?;
+    lsetxattr(path, NAME, &list, XattrFlags::empty())
+}
+
+/// The list that is known, or what the mode says, with a user's permissions.
+fn extended(
+    known: Result<&[u8], Errno>,
+    mode: impl FnOnce() -> Result<u32, Errno>,
+    uid: u32,
+    permissions: u16,
+) -> Result<Vec<u8>, Errno> {
+    let mut lines = match known {
+        Ok(known) => parse(known).ok_or(Errno::INVAL)?,
+        Err(Errno::NODATA) => of_mode(mode()?),
+        Err(error) => return Err(error),
+    };
+    add(&mut lines, uid, permissions);
+    Ok(encode(&lines))
+}
+
+/// The list that says what a mode says.
+fn of_mode(mode: u32) -> Vec<Line> {
+    let line = |tag, shift: u32| Line {
+        tag,
+        id: NOBODY,
+        permissions: u16::try_from((mode >> shift) & 7).unwrap_or(0),
+    };
+    vec![line(USER_OBJ, 6), line(GROUP_OBJ, 3), line(OTHER, 0)]
+}
+
+fn add(lines: &mut Vec<Line>, uid: u32, permissions: u16) {
+    let has = |line: &&mut Line| (line.tag, line.id) == (USER, uid);
+    match lines.iter_mut().find(has) {
+        Some(line) => line.permissions |= permissions,
+        None => lines.push(Line {
+            tag: USER,
+            id: uid,
+            permissions,
+        }),
+    }
+    // The mask bounds what all but owner and others may do.
+    let bounded = lines
+        .iter()
+        .filter(|line| line.tag & (USER | GROUP_OBJ | GROUP) != 0);
+    let permissions = bounded.fold(0, |all, line| all | line.permissions);
+    lines.retain(|line| line.tag != MASK);
+    lines.push(Line {
+        tag: MASK,
+        id: NOBODY,
+        permissions,
+    });
+    lines.sort_unstable();
+}
+
+fn encode(lines: &[Line]) -> Vec<u8> {
+    let mut bytes = VERSION.to_le_bytes().to_vec();
+    for line in lines {
+        bytes.extend(line.tag.to_le_bytes());
+        bytes.extend(line.permissions.to_le_bytes());
+        bytes.extend(line.id.to_le_bytes());
+    }
+    bytes
+}
+
+/// `None`: it is none that is known.
+fn parse(bytes: &[u8]) -> Option<Vec<Line>> {
+    let (version, lines) = bytes.split_at_checked(4)?;
+    if version != VERSION.to_le_bytes() || lines.len() % 8 != 0 {
+        return None;
+    }
+    let line = |line: &[u8]| Line {
+        tag: u16::from_le_bytes([line[0], line[1]]),
+        permissions: u16::from_le_bytes([line[2], line[3]]),
+        id: u32::from_le_bytes([line[4], line[5], line[6], line[7]]),
+    };
+    Some(lines.chunks_exact(8).map(line).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_added_and_the_mask_follows() {
+        let mut lines = of_mode(0o100_600);
+        add(&mut lines, 1000, SEARCH);
+        add(&mut lines, 7, READ_WRITE);
+        let said: Vec<_> = lines.iter().map(|l| (l.tag, l.id, l.permissions)).collect();
+        let nobody = NOBODY;
+        let wanted = [
+            (USER_OBJ, nobody, 6),
+            (USER, 7, 6),
+            (USER, 1000, 1),
+            (GROUP_OBJ, nobody, 0),
+            (MASK, nobody, 7),
+            (OTHER, nobody, 0),
+        ];
+        assert_eq!(said, wanted);
+        assert_eq!(parse(&encode(&lines)), Some(lines));
+        assert_eq!(parse(b"\x02\0\0\0x"), None);
+    }
+}
