@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use weir_core::proto::FsError;
 
 /// Operations on what a program has named or looks for, not on what it has open.
-const NAMING: [&str; 23] = [
+const NAMING: [&str; 24] = [
     "find",
     "get_attr",
     "passage",
@@ -24,6 +24,7 @@ const NAMING: [&str; 23] = [
     "truncate",
     "laminate",
     "create_unnamed",
+    "make_special",
     "get_xattr",
     "list_xattrs",
     "set_xattr",

@@ -1,13 +1,20 @@
-//! Descriptors of ours that travel over Unix sockets (SCM_RIGHTS).
+//! Unix sockets at paths of weir's, and descriptors of ours that travel over sockets (SCM_RIGHTS).
+//!
+//! The kernel binds and connects sockets at paths of its own, which weir puts in place of the program's
+//! (`process/special.rs` of the client); what it says of them is put back.
 //!
 //! What is sent is made ready to be shared first, as before a fork; what is received is
 //! looked at, and taken over if it stands for a file of ours.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 
-use libc::{msghdr, ssize_t};
+use libc::{msghdr, sockaddr, socklen_t, ssize_t};
+use rustix::io::Errno;
+use weir_client::process::Process;
+use weir_client::types::Outcome;
 
 use crate::next::interpose;
+use crate::raw;
 
 /// The descriptors that a message carries.
 ///
@@ -33,21 +40,208 @@ unsafe fn carried(message: *const msghdr) -> Vec<c_int> {
     found
 }
 
-interpose! {
-    [sendmsg] (socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t: libc::SYS_sendmsg, [socket, message, flags]
-        => |p| {
-            if p.is_active() && crate::is_address(message) {
-                // SAFETY: the caller's message.
-                p.share(&unsafe { carried(message) });
-            }
-            None::<Result<usize, rustix::io::Errno>>
+/// The path of a Unix socket's address; `None`: it is another kind, or has none.
+///
+/// # Safety
+///
+/// `length` bytes at `address` are readable.
+unsafe fn path_of<'a>(address: *const sockaddr, length: socklen_t) -> Option<&'a [u8]> {
+    let length = (length as usize).min(size_of::<libc::sockaddr_un>());
+    if !crate::is_address(address) || length <= PATH_AT {
+        return None;
+    }
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if i32::from((*address).sa_family) != libc::AF_UNIX {
+            return None;
+        }
+        let path = address.cast::<u8>().add(PATH_AT);
+        let path = core::slice::from_raw_parts(path, length - PATH_AT);
+        let end = path.iter().position(|byte| *byte == 0);
+        let path = &path[..end.unwrap_or(path.len())];
+        (!path.is_empty()).then_some(path)
+    }
+}
+
+/// Where the path begins in an address.
+const PATH_AT: usize = core::mem::offset_of!(libc::sockaddr_un, sun_path);
+
+/// The address of a path, and how long it is.
+fn address_of(path: &[u8]) -> (libc::sockaddr_un, socklen_t) {
+    // SAFETY: a structure of numbers.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let room = address.sun_path.len() - 1;
+    for (to, from) in address.sun_path[..room].iter_mut().zip(path) {
+        *to = *from as libc::c_char;
+    }
+    let length = PATH_AT + path.len().min(room) + 1;
+    (address, length as socklen_t)
+}
+
+/// Makes a system call with the kernel's address of a socket of weir's.
+fn with_kernels(
+    path: &[u8],
+    call: impl FnOnce(*const sockaddr, socklen_t) -> isize,
+) -> Result<usize, Errno> {
+    let (address, length) = address_of(path);
+    let done = raw::result(call((&raw const address).cast(), length))?;
+    Ok(done.unsigned_abs())
+}
+
+/// bind(2) and connect(2), by number.
+///
+/// # Safety
+///
+/// `address` is one of `length` bytes.
+unsafe fn by_address(
+    number: core::ffi::c_long,
+    socket: c_int,
+    address: *const sockaddr,
+    length: socklen_t,
+) -> isize {
+    let arguments = [socket as usize, address as usize, length as usize];
+    // SAFETY: as the caller vouches.
+    unsafe { raw::syscall(number, crate::next::six(arguments)) }
+}
+
+/// `bind(2)` to a path of weir's.
+///
+/// # Safety
+///
+/// As bind(2) demands.
+unsafe fn bind_ours(
+    p: &'static Process,
+    socket: c_int,
+    address: *const sockaddr,
+    length: socklen_t,
+) -> Outcome<usize> {
+    // SAFETY: as the caller vouches.
+    let path = unsafe { path_of(address, length) }?;
+    let bound = p.bind(path)?.and_then(|kernels| {
+        // SAFETY: the address is ours.
+        with_kernels(&kernels, |address, length| unsafe {
+            by_address(libc::SYS_bind, socket, address, length)
+        })
+        .inspect_err(|_| p.unbind(path))
+    });
+    Some(bound)
+}
+
+/// Does a call with the kernel's address for a path of weir's.
+///
+/// # Safety
+///
+/// `length` bytes at `address` are readable.
+unsafe fn reach_ours(
+    p: &'static Process,
+    address: *const sockaddr,
+    length: socklen_t,
+    call: impl FnOnce(*const sockaddr, socklen_t) -> isize,
+) -> Outcome<usize> {
+    // SAFETY: as the caller vouches.
+    let path = unsafe { path_of(address, length) }?;
+    let kernels = p.reach(path)?;
+    Some(kernels.and_then(|kernels| with_kernels(&kernels, call)))
+}
+
+/// `sendmsg(2)` with a path of weir's for an address.
+///
+/// # Safety
+///
+/// As sendmsg(2) demands.
+unsafe fn send_ours(
+    p: &'static Process,
+    socket: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> Outcome<usize> {
+    if !p.is_active() || !crate::is_address(message) {
+        return None;
+    }
+    // SAFETY: as the caller vouches.
+    unsafe {
+        p.share(&carried(message));
+        let mut to = *message;
+        let (address, length) = (to.msg_name.cast_const().cast(), to.msg_namelen);
+        reach_ours(p, address, length, |address, length| {
+            (to.msg_name, to.msg_namelen) = (address.cast_mut().cast(), length);
+            let arguments = [socket as usize, &raw const to as usize, flags as usize];
+            raw::syscall(libc::SYS_sendmsg, crate::next::six(arguments))
+        })
+    }
+}
+
+/// Puts the path that a program gave in place of the kernel's.
+///
+/// # Safety
+///
+/// As getsockname(2) left them: an address in `room` bytes, and its length.
+unsafe fn show_given(address: *mut sockaddr, length: *mut socklen_t, room: socklen_t) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let Some(kernels) = path_of(address, (*length).min(room)) else {
+            return;
         };
+        let Some(given) = weir_client::process::process().name_of_socket(kernels) else {
+            return;
+        };
+        let (given, given_length) = address_of(&given);
+        let shown = (given_length as usize).min(room as usize);
+        core::ptr::copy_nonoverlapping((&raw const given).cast::<u8>(), address.cast(), shown);
+        *length = given_length;
+    }
+}
+
+/// Functions that give an address.
+macro_rules! addresses {
+    ($($name:ident)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(2)`: the path that the program gave, where it is weir's.")]
+        ///
+        /// # Safety
+        ///
+        /// As the C function of this name demands.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(socket: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+            // SAFETY: as the caller vouches.
+            unsafe {
+                let room = if crate::is_address(length) { *length } else { 0 };
+                let done = others::$name().map_or_else(crate::missing, |f| f(socket, address, length));
+                if done == 0 && room > 0 {
+                    show_given(address, length, room);
+                }
+                done
+            }
+        }
+    )*};
+}
+addresses! { getsockname getpeername }
+
+interpose! {
+    [bind] (socket: c_int, address: *const sockaddr, length: socklen_t) -> c_int: libc::SYS_bind, [socket, address, length]
+        // SAFETY: the caller's address.
+        => |p| unsafe { bind_ours(p, socket, address, length) };
+    [connect __connect] (socket: c_int, address: *const sockaddr, length: socklen_t) -> c_int: libc::SYS_connect, [socket, address, length]
+        // SAFETY: the caller's address.
+        => |p| unsafe { reach_ours(p, address, length, |address, length| by_address(libc::SYS_connect, socket, address, length)) };
+    [sendto] (socket: c_int, bytes: *const c_void, n: usize, flags: c_int, address: *const sockaddr, length: socklen_t) -> ssize_t:
+        libc::SYS_sendto, [socket, bytes, n, flags, address, length]
+        // SAFETY: the caller's address and bytes.
+        => |p| unsafe { reach_ours(p, address, length, |address, length| raw::syscall(
+            libc::SYS_sendto,
+            [socket as usize, bytes as usize, n, flags as usize, address as usize, length as usize],
+        )) };
+    [sendmsg] (socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t: libc::SYS_sendmsg, [socket, message, flags]
+        // SAFETY: the caller's message.
+        => |p| unsafe { send_ours(p, socket, message, flags) };
 }
 
 mod others {
-    use super::{c_int, msghdr, ssize_t};
+    use super::{c_int, msghdr, sockaddr, socklen_t, ssize_t};
 
     crate::next::next_fn! {
+        getsockname: fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+        getpeername: fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
         recvmsg: fn(c_int, *mut msghdr, c_int) -> ssize_t;
     }
 }

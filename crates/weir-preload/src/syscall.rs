@@ -174,6 +174,12 @@ by_number! {
     SYS_memfd_create: made::memfd_create, (a *const c_char, b c_uint);
     SYS_pidfd_open: made::pidfd_open, (a libc::pid_t, b c_uint);
     SYS_pidfd_getfd: made::pidfd_getfd, (a c_int, b c_int, c c_uint);
+    SYS_bind: sockets::bind, (a c_int, b *const libc::sockaddr, c libc::socklen_t);
+    SYS_connect: sockets::connect, (a c_int, b *const libc::sockaddr, c libc::socklen_t);
+    SYS_getsockname: sockets::getsockname, (a c_int, b *mut libc::sockaddr, c *mut libc::socklen_t);
+    SYS_getpeername: sockets::getpeername, (a c_int, b *mut libc::sockaddr, c *mut libc::socklen_t);
+    SYS_sendto: sockets::sendto,
+        (a c_int, b *const c_void, c usize, d c_int, e *const libc::sockaddr, f libc::socklen_t);
     SYS_sendmsg: sockets::sendmsg, (a c_int, b *const libc::msghdr, c c_int);
     SYS_recvmsg: sockets::recvmsg, (a c_int, b *mut libc::msghdr, c c_int);
     SYS_io_uring_setup: io_uring_setup, (a c_uint, b *mut c_void);

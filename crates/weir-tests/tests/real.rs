@@ -221,6 +221,19 @@ const CHECKS: &[Check] = &[
             "c/tmpfile.c",
         )
     },
+    python(
+        "names::fifos_and_unix_sockets",
+        "python/special.py",
+        &[needs::PYTHON],
+    ),
+    Check {
+        weir_options: Some(FOUR),
+        ..python(
+            "names::fifos_and_unix_sockets_of_several_servers",
+            "python/special.py",
+            &[needs::PYTHON],
+        )
+    },
     check(
         "users::programs_that_become_another_user",
         What::Shell("shell/users.sh", &[]),

@@ -19,6 +19,7 @@
 //! | `stat`, `attr` | looking at attributes, setting them |
 //! | `xattr`, `own_xattr` | extended attributes; those that are weir's own |
 //! | `names`, `dir`, `cwd` | names, listing, the current directory |
+//! | `special` | fifos and Unix sockets |
 //! | `size` | truncate, fallocate, sync; `locks`: flock and fcntl locks |
 //! | `copy`, `map` | copies between descriptors, mapping; `refuse`: what there is not |
 //! | [`mounted`] | the calls of a kernel mount: by inode, for other processes |
@@ -48,6 +49,7 @@ mod place;
 mod refuse;
 mod share;
 mod size;
+mod special;
 mod start;
 mod stat;
 mod table;

@@ -50,7 +50,7 @@ impl Process {
         Some(done!(self.session()).call(op).map(|_| ()))
     }
 
-    /// mknodat(2): regular files only.
+    /// mknodat(2): no devices.
     pub fn mknodat(&'static self, dirfd: Fd, path: &[u8], mode: u32, _device: u64) -> Outcome<()> {
         let _call = operation::begin();
         let (parent, name) = match ours!(self.spot(dirfd, path, false)) {
@@ -62,7 +62,15 @@ impl Process {
         match mode & S_IFMT {
             0 | S_IFREG => {}
             S_IFDIR => return Some(Err(Errno::PERM)),
-            S_IFCHR | S_IFBLK | S_IFIFO | S_IFSOCK => {
+            S_IFIFO => {
+                let kind = FileType::Fifo;
+                return Some(self.make_special(parent, &name, kind, mode).map(drop));
+            }
+            S_IFSOCK => {
+                let kind = FileType::Socket;
+                return Some(self.make_special(parent, &name, kind, mode).map(drop));
+            }
+            S_IFCHR | S_IFBLK => {
                 self.count_refusal("mknod");
                 return Some(Err(Errno::PERM));
             }

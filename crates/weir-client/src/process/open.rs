@@ -40,7 +40,7 @@ pub(super) const O_APPEND: i32 = bits(OFlags::APPEND);
 /// A bit of O_SYNC, too.
 pub(super) const O_DSYNC: i32 = bits(OFlags::DSYNC);
 pub(super) const O_CLOEXEC: i32 = bits(OFlags::CLOEXEC);
-const O_DIRECTORY: i32 = bits(OFlags::DIRECTORY);
+pub(super) const O_DIRECTORY: i32 = bits(OFlags::DIRECTORY);
 const O_NOFOLLOW: i32 = bits(OFlags::NOFOLLOW);
 pub(super) const O_PATH: i32 = bits(OFlags::PATH);
 const O_TMPFILE: i32 = bits(OFlags::TMPFILE);
@@ -75,6 +75,9 @@ impl Process {
         let follow = flags & O_NOFOLLOW == 0;
         self.with_existing(dirfd, path, follow, false, |found| match found {
             Found::Outside(path) => outside::open(&path, flags, mode),
+            Found::Inode(ino, kind @ (FileType::Fifo | FileType::Socket)) => {
+                self.open_special(ino, kind, flags)
+            }
             Found::Inode(ino, kind) => {
                 self.open_target(&Target::existing(ino, kind), flags, &Spare::default())
             }
@@ -115,7 +118,13 @@ impl Process {
                 Way::Outside(path) => return Some(outside::open(&path, flags, mode)),
                 Way::Ours(target) => target,
             };
-            match self.open_target(&target, flags, &spare) {
+            let opened = match target.kind {
+                FileType::Fifo | FileType::Socket => {
+                    self.open_special(target.ino, target.kind, flags)
+                }
+                _ => self.open_target(&target, flags, &spare),
+            };
+            match opened {
                 // Also one that was made by this, and has lost its name.
                 Err(Errno::NOENT) => {}
                 opened => return Some(opened),
@@ -260,7 +269,7 @@ impl Process {
         Ok(fd)
     }
 
-    fn check_mode(&self, attr: &Attr, flags: i32) -> Result<(), Errno> {
+    pub(super) fn check_mode(&self, attr: &Attr, flags: i32) -> Result<(), Errno> {
         if flags & O_PATH != 0 {
             return Ok(());
         }
@@ -521,7 +530,8 @@ pub(super) fn check_kind(kind: FileType, flags: i32) -> Result<(), Errno> {
     let writes = flags & O_ACCMODE != 0 || flags & (O_TRUNC | O_CREAT) != 0;
     match kind {
         FileType::Dir if writes && flags & O_PATH == 0 => Err(Errno::ISDIR),
-        FileType::File | FileType::Symlink if flags & O_DIRECTORY != 0 => Err(Errno::NOTDIR),
+        FileType::Dir => Ok(()),
+        _ if flags & O_DIRECTORY != 0 => Err(Errno::NOTDIR),
         FileType::Symlink if flags & O_PATH == 0 => Err(Errno::LOOP),
         _ => Ok(()),
     }

@@ -42,7 +42,8 @@ impl OwnName {
 
     fn value(self, attr: &Attr) -> Result<&'static [u8], Errno> {
         match (self, attr.file_type()) {
-            (_, FileType::Symlink) | (OwnName::Laminated, FileType::Dir) => Err(Errno::NODATA),
+            (_, FileType::Symlink | FileType::Fifo | FileType::Socket)
+            | (OwnName::Laminated, FileType::Dir) => Err(Errno::NODATA),
             (OwnName::Visibility, _) => Ok(attr.policy.visibility.name().as_bytes()),
             (OwnName::Laminate, _) => Ok(attr.policy.laminate_on.name().as_bytes()),
             (OwnName::Laminated, _) => Ok(match attr.lamination {

@@ -75,7 +75,7 @@ impl Process {
         self.with_named(path, |ino, kind| match kind {
             FileType::File => act(ino),
             FileType::Dir => Err(Errno::ISDIR),
-            FileType::Symlink => Err(Errno::INVAL),
+            FileType::Symlink | FileType::Fifo | FileType::Socket => Err(Errno::INVAL),
         })
     }
 

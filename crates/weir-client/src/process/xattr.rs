@@ -76,7 +76,7 @@ impl Process {
             Name::Own(name) => give(self.own_xattr(ino, name?)?, out),
             Name::User => {
                 let attr = self.attr(ino)?;
-                if attr.file_type() == FileType::Symlink {
+                if !matches!(attr.file_type(), FileType::File | FileType::Dir) {
                     return Err(Errno::NODATA);
                 }
                 who.check(&attr, access::READ)?;
@@ -261,7 +261,7 @@ impl Process {
 fn check_change(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
     let others = who.uid != 0 && who.uid != attr.uid;
     match attr.file_type() {
-        FileType::Symlink => Err(Errno::PERM),
+        FileType::Symlink | FileType::Fifo | FileType::Socket => Err(Errno::PERM),
         FileType::Dir if others && attr.mode & S_ISVTX != 0 => Err(Errno::PERM),
         FileType::Dir | FileType::File => who.check(attr, access::WRITE),
     }

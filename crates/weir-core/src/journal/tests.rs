@@ -101,7 +101,7 @@ fn act(shard: &mut Shard<'_>, known: &mut Vec<Ino>, (what, a, b): (u8, u8, u8), 
     let pick = |n: u8| known[usize::from(n) % known.len()];
     let name = |n: u8| vec![b'a' + n % 5; 1 + usize::from(n % 3) * 20];
     let (dir, other) = (pick(a), pick(b));
-    let made = match what % 12 {
+    let made = match what % 13 {
         0 | 1 => shard.create(dir, &name(b), 0o640, OWNER, now).ok(),
         2 => shard.mkdir(dir, &name(b), 0o2750, OWNER, now).ok(),
         3 => {
@@ -132,6 +132,13 @@ fn act(shard: &mut Shard<'_>, known: &mut Vec<Ino>, (what, a, b): (u8, u8, u8), 
                 ..SetAttr::default()
             };
             shard.setattr(other, &set).map(|attr| attr.ino).ok()
+        }
+        11 => {
+            let kinds = [FileType::Fifo, FileType::Socket];
+            let kind = kinds[usize::from(a % 2)];
+            shard
+                .make_special(dir, &name(b), kind, 0o600, OWNER, now)
+                .ok()
         }
         _ => foreign(shard, (a, b), now),
     };

@@ -28,6 +28,10 @@ pub enum FileType {
     Dir,
     /// A symbolic link.
     Symlink,
+    /// A fifo, of which the kernel keeps the bytes.
+    Fifo,
+    /// A Unix socket, likewise.
+    Socket,
 }
 
 impl FileType {
@@ -37,6 +41,8 @@ impl FileType {
             FileType::File => 0o100_000,
             FileType::Dir => 0o040_000,
             FileType::Symlink => 0o120_000,
+            FileType::Fifo => 0o010_000,
+            FileType::Socket => 0o140_000,
         }
     }
 
@@ -46,6 +52,8 @@ impl FileType {
             0o100_000 => Some(FileType::File),
             0o040_000 => Some(FileType::Dir),
             0o120_000 => Some(FileType::Symlink),
+            0o010_000 => Some(FileType::Fifo),
+            0o140_000 => Some(FileType::Socket),
             _ => None,
         }
     }
@@ -272,11 +280,17 @@ mod tests {
 
     #[test]
     fn types_and_their_bits() {
-        for kind in [FileType::File, FileType::Dir, FileType::Symlink] {
+        for kind in [
+            FileType::File,
+            FileType::Dir,
+            FileType::Symlink,
+            FileType::Fifo,
+            FileType::Socket,
+        ] {
             assert_eq!(FileType::of_mode(kind.with(0o777)), Some(kind));
         }
         assert_eq!(FileType::of_mode(0), None);
-        assert_eq!(FileType::of_mode(0o140_644), None); // a socket
+        assert_eq!(FileType::of_mode(0o060_644), None); // a device
         assert_eq!(FileType::File.with(0o040_644), 0o100_644);
     }
 }

@@ -163,6 +163,8 @@ const fn code(kind: FileType) -> u8 {
         FileType::File => 1,
         FileType::Dir => 2,
         FileType::Symlink => 3,
+        FileType::Fifo => 4,
+        FileType::Socket => 5,
     }
 }
 
@@ -171,6 +173,8 @@ const fn kind_of(code: u8) -> Option<FileType> {
         1 => Some(FileType::File),
         2 => Some(FileType::Dir),
         3 => Some(FileType::Symlink),
+        4 => Some(FileType::Fifo),
+        5 => Some(FileType::Socket),
         _ => None,
     }
 }

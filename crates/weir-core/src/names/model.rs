@@ -274,7 +274,9 @@ impl Model {
         let kind = self.node(ino)?.kind;
         match (set.size, kind) {
             (Some(_), FileType::Dir) => return Err(NamesError::IsADirectory),
-            (Some(_), FileType::Symlink) => return Err(NamesError::WrongType),
+            (Some(_), FileType::Symlink | FileType::Fifo | FileType::Socket) => {
+                return Err(NamesError::WrongType)
+            }
             _ => {}
         }
         let node = self.node_mut(ino);

@@ -231,7 +231,9 @@ impl<'a> Pair<'a> {
                 prop_assert_eq!(place.is_some(), node.nlink > 0 && ino != self.model.root);
             }
             // Of a file with one name and no other before, that name is known.
-            FileType::File => prop_assert!(place.is_none() || node.nlink > 0),
+            FileType::File | FileType::Fifo | FileType::Socket => {
+                prop_assert!(place.is_none() || node.nlink > 0);
+            }
             FileType::Symlink => {
                 let mut buf = [0; 4096];
                 let len = view.symlink_target(ino, &mut buf).unwrap().unwrap();

@@ -121,7 +121,7 @@ impl<'a> Shard<'a> {
                 stored.map_err(|_| RestoreError::Target(ino))?
             }
             FileType::File if stands_in => super::attr::STALE,
-            FileType::File => 0,
+            FileType::File | FileType::Fifo | FileType::Socket => 0,
         };
         let new = NewInode {
             kind,

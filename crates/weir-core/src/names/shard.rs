@@ -239,6 +239,22 @@ impl<'a> Shard<'a> {
         made
     }
 
+    /// Makes a fifo or a socket: its name and attributes.
+    pub fn make_special(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        kind: FileType,
+        mode: u32,
+        owner: Owner,
+        now_ns: i64,
+    ) -> Result<Ino, NamesError> {
+        if !matches!(kind, FileType::Fifo | FileType::Socket) {
+            return Err(NamesError::WrongType);
+        }
+        self.make(parent, name, NewInode::of(kind, mode, owner, now_ns))
+    }
+
     /// Makes a symbolic link to `target` (1 to [`SYMLINK_MAX`] bytes without NUL).
     pub fn symlink(
         &mut self,

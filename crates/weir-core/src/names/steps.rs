@@ -90,7 +90,7 @@ impl<'a> Shard<'a> {
         self.linkable.remove(&ino);
         self.inodes.drop(&self.tables, record, ino.index());
         match kind {
-            FileType::File => {}
+            FileType::File | FileType::Fifo | FileType::Socket => {}
             FileType::Dir => self.orders.remove(aux),
             // After the record says it is gone: readers of the target check that.
             FileType::Symlink => self.arena.free(aux),
@@ -218,7 +218,8 @@ fn kind_index(kind: FileType) -> usize {
     match kind {
         FileType::File => 0,
         FileType::Dir => 1,
-        FileType::Symlink => 2,
+        // Counted as names that are no files of weir's.
+        FileType::Symlink | FileType::Fifo | FileType::Socket => 2,
     }
 }
 

@@ -199,7 +199,13 @@ impl<'m> KnownNames<'m> {
     /// The inode that a name of another server names.
     pub fn entry(&self, dir: Ino, name: &[u8]) -> Option<(Ino, FileType)> {
         let [ino, kind] = self.find(dir, name)?;
-        let kinds = [FileType::File, FileType::Dir, FileType::Symlink];
+        let kinds = [
+            FileType::File,
+            FileType::Dir,
+            FileType::Symlink,
+            FileType::Fifo,
+            FileType::Socket,
+        ];
         let kind = kinds.into_iter().find(|known| code(*known) == kind)?;
         Some((Ino(ino), kind))
     }
@@ -354,6 +360,8 @@ fn code(kind: FileType) -> u64 {
         FileType::File => 1,
         FileType::Dir => 2,
         FileType::Symlink => 3,
+        FileType::Fifo => 4,
+        FileType::Socket => 5,
     }
 }
 

@@ -205,6 +205,10 @@ pub const REFUSAL_NAMES: &[&str] = &[
     "other",
 ];
 
+/// The directory, beside the regions, of what the kernel keeps of fifos and sockets of the instance: each
+/// under its inode's number, 16 hexadecimal digits.
+pub const SPECIAL: &str = "special";
+
 /// The numbers of the bits that are set in a word of [`Hub::doorbells`] or
 /// [`ClientHeader::asked`].
 pub fn set_bits(mut word: u64) -> impl Iterator<Item = u32> {

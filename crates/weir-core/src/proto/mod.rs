@@ -20,7 +20,7 @@ pub mod peer;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::names::{Attr, Policy};
+use crate::names::{Attr, FileType, Policy};
 use crate::node::claim::Claim;
 use crate::types::{ClientId, Ino};
 use crate::xattr::SetFlags;
@@ -273,6 +273,22 @@ operations! {
         name: Vec<u8>,
         /// What it points to, 1 to 4095 bytes.
         target: Vec<u8>,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+    } -> Ino;
+
+    /// Makes a fifo or a socket: its name and attributes. What is behind it the kernel of each node keeps.
+    make_special: MakeSpecial {
+        /// The directory to make it in.
+        parent: Ino,
+        /// The new name.
+        name: Vec<u8>,
+        /// Which.
+        kind: FileType,
+        /// Permission bits.
+        mode: u32,
         /// Owner.
         uid: u32,
         /// Group.

@@ -821,6 +821,8 @@ pub enum What {
     Dir,
     /// A symbolic link to this.
     Symlink(Vec<u8>),
+    /// A fifo or a socket.
+    Special(FileType),
 }
 
 /// What [`Make`] made or found.

@@ -34,6 +34,11 @@ impl<P: Platform> Cluster<P> {
                 let made = self.make_at_home(op.parent, op.name, what, 0o777, (op.uid, op.gid));
                 encoded(&made.await)
             }
+            Request::MakeSpecial(op) => {
+                let what = What::Special(op.kind);
+                let made = self.make_at_home(op.parent, op.name, what, op.mode, (op.uid, op.gid));
+                encoded(&made.await)
+            }
             Request::Link(op) => encoded(&self.link_at_home(op).await),
             Request::Unlink(op) => encoded(&self.unlink_at_home(op).await),
             Request::Rmdir(op) => {

@@ -394,7 +394,7 @@ impl<P: Platform> Cluster<P> {
         match attr.file_type() {
             FileType::Dir => return self.dir_attr(attr).await,
             FileType::File => self.show_published(&mut attr),
-            FileType::Symlink => {}
+            FileType::Symlink | FileType::Fifo | FileType::Socket => {}
         }
         attr.ask = false;
         attr.block = 0;

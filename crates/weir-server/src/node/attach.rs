@@ -243,7 +243,7 @@ impl<P: Platform> Node<'_, P> {
         match attr.file_type() {
             FileType::File => Ok(attr),
             FileType::Dir => Err(FsError::IsADirectory),
-            FileType::Symlink => Err(FsError::Invalid),
+            FileType::Symlink | FileType::Fifo | FileType::Socket => Err(FsError::Invalid),
         }
     }
 

@@ -164,6 +164,18 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
+    pub(crate) fn make_special_file(&mut self, op: &proto::MakeSpecial) -> Result<Ino, FsError> {
+        let owner = Owner {
+            uid: op.uid,
+            gid: op.gid,
+        };
+        self.with_room(|node| {
+            let (kind, now_ns) = (op.kind, node.now_ns);
+            node.names
+                .make_special(op.parent, &op.name, kind, op.mode, owner, now_ns)
+        })
+    }
+
     pub(crate) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
         self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.now_ns))?;
         // It may be the first name of a file that was made without one.

@@ -153,6 +153,9 @@ pub trait Platform {
         Vec::new()
     }
 
+    /// A fifo or a socket is gone: so is what the kernel keeps of it.
+    fn remove_special(&self, _ino: Ino) {}
+
     /// Lets programs of another user be clients.
     fn admit(&self, _uid: u32) -> Result<(), FsError> {
         Err(FsError::NotSupported)

@@ -6,10 +6,10 @@ use weir_core::node::claim::Claim;
 use weir_core::proto::{
     Admit, Allocate, Append, Attach, Attached, Audit, Caller, Child, Create, CreateUnnamed,
     Created, Entry, Fetch, Find, Flock, Flush, FsError, FsStat, GetAttr, GetXattr, HeldLock, Hold,
-    Laminate, Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, Mkdir, OfdBatch,
-    Operations, Passage, PathOf, Ping, Publish, Readdir, Readlink, RecordLock, RemoveXattr, Rename,
-    Rmdir, Segment, ServerStatus, SetAttr, SetMapped, SetXattr, Statfs, Status, Stop, Symlink,
-    Sync, TestLock, Token, Truncate, Unlink,
+    Laminate, Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial, Mkdir,
+    OfdBatch, Operations, Passage, PathOf, Ping, Publish, Readdir, Readlink, RecordLock,
+    RemoveXattr, Rename, Rmdir, Segment, ServerStatus, SetAttr, SetMapped, SetXattr, Statfs, Status,
+    Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino};
 
@@ -43,6 +43,10 @@ impl<P: Platform> Operations for Node<'_, P> {
 
     fn symlink(&mut self, _: Caller, op: Symlink) -> Result<Ino, FsError> {
         self.make_symlink(&op)
+    }
+
+    fn make_special(&mut self, _: Caller, op: MakeSpecial) -> Result<Ino, FsError> {
+        self.make_special_file(&op)
     }
 
     fn link(&mut self, _: Caller, op: Link) -> Result<(), FsError> {

@@ -9,6 +9,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{fence, Ordering};
 
+use weir_core::names::FileType;
 use weir_core::types::Ino;
 
 use super::{Node, Platform};
@@ -90,6 +91,10 @@ impl<P: Platform> Node<'_, P> {
         self.orphans.remove(&ino);
         self.locks.forget_file(ino);
         self.xattrs.forget(ino);
+        let kind = self.names.attr(ino).map(|attr| attr.file_type());
+        if matches!(kind, Ok(FileType::Fifo | FileType::Socket)) {
+            self.platform.remove_special(ino);
+        }
         if self.files.get(ino).is_some_and(|index| !index.is_empty()) {
             self.change(ino, |index, freed, _| index.clear(freed));
             self.note_cleared(ino);

@@ -144,6 +144,9 @@ impl<P: Platform> Node<'_, P> {
             match &op.what {
                 What::File => names.create(op.dir, &op.name, op.mode, owner, now_ns),
                 What::Dir => names.mkdir(op.dir, &op.name, op.mode, owner, now_ns),
+                What::Special(kind) => {
+                    names.make_special(op.dir, &op.name, *kind, op.mode, owner, now_ns)
+                }
                 What::Symlink(target) => names.symlink(op.dir, &op.name, target, owner, now_ns),
             }
         })

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use weir_core::node::landing::POOL;
-use weir_core::node::region::BELL;
+use weir_core::node::region::{BELL, SPECIAL};
 use weir_store::acl::{self, ALL, READ_WRITE, SEARCH};
 
 use super::regions::{Instance, NAMES, OPEN, WORKING_DIRS};
@@ -46,7 +46,9 @@ impl Dirs {
         for name in [OPEN, NAMES, POOL, BELL] {
             give(&self.shm.join(name), uid, READ_WRITE)?;
         }
-        give(&self.shm.join(WORKING_DIRS), uid, ALL)?;
+        for dir in [WORKING_DIRS, SPECIAL] {
+            give(&self.shm.join(dir), uid, ALL)?;
+        }
         for dir in self.storage.iter().chain([&self.shm]) {
             for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
                 if entry.file_name().as_encoded_bytes().starts_with(b"slab-") {

@@ -10,9 +10,9 @@ use rustix::process::{getrlimit, setrlimit, test_kill_process, Pid, Resource, Rl
 use rustix::thread::{futex, membarrier, membarrier_query, MembarrierCommand, MembarrierQuery};
 use rustix::time::{clock_gettime, ClockId};
 use weir_core::node::ofd::lock_byte;
-use weir_core::node::region::client_layout;
+use weir_core::node::region::{client_layout, SPECIAL};
 use weir_core::proto::{FsError, Landing};
-use weir_core::types::ClientId;
+use weir_core::types::{ClientId, Ino};
 use weir_fabric::bulk;
 use weir_store::slabmap::Window;
 
@@ -97,6 +97,13 @@ impl Platform for Kernel {
 
     fn refused(&self) -> Vec<(String, u64)> {
         self.doors.counts()
+    }
+
+    fn remove_special(&self, ino: Ino) {
+        // Where nobody has used it, it is not there.
+        let path = self.shm_dir.join(SPECIAL).join(format!("{:016x}", ino.0));
+        let _ = std::fs::remove_file(path.with_extension("name"));
+        let _ = std::fs::remove_file(path);
     }
 
     fn admit(&self, uid: u32) -> Result<(), FsError> {

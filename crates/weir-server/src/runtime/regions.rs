@@ -33,7 +33,7 @@ use weir_core::node::cell::Cell;
 use weir_core::node::known::{KnownSlot, KNOWN_SLOTS};
 use weir_core::node::landing::{POOL, POOL_BYTES};
 use weir_core::node::ofd::{Ofd, BATCH};
-use weir_core::node::region::{client_layout, open_layout, Hub, BELL, MAGIC};
+use weir_core::node::region::{client_layout, open_layout, Hub, BELL, MAGIC, SPECIAL};
 use weir_core::proto::{PREFIX_LINK, SHM_LINK};
 use weir_core::types::{ClientId, Rank};
 use weir_store::acl;
@@ -190,6 +190,7 @@ impl Instance {
         let placeholder = Placeholder::make(&self.shm_dir.join(PLACEHOLDER))?;
         self.placeholder = Some(Arc::new(placeholder));
         private_dir(&self.shm_dir.join(WORKING_DIRS))?;
+        private_dir(&self.shm_dir.join(SPECIAL))?;
         self.make_links();
         Ok(())
     }
@@ -566,7 +567,7 @@ impl Instance {
         for dir in &self.storage {
             remove_files(dir, &[], &["slab-"]);
         }
-        for name in [PLACEHOLDER, WORKING_DIRS] {
+        for name in [PLACEHOLDER, WORKING_DIRS, SPECIAL] {
             let _ = std::fs::remove_dir_all(self.shm_dir.join(name));
         }
     }

@@ -1,0 +1,163 @@
+//! Fifos and Unix sockets: names and attributes are weir's, what is behind them is the kernel's.
+//!
+//! The kernel's fifo or socket lies in a directory of the node's server, under the number of the inode.
+//! A fifo is made there by whoever opens it first, a socket by bind(2). The server removes it with the
+//! inode. So they join the programs of one server; those of another have another fifo behind the same
+//! name, and find nobody listening at the same socket.
+//!
+//! What opens a fifo has a descriptor of the kernel's, with which weir has no more to do: fstat shows the
+//! kernel's inode.
+
+use core::sync::atomic::Ordering;
+
+use rustix::fs::{FileType as KernelType, Mode, CWD};
+use rustix::io::Errno;
+use weir_core::names::FileType;
+use weir_core::node::region::SPECIAL;
+use weir_core::proto::{MakeSpecial, Unlink};
+use weir_core::types::Ino;
+
+use super::open::{O_CREAT, O_DIRECTORY, O_EXCL, O_PATH};
+use super::place::{done, ours, Found, Spot};
+use super::{outside, Outcome, Process};
+use crate::kernel::{Fd, AT_FDCWD};
+use crate::operation;
+use crate::path::{access, Name};
+
+/// Bytes of a path that a Unix socket's address holds, with its NUL.
+const ADDRESS_BYTES: usize = 108;
+/// Permissions are checked by weir; the directory is closed to others.
+const FOR_ALL: u32 = 0o666;
+/// Behind the number of a socket's inode: a link to the path by which it was bound.
+const NAME_SUFFIX: &[u8] = b".name";
+
+impl Process {
+    /// Makes the name of a fifo or a socket.
+    pub(super) fn make_special(
+        &'static self,
+        parent: Ino,
+        name: &Name,
+        kind: FileType,
+        mode: u32,
+    ) -> Result<Ino, Errno> {
+        self.check_parent(parent)?;
+        self.session()?.call(MakeSpecial {
+            parent,
+            name: name.to_vec(),
+            kind,
+            mode: mode & 0o7777 & !self.umask.load(Ordering::Relaxed),
+            uid: self.who().uid,
+            gid: self.who().gid,
+        })
+    }
+
+    /// Opens a fifo, which may wait for its other side; ENXIO for a socket.
+    pub(super) fn open_special(
+        &'static self,
+        ino: Ino,
+        kind: FileType,
+        flags: i32,
+    ) -> Result<Fd, Errno> {
+        if flags & O_DIRECTORY != 0 {
+            return Err(Errno::NOTDIR);
+        }
+        self.check_mode(&self.attr(ino)?, flags)?;
+        if kind == FileType::Socket && flags & O_PATH == 0 {
+            return Err(Errno::NXIO);
+        }
+        let path = self.special_path(ino)?;
+        let flags = flags & !(O_CREAT | O_EXCL);
+        match outside::open(&path, flags, 0) {
+            Err(Errno::NOENT) if kind == FileType::Fifo => {
+                make_fifo(&path)?;
+                outside::open(&path, flags, 0)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Where the kernel's part of a fifo or socket is.
+    fn special_path(&'static self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
+        // Its number everywhere, not that of this node's table.
+        let home = self.attr(ino)?.home;
+        let number = format!("/{SPECIAL}/{:016x}", home.0);
+        Ok([&instance.shm_dir, number.as_bytes()].concat())
+    }
+
+    /// bind(2) of a Unix socket: makes the name. The path that the kernel shall bind; if it does not, the
+    /// caller says so by [`Process::unbind`].
+    pub fn bind(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
+        let _call = operation::begin();
+        let (parent, name) = match ours!(self.spot(AT_FDCWD, path, false)) {
+            Spot::Outside(path) => return Some(Ok(path)),
+            Spot::Dir | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::ADDRINUSE)),
+            Spot::Name { slash: true, .. } => return Some(Err(Errno::NOENT)),
+            Spot::Name { parent, name, .. } => (parent, name),
+        };
+        let made = self.make_special(parent, &name, FileType::Socket, 0o777);
+        let ino = done!(made.map_err(|error| match error {
+            Errno::EXIST => Errno::ADDRINUSE,
+            error => error,
+        }));
+        let bound = self.special_path(ino).and_then(|kernels| {
+            let name = [&kernels[..], NAME_SUFFIX].concat();
+            rustix::fs::symlink(path, name)?;
+            as_address(kernels)
+        });
+        if bound.is_err() {
+            let name = name.to_vec();
+            let _ = done!(self.session()).call(Unlink { parent, name });
+        }
+        Some(bound)
+    }
+
+    /// The kernel did not bind a socket for which [`Process::bind`] has made a name.
+    pub fn unbind(&'static self, path: &[u8]) {
+        let _ = self.unlinkat(AT_FDCWD, path, 0);
+    }
+
+    /// The path by which the kernel reaches the socket of a name, for connect(2) and its kin.
+    pub fn reach(&'static self, path: &[u8]) -> Outcome<Vec<u8>> {
+        let _call = operation::begin();
+        self.with_existing(AT_FDCWD, path, true, false, |found| match found {
+            Found::Outside(path) => Ok(path),
+            Found::Inode(ino, FileType::Socket) => {
+                self.who().check(&self.attr(ino)?, access::WRITE)?;
+                let kernels = self.special_path(ino)?;
+                // Of one that a program at another server has bound there is nothing here.
+                rustix::fs::lstat(&kernels[..]).map_err(|_| Errno::CONNREFUSED)?;
+                as_address(kernels)
+            }
+            Found::Inode(..) => Err(Errno::CONNREFUSED),
+        })
+    }
+
+    /// The path by which a socket was bound, if the kernel's path is of one of weir's.
+    pub fn name_of_socket(&'static self, kernels: &[u8]) -> Option<Vec<u8>> {
+        let instance = self.instance.get()?;
+        let rest = kernels.strip_prefix(&instance.shm_dir[..])?;
+        rest.strip_prefix(b"/")?
+            .strip_prefix(SPECIAL.as_bytes())?
+            .strip_prefix(b"/")?;
+        let name = rustix::fs::readlink([kernels, NAME_SUFFIX].concat(), Vec::new());
+        Some(name.ok()?.into_bytes())
+    }
+}
+
+fn make_fifo(path: &[u8]) -> Result<(), Errno> {
+    let mode = Mode::from_raw_mode(FOR_ALL);
+    match rustix::fs::mknodat(CWD, path, KernelType::Fifo, mode, 0) {
+        // The umask is the program's.
+        Ok(()) => rustix::fs::chmod(path, mode),
+        Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn as_address(path: Vec<u8>) -> Result<Vec<u8>, Errno> {
+    match path.len() < ADDRESS_BYTES {
+        true => Ok(path),
+        false => Err(Errno::NAMETOOLONG),
+    }
+}
