@@ -212,8 +212,9 @@ settings! {
         max_files: u32 = "4000000",
         /// The most processes that use the instance at one time.
         max_clients: u32 = "4096",
-        /// How long a client watches for an answer before it sleeps, in microseconds. It does so
-        /// only while the server runs on another CPU.
+        /// How long a client watches for an answer before it sleeps, in microseconds, and the
+        /// server for the next request; ten times as long while requests follow one another
+        /// that fast. A client does so only while the server runs on another CPU.
         spin_us: u32 = "5",
     }
 

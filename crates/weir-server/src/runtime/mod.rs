@@ -27,6 +27,7 @@ mod ground;
 mod kernel;
 mod mailbox;
 mod missed;
+mod patience;
 mod poller;
 mod recovery;
 mod regions;

@@ -24,6 +24,7 @@ use weir_core::types::ClientId;
 use super::doors::{Doors, Refusal};
 use super::kernel::{now_ns, Kernel};
 use super::mailbox::{Answer, Event, Serial, ServiceBox};
+use super::patience::Patience;
 use super::regions::Instance;
 use super::several::Joined;
 use crate::node::Node;
@@ -40,7 +41,9 @@ pub struct Service<'a> {
     mailbox: ServiceBox,
     instance: &'a Instance,
     welcome: Welcome,
-    spin: Duration,
+    patience: Patience,
+    /// When all was done that had been asked for.
+    done: Instant,
     /// Connections of clients.
     clients: HashMap<Serial, ClientId>,
     /// Bell words in use.
@@ -70,7 +73,8 @@ impl<'a> Service<'a> {
             mailbox,
             instance,
             welcome,
-            spin: Duration::from_micros(spin_us.into()),
+            patience: Patience::new(Duration::from_micros(spin_us.into())),
+            done: Instant::now(),
             clients: HashMap::new(),
             bells: 1,
             stop: false,
@@ -169,23 +173,27 @@ impl<'a> Service<'a> {
         bells.iter().any(|word| word.load(Ordering::SeqCst) != 0)
     }
 
-    /// Waits a little without sleeping: who asked once often asks again.
+    /// Waits a little without sleeping: who asked once often asks again. See [`Patience`].
     fn watch(&mut self) {
-        if self.spin.is_zero() {
+        self.done = Instant::now();
+        let limit = self.patience.limit();
+        if limit.is_zero() {
             return;
         }
         let cpu = u32::try_from(sched_getcpu()).unwrap_or(u32::MAX);
         self.hub.server_cpu.store(cpu, Ordering::Relaxed);
-        let begin = Instant::now();
         loop {
             for _ in 0..LOOKS {
                 if self.is_rung() {
-                    return;
+                    return self.patience.asked_after(self.done.elapsed());
                 }
                 std::hint::spin_loop();
             }
-            if self.step(true) || begin.elapsed() >= self.spin {
-                return;
+            if self.step(true) {
+                return self.patience.asked_after(self.done.elapsed());
+            }
+            if self.done.elapsed() >= limit {
+                return self.patience.watched_in_vain();
             }
         }
     }
@@ -211,6 +219,7 @@ impl<'a> Service<'a> {
                 joined.sleep(due_ns);
             }
             sleeps.store(0, Ordering::SeqCst);
+            self.patience.asked_after(self.done.elapsed());
             return;
         }
         let due = due_ns.map(|ns| Timespec {
@@ -225,6 +234,7 @@ impl<'a> Service<'a> {
             }
         }
         sleeps.store(0, Ordering::SeqCst);
+        self.patience.asked_after(self.done.elapsed());
     }
 
     fn take(&mut self, event: Event) {
