@@ -47,6 +47,7 @@ fn options(claim: &Claim, config: &Config, share: u32) -> Options {
         prefix: config.mount.prefix.as_path().display().to_string(),
         sharing: sharing(config),
         audit: config.audit.enabled,
+        io_uring: config.calls.io_uring,
         // The lifeline does that, also for a server that is not ours to watch by pid.
         watch_pid: None,
     }

@@ -203,6 +203,15 @@ settings! {
         enabled: bool = "false",
     }
 
+    /// What programs of an instance may use of the kernel.
+    calls: Calls {
+        /// Whether programs get rings of io_uring. The kernel knows nothing of weir's files, and
+        /// what is asked of them by a ring fails. Without it `io_uring_setup` says ENOSYS, as an older kernel
+        /// does, and programs do their work by other calls. With it, a program that uses rings for
+        /// sockets or files elsewhere is as fast as it was.
+        io_uring: bool = "false",
+    }
+
     /// The server, one process a node.
     server: Server {
         /// Threads that warm memory. They run at low priority and end when the pool is full.

@@ -12,7 +12,7 @@
 //! | [`launch`], [`exec`], [`spawn`], [`load`] | fork and the environment; exec; posix_spawn; dlopen |
 //! | [`detach`], [`ending`] | daemons, terminals; exit |
 //! | [`made`], [`syscall`] | descriptors that the kernel makes; system calls by number |
-//! | [`memory`], [`sockets`] | mappings; descriptors sent over sockets |
+//! | [`memory`], [`sockets`], [`rings`] | mappings; descriptors sent over sockets; io_uring |
 //! | [`signals`] | whether the program has handlers of signals |
 //! | [`temp`] | realpath, mkstemp and their like |
 //! | [`glob`], [`walk`], [`fts`] | what libc walks from inside itself |
@@ -49,6 +49,7 @@ pub mod names;
 mod needed;
 pub mod next;
 pub mod raw;
+pub mod rings;
 pub mod signals;
 pub mod sockets;
 pub mod spawn;

@@ -180,6 +180,15 @@ unsafe fn is_loaded(
     !loaded.is_null()
 }
 
+/// The library of this name, if it was loaded.
+pub(crate) fn loaded(name: &CStr) -> *mut c_void {
+    let open = next::dlopen();
+    // SAFETY: a C string.
+    open.map_or(core::ptr::null_mut(), |open| unsafe {
+        open(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY)
+    })
+}
+
 /// The path of a library in the first directory that has it, if that is one of weir's.
 pub(crate) fn first_in(dirs: &[Vec<u8>], name: &[u8]) -> Option<CString> {
     let paths = dirs.iter().map(|dir| [dir, &b"/"[..], name].concat());

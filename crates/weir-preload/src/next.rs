@@ -33,6 +33,11 @@ impl Next {
         self.address.store(address, Ordering::Release);
     }
 
+    /// Its name.
+    pub const fn name(&self) -> &'static CStr {
+        self.name
+    }
+
     /// Its address, or null.
     #[inline]
     pub fn get(&self) -> *mut c_void {

@@ -6,9 +6,9 @@
 //! What is sent is made ready to be shared first, as before a fork; what is received is
 //! looked at, and taken over if it stands for a file of ours.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 
-use libc::{msghdr, sockaddr, socklen_t, ssize_t};
+use libc::{mmsghdr, msghdr, sockaddr, socklen_t, ssize_t};
 use rustix::io::Errno;
 use weir_client::process::Process;
 use weir_client::types::Outcome;
@@ -234,15 +234,29 @@ interpose! {
     [sendmsg] (socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t: libc::SYS_sendmsg, [socket, message, flags]
         // SAFETY: the caller's message.
         => |p| unsafe { send_ours(p, socket, message, flags) };
+    [sendmmsg] (socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int: libc::SYS_sendmmsg, [socket, messages, count, flags]
+        => |p| {
+            if p.is_active() && crate::is_address(messages) {
+                for i in 0..count.min(MOST_MESSAGES) as usize {
+                    // SAFETY: the caller's messages, so many.
+                    p.share(&unsafe { carried(&raw const (*messages.add(i)).msg_hdr) });
+                }
+            }
+            None::<Result<c_int, rustix::io::Errno>>
+        };
 }
 
+/// The kernel takes no more at a time (UIO_MAXIOV).
+const MOST_MESSAGES: c_uint = 1024;
+
 mod others {
-    use super::{c_int, msghdr, sockaddr, socklen_t, ssize_t};
+    use super::{c_int, c_uint, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t};
 
     crate::next::next_fn! {
         getsockname: fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
         getpeername: fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
         recvmsg: fn(c_int, *mut msghdr, c_int) -> ssize_t;
+        recvmmsg: fn(c_int, *mut mmsghdr, c_uint, c_int, *mut libc::timespec) -> c_int;
     }
 }
 
@@ -261,6 +275,35 @@ pub unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_i
         let got = others::recvmsg().map_or(-1, |f| f(socket, message, flags));
         if got >= 0 && p.is_active() && (*message).msg_controllen > 0 {
             p.received(&carried(message));
+        }
+        got
+    }
+}
+
+/// `recvmmsg(2)`.
+///
+/// # Safety
+///
+/// As the C function of this name demands.
+#[no_mangle]
+pub unsafe extern "C" fn recvmmsg(
+    socket: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut libc::timespec,
+) -> c_int {
+    let p = weir_client::process::process();
+    // SAFETY: as the caller vouches; of the messages so many were filled.
+    unsafe {
+        let got = others::recvmmsg().map_or(-1, |f| f(socket, messages, count, flags, timeout));
+        if p.is_active() {
+            for i in 0..usize::try_from(got).unwrap_or(0) {
+                let message = &raw const (*messages.add(i)).msg_hdr;
+                if (*message).msg_controllen > 0 {
+                    p.received(&carried(message));
+                }
+            }
         }
         got
     }

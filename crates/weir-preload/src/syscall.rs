@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::raw;
 use crate::{
-    calls, ending, exec, launch, limits, made, memory, names, sockets, status, temp, users,
+    calls, ending, exec, launch, limits, made, memory, names, rings, sockets, status, temp, users,
 };
 
 /// Numbers are less than this; a bit each.
@@ -182,7 +182,9 @@ by_number! {
         (a c_int, b *const c_void, c usize, d c_int, e *const libc::sockaddr, f libc::socklen_t);
     SYS_sendmsg: sockets::sendmsg, (a c_int, b *const libc::msghdr, c c_int);
     SYS_recvmsg: sockets::recvmsg, (a c_int, b *mut libc::msghdr, c c_int);
-    SYS_io_uring_setup: io_uring_setup, (a c_uint, b *mut c_void);
+    SYS_sendmmsg: sockets::sendmmsg, (a c_int, b *mut libc::mmsghdr, c c_uint, d c_int);
+    SYS_recvmmsg: sockets::recvmmsg, (a c_int, b *mut libc::mmsghdr, c c_uint, d c_int, e *mut libc::timespec);
+    SYS_io_uring_setup: rings::setup, (a c_uint, b *mut c_void);
 
     SYS_setrlimit: limits::set, (a c_int, b usize);
     SYS_prlimit64: limits::get_and_set, (a usize, b c_int, c usize, d usize);
@@ -206,18 +208,6 @@ const NO_FLAGS: c_int = 0;
 
 unsafe fn exit_group(status: c_int) -> c_long {
     ending::_exit(status)
-}
-
-/// `io_uring_setup(2)`.
-unsafe fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
-    // SAFETY: as the caller vouches.
-    let made = unsafe {
-        raw::syscall(
-            libc::SYS_io_uring_setup,
-            crate::next::six([entries as usize, parameters as usize]),
-        )
-    };
-    crate::made(raw::outcome(made) as c_int)
 }
 
 /// `fadvise64(2)`, which says by errno what the function of libc returns.

@@ -42,6 +42,8 @@ pub struct Options {
     pub sharing: Sharing,
     /// Whether reads are audited.
     pub audit: bool,
+    /// Whether programs may use `io_uring`.
+    pub io_uring: bool,
     /// Stop when this process ends.
     pub watch_pid: Option<u32>,
 }

@@ -278,6 +278,7 @@ const CHECKS: &[Check] = &[
     },
     c("io::vectors_truncate_sparse_append", "c/posix_io.c"),
     c("io::aio_and_lio_listio", "c/aio.c"),
+    c("io::descriptors_by_sendmmsg_and_rings", "c/passed.c"),
     c(
         "processes::dup_fork_exec_inheritance_and_appends",
         "c/processes.c",

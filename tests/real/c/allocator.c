@@ -95,6 +95,7 @@ static const struct {
 	{"@p00", "utimensat"},
 	{"0n12d0", "mmap mmap64"},
 	{"dm0", "recvmsg sendmsg"},
+	{"dm10", "sendmmsg recvmmsg"},
 	{"nn0", "close_range"},
 	{"n", "closefrom umask"},
 	{"bN", "getcwd __getwd_chk"},
@@ -164,6 +165,7 @@ static const char others[] =
 	"posix_spawn_file_actions_adddup2 posix_spawn_file_actions_addchdir_np posix_spawn_file_actions_addfchdir_np "
 	"posix_spawn_file_actions_addclosefrom_np posix_spawn_file_actions_addtcsetpgrp_np "
 	"opendir fdopendir closedir scandir scandir64 scandirat scandirat64 "
+	"io_uring_setup io_uring_queue_init io_uring_queue_init_params io_uring_queue_init_mem "
 	"glob glob64 wordexp ftw ftw64 nftw nftw64 tempnam fts_open fts_read fts_children fts_set fts_close "
 	"fts64_open fts64_read fts64_children fts64_set fts64_close "
 	"fopen fopen64 fdopen freopen freopen64 canonicalize_file_name get_current_dir_name "

@@ -1,6 +1,8 @@
 //! What there is not: each call gets the errno that a careful program expects, and is
 //! counted by name for the report.
 
+use core::sync::atomic::Ordering;
+
 use rustix::io::Errno;
 
 use super::place::ours;
@@ -56,6 +58,20 @@ impl Process {
     pub fn refuse_path(&'static self, dirfd: Fd, path: &[u8], name: &'static str) -> Outcome<()> {
         let _ = ours!(self.existing(dirfd, path, true, false));
         Some(self.refuse(name))
+    }
+
+    /// io_uring_setup(2), unless the settings allow it: ENOSYS. A ring's requests go past weir; where there
+    /// is none, programs take calls that do not.
+    pub fn io_uring(&'static self) -> Outcome<()> {
+        self.instance()?;
+        let allowed = self
+            .node()
+            .is_ok_and(|node| node.hub().io_uring.load(Ordering::Relaxed) != 0);
+        if allowed {
+            return None;
+        }
+        self.count_refusal("io_uring");
+        Some(Err(Errno::NOSYS))
     }
 
     /// umount2(2): EINVAL, for nothing is mounted within weir.

@@ -38,6 +38,7 @@ impl Served {
             prefix: "/weir".into(),
             sharing: weir_server::rules::Sharing::default(),
             audit: false,
+            io_uring: false,
             watch_pid: None,
         };
         change(&mut options);

@@ -74,7 +74,9 @@ pub struct Hub {
     /// 1 once bytes may lie in the file tier. Until then a sync of an instance of one server has nothing
     /// to do, and clients do not ask for it.
     pub uses_files: AtomicU32,
-    spare_line: [AtomicU64; 4],
+    /// 1: programs may use io_uring, which sees nothing of weir.
+    pub io_uring: AtomicU32,
+    spare_line: [AtomicU64; 3],
     /// Bit c % 64 of word c / 64: client c has asked for something.
     pub doorbells: [AtomicU64; MAX_CLIENTS / 64],
 }
@@ -201,6 +203,7 @@ pub const REFUSAL_NAMES: &[&str] = &[
     "lock-inherited",
     "other-instance",
     "fanotify",
+    "io_uring",
     "mount",
     "other",
 ];
@@ -307,6 +310,7 @@ impl Hub {
             instance: Default::default(),
             known: AtomicU32::default(),
             uses_files: AtomicU32::default(),
+            io_uring: AtomicU32::default(),
             spare_line: Default::default(),
             doorbells: [const { AtomicU64::new(0) }; MAX_CLIENTS / 64],
         }
@@ -366,7 +370,7 @@ mod tests {
     #[test]
     fn format_of_the_heads() {
         use crate::node::format::check_format;
-        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls believed_until_ns server_sleeps server_cpu instance known uses_files doorbells);
+        check_format!(Hub: magic incarnation ofds blocks cells stopped rank servers audit deadline_ms recalls believed_until_ns server_sleeps server_cpu instance known uses_files io_uring doorbells);
         check_format!(ClientHeader: magic id pid tail asked event channels mount records notes counters refused);
     }
 }

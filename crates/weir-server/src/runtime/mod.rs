@@ -43,7 +43,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use weir_core::node::region::MAX_CLIENTS;
+use weir_core::node::region::{Hub, MAX_CLIENTS};
 use weir_core::proto::{ServerStatus, Welcome, VERSION};
 use weir_core::types::{ClientId, Rank};
 use weir_store::map::MapError;
@@ -209,6 +209,13 @@ fn part(several: Option<&Several>) -> Result<Whose, ServerError> {
     })
 }
 
+/// Tells clients of the settings that they act by.
+fn tell_clients(hub: &Hub, options: &Options) {
+    hub.audit.store(u32::from(options.audit), Ordering::Relaxed);
+    hub.io_uring
+        .store(u32::from(options.io_uring), Ordering::Relaxed);
+}
+
 fn serve_in(
     instance: &Instance,
     options: &Options,
@@ -274,9 +281,7 @@ fn serve_in(
         spin_us: options.spin_us,
         fences: !kernel::has_barriers(),
     };
-    open.hub
-        .audit
-        .store(u32::from(options.audit), Ordering::Relaxed);
+    tell_clients(open.hub, options);
     let deadline_ms = several.as_ref().map_or(0, Several::deadline_ms);
     open.hub.deadline_ms.store(deadline_ms, Ordering::Relaxed);
     open.hub.rank.store(u32::from(rank.0), Ordering::Relaxed);

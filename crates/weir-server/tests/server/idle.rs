@@ -37,6 +37,7 @@ fn an_idle_server_uses_no_cpu() {
         prefix: "/weir".into(),
         sharing: weir_server::rules::Sharing::default(),
         audit: false,
+        io_uring: false,
         watch_pid: None,
     };
     let (told, ready) = channel();

@@ -38,6 +38,7 @@ pub fn options(dir: &Path) -> Options {
         prefix: "/weir".into(),
         sharing: weir_server::rules::Sharing::default(),
         audit: false,
+        io_uring: false,
         watch_pid: None,
     }
 }
