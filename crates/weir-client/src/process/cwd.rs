@@ -153,9 +153,10 @@ impl Process {
     pub(super) fn adopt_cwd(&'static self, instance: Option<&Instance>) {
         if let Some(path) = kernel_cwd() {
             // One that has a path is none of weir's, but for those of a kernel mount.
-            if let Some(ino) = instance.and_then(|instance| self.mounted_dir(instance, &path)) {
+            if let Some(dir) = instance.and_then(|instance| self.mounted_dir(instance, &path)) {
                 self.cwd_shown.store(true, Ordering::Relaxed);
-                self.cwd.store(ino.0, Ordering::Relaxed);
+                self.cwd
+                    .store(dir.map_or(FOREIGN, |ino| ino.0), Ordering::Relaxed);
             }
             return;
         }
@@ -188,15 +189,14 @@ impl Process {
 
 impl Process {
     /// The directory of weir's that is the current one, whose path is one of the kernel's: it lies in the
-    /// kernel mount of the own server, or of another one of the instance on this machine.
-    fn mounted_dir(&'static self, instance: &Instance, path: &[u8]) -> Option<Ino> {
+    /// kernel mount of the own server, or of another one of the instance on this machine. An error: it was
+    /// removed, which the kernel has not noticed.
+    fn mounted_dir(&'static self, instance: &Instance, path: &[u8]) -> Outcome<Ino> {
         if instance.prefix.strip(path).is_none() && !self.is_mount_of_neighbour(path) {
             return None;
         }
-        let here = rustix::fs::stat(".").ok()?;
-        let root = rustix::fs::statfs(".").ok()?;
-        let is_fuse = root.f_type == FUSE_SUPER_MAGIC;
-        is_fuse.then_some(Ino(here.st_ino))
+        let is_fuse = rustix::fs::statfs(".").is_ok_and(|fs| fs.f_type == FUSE_SUPER_MAGIC);
+        is_fuse.then(|| Ok(Ino(rustix::fs::stat(".")?.st_ino)))
     }
 
     /// Whether a path lies in the kernel mount of another server of the instance on this machine.

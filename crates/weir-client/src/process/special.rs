@@ -2,7 +2,8 @@
 //!
 //! The kernel's fifo or socket lies in a directory of the node's server, under the number of the inode.
 //! A fifo is made there by whoever opens it first, a socket by bind(2). The server removes it with the
-//! inode. So they join the programs of one server; those of another have another fifo behind the same
+//! inode. Where there is a kernel mount, a fifo is the kernel's own in it, for programs without the
+//! interposer too; sockets join interposed programs only. So they join the programs of one server; those of another have another fifo behind the same
 //! name, and find nobody listening at the same socket.
 //!
 //! What opens a fifo has a descriptor of the kernel's, with which weir has no more to do: fstat shows the
@@ -14,12 +15,14 @@ use rustix::fs::{FileType as KernelType, Mode, CWD};
 use rustix::io::Errno;
 use weir_core::names::FileType;
 use weir_core::node::region::SPECIAL;
+use weir_core::proto::beneath::name_of;
 use weir_core::proto::{MakeSpecial, Unlink};
 use weir_core::types::Ino;
 
 use super::open::{O_CREAT, O_DIRECTORY, O_EXCL, O_PATH};
 use super::place::{done, ours, Found, Spot};
 use super::{outside, Outcome, Process};
+use crate::beneath::mount_of;
 use crate::kernel::{Fd, AT_FDCWD};
 use crate::operation;
 use crate::path::{access, Name};
@@ -65,14 +68,35 @@ impl Process {
         if kind == FileType::Socket && flags & O_PATH == 0 {
             return Err(Errno::NXIO);
         }
-        let path = self.special_path(ino)?;
         let flags = flags & !(O_CREAT | O_EXCL);
+        if let Some(opened) = self.open_beneath(ino, kind, flags) {
+            return opened;
+        }
+        let path = self.special_path(ino)?;
         match outside::open(&path, flags, 0) {
             Err(Errno::NOENT) if kind == FileType::Fifo => {
                 make_fifo(&path)?;
                 outside::open(&path, flags, 0)
             }
             opened => opened,
+        }
+    }
+
+    /// Opens a fifo of the kernel mount, where there is one: so it is the same for programs that the
+    /// interposer is not in.
+    fn open_beneath(
+        &'static self,
+        ino: Ino,
+        kind: FileType,
+        flags: i32,
+    ) -> Option<Result<Fd, Errno>> {
+        let instance = self.instance.get().filter(|_| kind == FileType::Fifo)?;
+        let mount = mount_of(&instance.run_dir)?;
+        let home = self.attr(ino).ok()?.home;
+        let path = [&mount[..], b"/", name_of(home).as_bytes()].concat();
+        match outside::open(&path, flags, 0) {
+            Err(Errno::NOTCONN | Errno::NOENT) => None,
+            opened => Some(opened),
         }
     }
 

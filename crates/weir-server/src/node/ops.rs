@@ -8,8 +8,8 @@ use weir_core::proto::{
     Created, Entry, Fetch, Find, Flock, Flush, FsError, FsStat, GetAttr, GetXattr, HeldLock, Hold,
     Laminate, Landing, Lease, Lent, Link, ListXattrs, Locate, Located, Lookup, MakeSpecial, Mkdir,
     OfdBatch, Operations, Passage, PathOf, Ping, Publish, Readdir, Readlink, RecordLock,
-    RemoveXattr, Rename, Rmdir, Segment, ServerStatus, SetAttr, SetMapped, SetXattr, Statfs, Status,
-    Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
+    RemoveXattr, Rename, Rmdir, Segment, ServerStatus, SetAttr, SetMapped, SetXattr, Statfs,
+    Status, Stop, Symlink, Sync, TestLock, Token, Truncate, Unlink,
 };
 use weir_core::types::{ClientId, Ino};
 

@@ -76,7 +76,7 @@ impl Tree {
             match attr.file_type() {
                 FileType::File => {}
                 FileType::Dir => return Err(Errno::ISDIR),
-                FileType::Symlink => return Err(Errno::INVAL),
+                FileType::Symlink | FileType::Fifo | FileType::Socket => return Err(Errno::INVAL),
             }
             match open {
                 Some(open) if !may_write(open) => return Err(Errno::INVAL),

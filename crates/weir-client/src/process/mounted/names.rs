@@ -1,8 +1,8 @@
 //! Creating, removing, renaming and listing names.
 
 use rustix::io::Errno;
-use weir_core::names::SYMLINK_MAX;
-use weir_core::proto::{Create, Link, Mkdir, Readdir, Rename, Rmdir, Symlink, Unlink};
+use weir_core::names::{FileType, SYMLINK_MAX};
+use weir_core::proto::{Create, Link, MakeSpecial, Mkdir, Readdir, Rename, Rmdir, Symlink, Unlink};
 use weir_core::types::Ino;
 
 use super::{check_name, Requester, Tree};
@@ -13,6 +13,8 @@ use crate::types::Stat;
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
+const S_IFIFO: u32 = 0o010_000;
+const S_IFSOCK: u32 = 0o140_000;
 const S_ISVTX: u32 = 0o1000;
 
 /// An entry of a directory.
@@ -52,7 +54,7 @@ impl Tree {
         self.process.stat_of(made)
     }
 
-    /// mknod(2) of a regular file. EPERM: it is another kind.
+    /// mknod(2) of a regular file, a fifo or a socket, without the umask. EPERM: it is a device.
     pub fn mknod(
         self,
         who: &Requester<'_>,
@@ -61,15 +63,30 @@ impl Tree {
         mode: u32,
     ) -> Result<Stat, Errno> {
         let _call = operation::begin();
-        if mode & S_IFMT != S_IFREG && mode & S_IFMT != 0 {
-            self.process.count_refusal("mknod");
-            return Err(Errno::PERM);
-        }
         self.check_parent(who, parent, name)?;
-        let mut op = create_op(who, parent, name, mode);
-        op.exclusive = true;
-        let made = self.process.session()?.call(op)?;
-        self.process.stat_of(made.ino)
+        let session = self.process.session()?;
+        let special = |kind| MakeSpecial {
+            parent,
+            name: name.to_vec(),
+            kind,
+            mode: mode & 0o7777,
+            uid: who.uid,
+            gid: who.gid,
+        };
+        let ino = match mode & S_IFMT {
+            0 | S_IFREG => {
+                let mut op = create_op(who, parent, name, mode);
+                op.exclusive = true;
+                session.call(op)?.ino
+            }
+            S_IFIFO => session.call(special(FileType::Fifo))?,
+            S_IFSOCK => session.call(special(FileType::Socket))?,
+            _ => {
+                self.process.count_refusal("mknod");
+                return Err(Errno::PERM);
+            }
+        };
+        self.process.stat_of(ino)
     }
 
     /// symlink(2).
