@@ -2,6 +2,7 @@
 //!
 //! `tools/packages.txt` lists the same packages; a test of this module holds the two together.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A program or file of the machine, and the Debian package it comes in.
@@ -66,6 +67,10 @@ needs! {
     NETCDF_MPI: "/usr/share/doc/libnetcdf-mpi-dev" from "libnetcdf-mpi-dev";
     /// ncdump and nccopy.
     NETCDF_TOOLS: "ncdump" from "netcdf-bin";
+    /// LMDB.
+    LMDB: "/usr/lib/python3/dist-packages/lmdb" from "python3-lmdb";
+    /// `LevelDB`.
+    PLYVEL: "/usr/lib/python3/dist-packages/plyvel" from "python3-plyvel";
     /// tar.
     TAR: "tar" from "tar";
     /// xz, which tar calls.
@@ -98,6 +103,19 @@ impl Need {
             .map(|dir| dir.join(self.what))
             .find(|candidate| candidate.is_file())
     }
+}
+
+/// Why no kernel mount can be made here, if none can.
+pub fn no_kernel_mount() -> Option<&'static str> {
+    if !Path::new("/dev/fuse").exists() {
+        return Some("there is no /dev/fuse");
+    }
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+    let helper = Need {
+        what: "fusermount3",
+        package: "fuse3",
+    };
+    (!is_root && helper.find().is_none()).then_some("there is no fusermount3")
 }
 
 /// The packages that are missing for these needs.

@@ -36,6 +36,8 @@ struct Check {
     needs: &'static [Need],
     /// Of `weir run`, instead of [`USUAL`].
     weir_options: Option<Options>,
+    /// It is about the kernel mount, and is skipped where none can be made.
+    mounts: bool,
 }
 
 /// Small enough for several instances at once.
@@ -43,6 +45,12 @@ const USUAL: Options = Options {
     memory_mib: 1024,
     file_mib: None,
     more: &["--set", "memory.warm=256M"],
+};
+/// The same, without a kernel mount.
+const UNMOUNTED: Options = Options {
+    memory_mib: 1024,
+    file_mib: None,
+    more: &["--set", "memory.warm=256M", "--set", "mount.kernel=never"],
 };
 /// Data goes on to the file tier after 64 MiB.
 const SPILLING: Options = Options {
@@ -68,7 +76,21 @@ const FOUR: Options = Options {
     file_mib: None,
     more: &["--servers", "4", "--set", "memory.warm=256M"],
 };
-/// The same, over libfabric.
+/// The same, without kernel mounts.
+const FOUR_UNMOUNTED: Options = Options {
+    memory_mib: 256,
+    file_mib: None,
+    more: FOUR_UNMOUNTED_MORE,
+};
+const FOUR_UNMOUNTED_MORE: &[&str] = &[
+    "--servers",
+    "4",
+    "--set",
+    "memory.warm=256M",
+    "--set",
+    "mount.kernel=never",
+];
+/// The same as FOUR, over libfabric.
 const FOUR_LIBFABRIC: Options = Options {
     memory_mib: 256,
     file_mib: None,
@@ -94,6 +116,7 @@ const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check 
         arguments: &[],
         needs,
         weir_options: None,
+        mounts: false,
     }
 }
 
@@ -112,6 +135,14 @@ const fn c(name: &'static str, source: &'static str) -> Check {
 
 const fn python(name: &'static str, script: &'static str, needs: &'static [Need]) -> Check {
     check(name, What::Python(script), needs)
+}
+
+/// As `check`, of the kernel mount.
+const fn mounted(name: &'static str, what: What, needs: &'static [Need]) -> Check {
+    Check {
+        mounts: true,
+        ..check(name, what, needs)
+    }
 }
 
 /// What must work, unmodified, and what must hold.
@@ -402,10 +433,44 @@ const CHECKS: &[Check] = &[
         "descriptors::what_is_closed_unseen_is_not_written_to",
         "c/closed.c",
     ),
-    check(
-        "programs::that_the_interposer_is_not_in",
-        What::Shell("shell/uninjected.sh", &[]),
+    Check {
+        weir_options: Some(UNMOUNTED),
+        ..check(
+            "programs::that_the_interposer_is_not_in",
+            What::Shell("shell/uninjected.sh", &[]),
+            C,
+        )
+    },
+    mounted(
+        "mount::programs_that_the_interposer_is_not_in",
+        What::Shell("shell/mount.sh", &[]),
+        &[needs::CC, needs::SETFATTR, needs::PYTHON],
+    ),
+    Check {
+        weir_options: Some(FOUR),
+        ..mounted(
+            "mount::programs_that_the_interposer_is_not_in_on_several_servers",
+            What::Shell("shell/mount.sh", &[]),
+            &[needs::CC, needs::SETFATTR, needs::PYTHON],
+        )
+    },
+    mounted(
+        "mount::shared_and_private_mappings",
+        What::Program("c/mapped.c", Compiler::C),
         C,
+    ),
+    Check {
+        weir_options: Some(FOUR),
+        ..mounted(
+            "mount::shared_and_private_mappings_on_several_servers",
+            What::Program("c/mapped.c", Compiler::C),
+            C,
+        )
+    },
+    mounted(
+        "mount::databases_that_map_their_files",
+        What::Python("python/databases.py"),
+        &[needs::PYTHON, needs::NUMPY, needs::LMDB, needs::PLYVEL],
     ),
     // Allocators, which call weir with their locks held
     c(
@@ -452,7 +517,7 @@ const CHECKS: &[Check] = &[
         )
     },
     Check {
-        weir_options: Some(FOUR),
+        weir_options: Some(FOUR_UNMOUNTED),
         ..check(
             "several::what_a_program_at_another_server_left_is_gone_on_with",
             What::Shell("shell/neighbours.sh", &[]),
@@ -577,6 +642,10 @@ fn trial(check: &'static Check, target: &Result<Target, String>, allow_missing: 
             .and_then(|target| run(&target, &job(check)?));
         outcome.map_err(|error| Failed::from(format!("{error:#}")))
     });
+    if let Some(obstacle) = needs::no_kernel_mount().filter(|_| check.mounts) {
+        eprintln!("SKIP {}: no kernel mount: {obstacle}", check.name);
+        return test.with_kind("SKIP").with_ignored_flag(true);
+    }
     if allow_missing && !packages.is_empty() {
         eprintln!("SKIP {}: missing on this machine: {packages}", check.name);
         return test.with_kind("SKIP").with_ignored_flag(true);

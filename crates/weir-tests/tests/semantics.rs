@@ -1,7 +1,8 @@
 //! The examples of docs/SEMANTICS.md, each run as it stands there: what is in a fence of `sh`,
 //! `python` or `c` runs in an empty directory of weir, and must say what the fence of `text`
 //! behind it says. `sh nodes` has four servers: `on RANK COMMAND` runs a command at one of them. The others have one, or as
-//! many as `WEIR_TEST_SERVERS` says.
+//! many as `WEIR_TEST_SERVERS` says. `mount` behind the language: the example needs a kernel mount, and is skipped
+//! where none can be made. `nomount`: it runs without one.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,14 +10,36 @@ use std::process::{Command, Stdio};
 use anyhow::{bail, ensure, Context, Result};
 use libtest_mimic::{Arguments, Failed, Trial};
 use weir_tests::launch::{servers_wanted, Target};
+use weir_tests::needs::no_kernel_mount;
 use weir_tests::source_root;
 
 struct Example {
     /// The heading above it, and its number there.
     name: String,
     language: String,
+    mount: Mount,
     code: String,
     output: String,
+}
+
+/// Whether an example has a kernel mount beneath it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mount {
+    /// Where one can be made.
+    Perhaps,
+    Needed,
+    Never,
+}
+
+impl Mount {
+    /// The language of a fence without the word about the mount, and what that says.
+    fn of(fence: &str) -> (&str, Mount) {
+        match fence.rsplit_once(' ') {
+            Some((language, "mount")) => (language, Mount::Needed),
+            Some((language, "nomount")) => (language, Mount::Never),
+            _ => (fence, Mount::Perhaps),
+        }
+    }
 }
 
 /// A fence: its language, its text, and the line it begins at.
@@ -43,9 +66,11 @@ fn examples(document: &str) -> Result<Vec<Example>> {
                         let same = |e: &&Example| e.name.starts_with(&format!("{heading}::"));
                         let number = found.iter().filter(same).count() + 1;
                         let name = format!("{heading}::{number}");
+                        let (language, mount) = Mount::of(&language);
                         found.push(Example {
                             name,
-                            language,
+                            language: language.to_owned(),
+                            mount,
                             code,
                             output: text,
                         });
@@ -109,6 +134,9 @@ fn run(example: &Example, binary: &PathBuf) -> Result<()> {
     if servers > 1 {
         command.arg("--servers").arg(servers.to_string());
     }
+    if example.mount == Mount::Never {
+        command.args(["--set", "mount.kernel=never"]);
+    }
     command
         .arg("--")
         .args(["/bin/bash", "-c", "cd /weir && exec \"$@\"", "in-weir"])
@@ -161,12 +189,18 @@ fn main() {
     });
     let trials = examples.into_iter().map(|example| {
         let binary = binary.clone();
-        Trial::test(example.name.clone(), move || {
+        let obstacle = no_kernel_mount().filter(|_| example.mount == Mount::Needed);
+        let trial = Trial::test(example.name.clone(), move || {
             let done = binary
                 .map_err(anyhow::Error::msg)
                 .and_then(|binary| run(&example, &binary));
             done.map_err(|error| Failed::from(format!("{}\n{error:#}", example.code)))
-        })
+        });
+        let Some(obstacle) = obstacle else {
+            return trial;
+        };
+        eprintln!("SKIP {}: no kernel mount: {obstacle}", trial.name());
+        trial.with_kind("SKIP").with_ignored_flag(true)
     });
     let trials = trials.chain([table]).collect();
     libtest_mimic::run(&arguments, trials).exit();

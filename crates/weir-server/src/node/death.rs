@@ -51,7 +51,8 @@ impl<P: Platform> Node<'_, P> {
         self.locks.drop_client(id);
         self.unfinished_xattrs.forget_client(id);
         self.drop_dead_locks();
-        if self.is_mount(id) {
+        let is_ghost = self.clients.get(id).is_some_and(|client| client.ghost);
+        if self.is_mount(id) && !is_ghost {
             // It was none of the programs that are counted.
             self.stats.clients_ever -= 1;
         }

@@ -235,16 +235,16 @@ impl<P: Platform> Node<'_, P> {
             folded.add(client.memory.header());
             folded.add_written(self.uncounted(client.cells.iter().copied()));
         }
-        let clients = self.clients.iter();
-        let mounts = clients.filter(|(id, _)| self.is_mount(*id)).count();
+        let mounts = self.clients.iter().filter(|(id, _)| self.is_mount(*id));
+        let (ghosts, mounts): (Vec<_>, Vec<_>) = mounts.partition(|(_, client)| client.ghost);
         let runs: usize = self.files.iter().map(ExtentIndex::run_count).sum();
         ServerStatus {
             pid: self.identity.pid,
             rank: self.identity.rank.0,
             servers: self.identity.servers,
             started_ns: self.identity.started_ns,
-            clients: u32::try_from(self.clients.iter().count() - mounts).unwrap_or(u32::MAX),
-            clients_ever: self.stats.clients_ever - mounts as u64,
+            clients: u32::try_from(self.clients.iter().count() - mounts.len() - ghosts.len()).unwrap_or(u32::MAX),
+            clients_ever: self.stats.clients_ever - mounts.len() as u64,
             files: counts.files + counts.symlinks,
             directories: counts.dirs.saturating_sub(1),
             runs: runs as u64,
