@@ -9,6 +9,7 @@
 //! All unsafe code of this crate outside `sys` and `siglock` is in this file.
 
 use core::arch::asm;
+use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
@@ -221,25 +222,42 @@ pub fn a_handler_is_installed() {
     HANDLERS.store(2, Ordering::Relaxed);
 }
 
-/// The signals that were blocked before; `None`: nothing was changed.
+/// Keeps the signals of its thread blocked; or does nothing, where there are no handlers.
 #[derive(Debug)]
 pub struct SignalsBlocked {
-    before: Option<u64>,
+    blocks: bool,
     /// A thread's mask is to be put back by that thread.
     not_send: PhantomData<*const ()>,
 }
 
 const SIG_SETMASK: usize = 2;
 
+std::thread_local! {
+    /// How many [`SignalsBlocked`] of this thread block, and the mask from before the first of them.
+    static BLOCKED: (Cell<u32>, Cell<u64>) = const { (Cell::new(0), Cell::new(0)) };
+}
+
 /// Blocks every signal of the calling thread, also those that libc keeps to itself,
-/// until the value is dropped; if there are handlers that could run.
+/// until the value is dropped; if there are handlers that could run. Within another one it costs
+/// nothing.
 pub fn block_signals() -> SignalsBlocked {
-    if HANDLERS.load(Ordering::Relaxed) == 1 {
-        return SignalsBlocked {
-            before: None,
-            not_send: PhantomData,
-        };
+    let blocks = HANDLERS.load(Ordering::Relaxed) != 1;
+    if blocks {
+        BLOCKED.with(|(depth, before)| {
+            if depth.get() == 0 {
+                before.set(block_all());
+            }
+            depth.set(depth.get() + 1);
+        });
     }
+    SignalsBlocked {
+        blocks,
+        not_send: PhantomData,
+    }
+}
+
+/// Blocks every signal; which ones were blocked before.
+fn block_all() -> u64 {
     let all = u64::MAX;
     let mut before = 0u64;
     let args = [
@@ -250,18 +268,24 @@ pub fn block_signals() -> SignalsBlocked {
     ];
     // SAFETY: both sets are 8 bytes that live until the call returns.
     let _ = unsafe { syscall4(nr::RT_SIGPROCMASK, args) };
-    SignalsBlocked {
-        before: Some(before),
-        not_send: PhantomData,
-    }
+    before
 }
 
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
-        let Some(before) = self.before else { return };
-        let args = [SIG_SETMASK, &raw const before as usize, 0, 8];
-        // SAFETY: the set is 8 bytes; no old one is asked for.
-        let _ = unsafe { syscall4(nr::RT_SIGPROCMASK, args) };
+        if !self.blocks {
+            return;
+        }
+        BLOCKED.with(|(depth, before)| {
+            depth.set(depth.get() - 1);
+            if depth.get() > 0 {
+                return;
+            }
+            let before = before.get();
+            let args = [SIG_SETMASK, &raw const before as usize, 0, 8];
+            // SAFETY: the set is 8 bytes; no old one is asked for.
+            let _ = unsafe { syscall4(nr::RT_SIGPROCMASK, args) };
+        });
     }
 }
 
@@ -416,7 +440,15 @@ mod tests {
             u64::MAX,
             "all but KILL and STOP"
         );
+        let inner = block_signals();
         drop(guard);
+        assert_ne!(blocked(), before, "the inner one is there still");
+        let again = block_signals();
+        drop(inner);
+        assert_ne!(blocked(), before);
+        drop(again);
+        assert_eq!(blocked(), before);
+        drop(block_signals());
         assert_eq!(blocked(), before);
     }
 }

@@ -320,6 +320,8 @@ impl Session {
     /// Has the server do `op`. ESHUTDOWN: the server is gone; EDEADLK: called from
     /// within other calls of the same thread, which have all channels.
     pub fn call<O: Operation>(&self, op: O) -> Result<O::Reply, Errno> {
+        // Once for all that is locked below.
+        let _signals = kernel::block_signals();
         let slot = self.free_channel();
         let slot = slot.or_else(|| self.calls.hold(self.usable()));
         self.call_in(slot.ok_or(Errno::DEADLK)?.place(), op)
