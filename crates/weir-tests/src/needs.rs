@@ -25,6 +25,26 @@ macro_rules! needs {
 needs! {
     /// The C compiler.
     CC: "gcc" from "gcc";
+    /// Builds a project.
+    CMAKE: "cmake" from "cmake";
+    /// Builds what cmake and configure say.
+    MAKE: "make" from "make";
+    /// Makes configure.
+    AUTOCONF: "autoconf" from "autoconf";
+    /// git.
+    GIT: "git" from "git";
+    /// zip.
+    ZIP: "zip" from "zip";
+    /// unzip.
+    UNZIP: "unzip" from "unzip";
+    /// busybox.
+    BUSYBOX: "busybox" from "busybox";
+    /// sqlite3.
+    SQLITE: "sqlite3" from "sqlite3";
+    /// Node.
+    NODE: "node" from "nodejs";
+    /// vim.
+    VIM: "vi" from "vim-tiny";
     /// Counts system calls.
     STRACE: "strace" from "strace";
     /// The C++ compiler.

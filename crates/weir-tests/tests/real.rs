@@ -123,6 +123,20 @@ const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check 
 const C: &[Need] = &[needs::CC];
 const SHELL: &[Need] = &[needs::TAR, needs::XZ, needs::RSYNC, needs::PATCH];
 const XATTR: &[Need] = &[needs::SETFATTR, needs::TAR, needs::RSYNC, needs::PYTHON];
+const PROGRAMS: &[Need] = &[
+    needs::CC,
+    needs::CMAKE,
+    needs::MAKE,
+    needs::AUTOCONF,
+    needs::GIT,
+    needs::ZIP,
+    needs::UNZIP,
+    needs::BUSYBOX,
+    needs::SQLITE,
+    needs::NODE,
+    needs::PYTHON,
+    needs::VIM,
+];
 const MPICH: &[Need] = &[needs::MPICH_RUN, needs::MPICH_CC];
 const OPENMPI: &[Need] = &[needs::OPENMPI_RUN, needs::OPENMPI_CC];
 const MPIIO: &str = "mpi/mpiio.c";
@@ -159,6 +173,11 @@ const CHECKS: &[Check] = &[
         SHELL,
     ),
     check("shell::tar", What::Shell("shell/tar.sh", &[]), SHELL),
+    check(
+        "shell::programs_do_here_what_they_do_elsewhere",
+        What::Shell("shell/programs.sh", &[]),
+        PROGRAMS,
+    ),
     // Python
     python(
         "python::open_scandir_walk_rename_shutil_pickle",

@@ -13,6 +13,8 @@ use crate::kernel::{Fd, AT_FDCWD};
 const FIONCLEX: u64 = 0x5450;
 const FIOCLEX: u64 = 0x5451;
 const FIONBIO: u64 = 0x5421;
+/// The second byte of the requests to terminals.
+const OF_TERMINALS: u64 = 0x54;
 
 impl Process {
     /// Counts a call that is not supported; EOPNOTSUPP.
@@ -46,6 +48,8 @@ impl Process {
         self.handle(fd)?;
         match request {
             FIONCLEX | FIOCLEX | FIONBIO => None,
+            // Whether it is a terminal, which no file is, on whatever file system.
+            _ if request >> 8 & 0xff == OF_TERMINALS => Some(Err(Errno::NOTTY)),
             _ => {
                 self.count_refusal("ioctl");
                 Some(Err(Errno::NOTTY))
