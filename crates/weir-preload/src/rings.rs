@@ -1,17 +1,68 @@
-//! io_uring: the kernel does what a ring asks without a call that could be seen here, so that a program
+//! What hands the kernel requests for files: io_uring, and the kernel's aio (libaio), which refuses files of
+//! weir request by request.
+//!
+//! Of io_uring the kernel does what a ring asks without a call that could be seen here, so that a program
 //! gets no ring, unless the settings allow it (docs/SEMANTICS.md).
 //!
 //! liburing makes its system calls itself: so its functions are here that make a ring. They return
 //! negative error numbers.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_long, c_uint, c_void};
 
+use rustix::io::Errno;
 use weir_client::process::process;
 
 use crate::made::Descriptor;
 use crate::{next, raw};
 
 type Ring = *mut c_void;
+
+/// `struct iocb` of io_submit(2), as far as the descriptor.
+#[repr(C)]
+pub struct Request {
+    data: u64,
+    key: u32,
+    flags: u32,
+    operation: u16,
+    priority: i16,
+    fd: u32,
+}
+
+/// `io_submit(2)`, which libaio makes by `syscall`. EINVAL: the first request is for a file of weir, of
+/// which the kernel's aio can do nothing. Those before one of weir are handed in.
+///
+/// # Safety
+///
+/// As the system call demands.
+pub unsafe fn submit(context: usize, count: c_long, requests: *const *const Request) -> c_long {
+    let given = usize::try_from(count).unwrap_or(0);
+    let is_kernels = |nth: &usize| {
+        // SAFETY: as the caller vouches: so many addresses of requests.
+        let request = unsafe { requests.add(*nth).read() };
+        // SAFETY: as above.
+        !crate::is_address(request) || !crate::is_ours(unsafe { (*request).fd } as c_int)
+    };
+    let looked_at = match crate::is_address(requests) && process().is_active() {
+        true => (0..given).take_while(is_kernels).count(),
+        false => given,
+    };
+    if looked_at == 0 && given > 0 {
+        process().note_refusal("libaio");
+        raw::set_errno(Errno::INVAL);
+        return -1;
+    }
+    let count = if looked_at == given {
+        count as usize
+    } else {
+        looked_at
+    };
+    // SAFETY: as the caller vouches.
+    let done = unsafe {
+        let arguments = next::six([context, count, requests as usize]);
+        raw::syscall(libc::SYS_io_submit, arguments)
+    };
+    raw::outcome(done) as c_long
+}
 
 /// `io_uring_setup(2)`, as `syscall` makes it.
 ///

@@ -1,8 +1,9 @@
 /*
- * What reaches a file past read and write: descriptors that are sent by sendmmsg and received by recvmmsg, rings of
- * io_uring. A ring works, or there is none; what is asked of one that a program makes without libc is done or fails.
+ * What reaches a file past read and write: descriptors that are sent by sendmmsg and received by recvmmsg, the
+ * kernel's aio, rings of io_uring. A ring works, or there is none; what is asked of one that a program makes without libc is done or fails.
  */
 #include "check.h"
+#include <linux/aio_abi.h>
 #include <linux/io_uring.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -89,6 +90,32 @@ static void by_sockets(void)
 	close(pair[1]);
 	close(fd);
 	close(dir);
+}
+
+/* The kernel's aio: each request is done or refused. */
+static void by_aio(void)
+{
+	aio_context_t context = 0;
+	struct io_event event;
+	char text[11] = "";
+	int fd = open(in_dir("digits"), O_RDWR), other = (int)syscall(SYS_memfd_create, "other", 0);
+	MUST(fd >= 0 && other >= 0 && write(other, "memory", 6) == 6);
+	if (syscall(SYS_io_setup, 8, &context) != 0)
+		return;
+	struct iocb read_it = {.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = (unsigned)fd, .aio_buf = (uintptr_t)text, .aio_nbytes = 10};
+	struct iocb read_other = {.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = (unsigned)other, .aio_buf = (uintptr_t)text, .aio_nbytes = 6};
+	struct iocb sync_it = {.aio_lio_opcode = IOCB_CMD_FSYNC, .aio_fildes = (unsigned)fd};
+	struct iocb *first[] = {&read_it}, *both[] = {&read_other, &read_it}, *third[] = {&sync_it};
+	long n = syscall(SYS_io_submit, context, 1, first);
+	CHECK(n == 1 ? syscall(SYS_io_getevents, context, 1, 1, &event, NULL) == 1 && event.res == 10 && !strcmp(text, "0123456789") : errno == EINVAL, "io_submit reads, or is refused (%ld)", n);
+	memset(text, 0, sizeof text);
+	n = syscall(SYS_io_submit, context, 2, both);
+	CHECK(n >= 1 && syscall(SYS_io_getevents, context, n, n, (struct io_event[2]){{0}}, NULL) == n && (n == 2 || !strcmp(text, "memory")), "those before one that is refused are done (%ld)", n);
+	n = syscall(SYS_io_submit, context, 1, third);
+	CHECK(n == 1 || errno == EINVAL, "fsync, or none (%ld)", n);
+	syscall(SYS_io_destroy, context);
+	close(fd);
+	close(other);
 }
 
 static long raw(long number, long a, long b, long c, long d, long e, long f)
@@ -187,6 +214,7 @@ int main(int argc, char **argv)
 	put_text(in_dir("digits"), "0123456789");
 	MUST(mkdir(in_dir("sub"), 0755) == 0);
 	by_sockets();
+	by_aio();
 	rings();
 	return check_end();
 }

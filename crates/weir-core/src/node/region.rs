@@ -204,6 +204,7 @@ pub const REFUSAL_NAMES: &[&str] = &[
     "other-instance",
     "fanotify",
     "io_uring",
+    "libaio",
     "mount",
     "other",
 ];
