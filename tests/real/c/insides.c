@@ -300,6 +300,26 @@ static void magic(void)
 	close(nameless);
 	close(proc);
 	close(fds);
+	/* What another process has open: the same file, or an error. */
+	int shared = open("file", O_RDONLY);
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), shared);
+	snprintf(text, sizeof text, "/proc/%d/cwd/file", (int)getpid());
+	MUST(shared >= 0);
+	pid_t child = fork();
+	if (child == 0) {
+		char got[8] = "";
+		close(shared);
+		if (stat(path, &status) == 0 ? status.st_ino != wanted.st_ino : errno != EIO)
+			_exit(1);
+		int there = open(path, O_RDONLY);
+		if (there >= 0 ? read(there, got, 4) != 4 || memcmp(got, "text", 4) : errno != EIO)
+			_exit(2);
+		_exit(stat(text, &status) == 0 ? (status.st_ino == wanted.st_ino ? 0 : 3) : errno == EIO || errno == ENOENT ? 0 : 4);
+	}
+	int code = -1;
+	waitpid(child, &code, 0);
+	CHECK(code == 0, "what another process has open is the file, or an error (%d)", code >> 8);
+	close(shared);
 	close(file);
 	close(sub);
 }

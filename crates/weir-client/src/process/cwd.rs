@@ -237,7 +237,7 @@ const INNER: &[u8] = b"/d";
 
 /// What the path of a real directory says, if it stands for one of weir's: the directory of the
 /// server's memory, and the inode.
-fn named_by(path: &[u8]) -> Option<(&[u8], Ino)> {
+pub(super) fn named_by(path: &[u8]) -> Option<(&[u8], Ino)> {
     let path = path.strip_suffix(REMOVED)?.strip_suffix(INNER)?;
     let slash = path.iter().rposition(|b| *b == b'/')?;
     let memory = path[..slash].strip_suffix(&b"/cwd"[..])?;

@@ -4,15 +4,19 @@
 //! For the kernel they lead to placeholders and copies. A path through one of them, and the link itself where a
 //! call follows it, is a path from the file of weir. The link as such (lstat) is the kernel's.
 //!
-//! Left out: the links of other processes, and `root`.
+//! Of another process it is only known what its current directory is, once it has started a program there;
+//! of its descriptors, that they are placeholders. Such a link gives EIO, where the kernel would show an
+//! empty directory. Left out: `root`.
 
 use core::sync::atomic::Ordering;
 use std::borrow::Cow;
 
+use super::cwd::named_by;
 use super::place::kernel_cwd;
 use super::table::{self, Handle};
 use super::Process;
 use crate::kernel::{Fd, AT_FDCWD};
+use crate::neighbour::Identity;
 use crate::path::prefix::split;
 use crate::path::Place;
 use weir_core::types::Ino;
@@ -24,6 +28,10 @@ enum Link {
     Descriptor(Fd),
     /// The program, if it is run from a copy.
     Program,
+    /// A descriptor of another process, which may be a placeholder.
+    Others(Fd, Fd),
+    /// The current directory of another process.
+    OthersCwd(Fd),
 }
 
 /// `/proc/self/task/N/fd/N`.
@@ -70,6 +78,16 @@ impl Process {
         match link {
             Link::Cwd => self.own_cwd().map(|cwd| cwd.unwrap_or(Ino::NONE)),
             Link::Descriptor(fd) => table::get(fd).map(Handle::ino),
+            Link::Others(pid, fd) => self.unknown_of_other(&format!("/proc/{pid}/fd/{fd}")),
+            Link::OthersCwd(pid) => {
+                let path = format!("/proc/{pid}/cwd");
+                let shown = rustix::fs::readlink(&path, Vec::new()).ok()?;
+                let instance = self.instance()?;
+                match named_by(shown.as_bytes()) {
+                    Some((memory, ino)) if memory == instance.shm_dir => Some(ino),
+                    _ => self.unknown_of_other(&path),
+                }
+            }
             Link::Program => {
                 self.instance()?;
                 match self
@@ -81,6 +99,19 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// What a link of another process to a placeholder leads to: to what cannot be used.
+    fn unknown_of_other(&'static self, path: &str) -> Option<Ino> {
+        self.instance()?;
+        let stat = rustix::fs::stat(path)
+            .ok()
+            .filter(|stat| stat.st_nlink == 0)?;
+        let placeholder = self.session().ok()?.placeholder_identity();
+        (Identity::of(&stat) == placeholder).then(|| {
+            self.count_refusal("other-process");
+            Ino::NONE
+        })
     }
 
     /// The first of these links in an absolute path, and what is behind it.
@@ -114,6 +145,10 @@ impl Process {
                 if self.is_own(who) =>
             {
                 below
+            }
+            [b"proc", pid, b"cwd"] => return as_number(pid).map(Link::OthersCwd),
+            [b"proc", pid, b"fd", fd] => {
+                return Some(Link::Others(as_number(pid)?, as_number(fd)?))
             }
             _ => return None,
         };

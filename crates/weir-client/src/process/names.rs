@@ -336,7 +336,8 @@ impl Process {
             let _ = ours!(self.place(dirfd, path, false));
             return Some(Err(Errno::INVAL));
         }
-        if let Some(ino) = self.magic(dirfd, path) {
+        let magic = self.magic(dirfd, path);
+        if let Some(ino) = magic.filter(|ino| *ino != Ino::NONE) {
             return Some(Ok(put(&done!(self.path_or_deleted(ino)), out)));
         }
         let target = self.with_existing(dirfd, path, false, true, |found| match found {

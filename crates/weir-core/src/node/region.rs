@@ -205,6 +205,7 @@ pub const REFUSAL_NAMES: &[&str] = &[
     "fanotify",
     "io_uring",
     "libaio",
+    "other-process",
     "mount",
     "other",
 ];
