@@ -243,7 +243,8 @@ impl<P: Platform> Node<'_, P> {
             rank: self.identity.rank.0,
             servers: self.identity.servers,
             started_ns: self.identity.started_ns,
-            clients: u32::try_from(self.clients.iter().count() - mounts.len() - ghosts.len()).unwrap_or(u32::MAX),
+            clients: u32::try_from(self.clients.iter().count() - mounts.len() - ghosts.len())
+                .unwrap_or(u32::MAX),
             clients_ever: self.stats.clients_ever - mounts.len() as u64,
             files: counts.files + counts.symlinks,
             directories: counts.dirs.saturating_sub(1),
