@@ -187,9 +187,18 @@ by_number! {
     SYS_io_submit: rings::submit, (a usize, b c_long, c *const *const rings::Request);
     SYS_io_uring_setup: rings::setup, (a c_uint, b *mut c_void);
 
-use crate::{
-    calls, ending, exec, limits, made, memory, names, rings, sockets, status, temp, users,
-};
+    SYS_setrlimit: limits::set, (a c_int, b usize);
+    SYS_prlimit64: limits::get_and_set, (a usize, b c_int, c usize, d usize);
+    SYS_setuid: users::thread_setuid, (a usize, b usize, c usize);
+    SYS_setgid: users::thread_setgid, (a usize, b usize, c usize);
+    SYS_setreuid: users::thread_setreuid, (a usize, b usize, c usize);
+    SYS_setregid: users::thread_setregid, (a usize, b usize, c usize);
+    SYS_setresuid: users::thread_setresuid, (a usize, b usize, c usize);
+    SYS_setresgid: users::thread_setresgid, (a usize, b usize, c usize);
+    SYS_setgroups: users::thread_setgroups, (a usize, b usize, c usize);
+
+    #[cfg(target_arch = "x86_64")] SYS_fork: crate::launch::vfork, ();
+    #[cfg(target_arch = "x86_64")] SYS_vfork: crate::launch::vfork, ();
     SYS_execve: exec::execve, (a *const c_char, b *const *const c_char, c *const *const c_char);
     SYS_execveat: exec::execveat, (a c_int, b *const c_char, c *const *const c_char, d *const *const c_char, e c_int);
     SYS_exit_group: exit_group, (a c_int);
