@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use rustix::process::{kill_process_group, Pid, Signal};
 
-use crate::{build::build_dir, checks_dir, profile_dir, source_root};
+use crate::{build::build_dir, checks_dir, mount::KernelMount, profile_dir, source_root};
 
 /// Where the checks run.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub struct Job {
     pub arguments: Vec<String>,
     /// Options of `weir run`.
     pub weir_options: Options,
+    /// What it wants of the kernel mount.
+    pub mount: KernelMount,
     /// The most it may take.
     pub limit: Duration,
 }
@@ -124,6 +126,7 @@ impl Target {
             Self::Weir { binary } => {
                 words.extend([binary.into(), "run".into()]);
                 words.extend(job.weir_options.words()?);
+                words.extend(job.mount.options().iter().map(OsString::from));
                 words.push("--".into());
                 (PathBuf::from("/weir"), None)
             }

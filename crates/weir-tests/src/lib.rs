@@ -12,6 +12,7 @@
 
 pub mod build;
 pub mod launch;
+pub mod mount;
 pub mod needs;
 
 use std::path::PathBuf;

@@ -2,7 +2,6 @@
 //!
 //! `tools/packages.txt` lists the same packages; a test of this module holds the two together.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A program or file of the machine, and the Debian package it comes in.
@@ -123,19 +122,6 @@ impl Need {
             .map(|dir| dir.join(self.what))
             .find(|candidate| candidate.is_file())
     }
-}
-
-/// Why no kernel mount can be made here, if none can.
-pub fn no_kernel_mount() -> Option<&'static str> {
-    if !Path::new("/dev/fuse").exists() {
-        return Some("there is no /dev/fuse");
-    }
-    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
-    let helper = Need {
-        what: "fusermount3",
-        package: "fuse3",
-    };
-    (!is_root && helper.find().is_none()).then_some("there is no fusermount3")
 }
 
 /// The packages that are missing for these needs.

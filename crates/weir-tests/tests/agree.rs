@@ -12,6 +12,7 @@ use anyhow::{bail, ensure, Context, Result};
 use libtest_mimic::{Arguments, Failed, Trial};
 use weir_tests::build::{program_in, Compiler};
 use weir_tests::launch::{run, Job, Options, Target};
+use weir_tests::mount::KernelMount;
 use weir_tests::needs::{self, missing, Need};
 use weir_tests::source_root;
 
@@ -118,6 +119,7 @@ impl Check {
             command: words,
             arguments,
             weir_options: self.options(),
+            mount: KernelMount::Either,
             limit: Duration::from_secs(number("WEIR_TEST_LIMIT_S")?.unwrap_or(LIMIT_S)),
         })
     }

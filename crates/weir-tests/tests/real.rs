@@ -9,6 +9,7 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Failed, Trial};
 use weir_tests::build::{program, Compiler};
 use weir_tests::launch::{check_file, run, Job, Options, Target};
+use weir_tests::mount::{why_none, KernelMount};
 use weir_tests::needs::{self, missing, Need};
 
 /// What is run.
@@ -36,8 +37,8 @@ struct Check {
     needs: &'static [Need],
     /// Of `weir run`, instead of [`USUAL`].
     weir_options: Option<Options>,
-    /// It is about the kernel mount, and is skipped where none can be made.
-    mounts: bool,
+    /// On a directory it does not matter.
+    mount: KernelMount,
 }
 
 /// Small enough for several instances at once.
@@ -45,12 +46,6 @@ const USUAL: Options = Options {
     memory_mib: 1024,
     file_mib: None,
     more: &["--set", "memory.warm=256M"],
-};
-/// The same, without a kernel mount.
-const UNMOUNTED: Options = Options {
-    memory_mib: 1024,
-    file_mib: None,
-    more: &["--set", "memory.warm=256M", "--set", "mount.kernel=never"],
 };
 /// Data goes on to the file tier after 64 MiB.
 const SPILLING: Options = Options {
@@ -76,20 +71,6 @@ const FOUR: Options = Options {
     file_mib: None,
     more: &["--servers", "4", "--set", "memory.warm=256M"],
 };
-/// The same, without kernel mounts.
-const FOUR_UNMOUNTED: Options = Options {
-    memory_mib: 256,
-    file_mib: None,
-    more: FOUR_UNMOUNTED_MORE,
-};
-const FOUR_UNMOUNTED_MORE: &[&str] = &[
-    "--servers",
-    "4",
-    "--set",
-    "memory.warm=256M",
-    "--set",
-    "mount.kernel=never",
-];
 /// The same as FOUR, over libfabric.
 const FOUR_LIBFABRIC: Options = Options {
     memory_mib: 256,
@@ -116,7 +97,7 @@ const fn check(name: &'static str, what: What, needs: &'static [Need]) -> Check 
         arguments: &[],
         needs,
         weir_options: None,
-        mounts: false,
+        mount: KernelMount::Either,
     }
 }
 
@@ -154,7 +135,7 @@ const fn python(name: &'static str, script: &'static str, needs: &'static [Need]
 /// As `check`, of the kernel mount.
 const fn mounted(name: &'static str, what: What, needs: &'static [Need]) -> Check {
     Check {
-        mounts: true,
+        mount: KernelMount::Needed,
         ..check(name, what, needs)
     }
 }
@@ -453,11 +434,31 @@ const CHECKS: &[Check] = &[
         "c/closed.c",
     ),
     Check {
-        weir_options: Some(UNMOUNTED),
+        mount: KernelMount::Never,
         ..check(
             "programs::that_the_interposer_is_not_in",
             What::Shell("shell/uninjected.sh", &[]),
             C,
+        )
+    },
+    Check {
+        mount: KernelMount::Needed,
+        ..check(
+            "programs::that_the_interposer_is_not_in_with_a_kernel_mount",
+            What::Shell("shell/uninjected.sh", &[]),
+            C,
+        )
+    },
+    Check {
+        mount: KernelMount::Needed,
+        ..c("mount::shared_and_private_mappings", "c/mapped.c")
+    },
+    Check {
+        mount: KernelMount::Needed,
+        weir_options: Some(FOUR),
+        ..c(
+            "mount::shared_and_private_mappings_on_several_servers",
+            "c/mapped.c",
         )
     },
     mounted(
@@ -471,19 +472,6 @@ const CHECKS: &[Check] = &[
             "mount::programs_that_the_interposer_is_not_in_on_several_servers",
             What::Shell("shell/mount.sh", &[]),
             &[needs::CC, needs::SETFATTR, needs::PYTHON],
-        )
-    },
-    mounted(
-        "mount::shared_and_private_mappings",
-        What::Program("c/mapped.c", Compiler::C),
-        C,
-    ),
-    Check {
-        weir_options: Some(FOUR),
-        ..mounted(
-            "mount::shared_and_private_mappings_on_several_servers",
-            What::Program("c/mapped.c", Compiler::C),
-            C,
         )
     },
     mounted(
@@ -536,7 +524,8 @@ const CHECKS: &[Check] = &[
         )
     },
     Check {
-        weir_options: Some(FOUR_UNMOUNTED),
+        weir_options: Some(FOUR),
+        mount: KernelMount::Never,
         ..check(
             "several::what_a_program_at_another_server_left_is_gone_on_with",
             What::Shell("shell/neighbours.sh", &[]),
@@ -642,6 +631,7 @@ fn job(check: &Check) -> anyhow::Result<Job> {
             .map(|&word| word.to_owned())
             .collect(),
         weir_options: check.weir_options.unwrap_or(USUAL),
+        mount: check.mount,
         limit: limit(),
     })
 }
@@ -649,6 +639,7 @@ fn job(check: &Check) -> anyhow::Result<Job> {
 fn trial(check: &'static Check, target: &Result<Target, String>, allow_missing: bool) -> Trial {
     let packages = missing(check.needs).join(" ");
     let target = target.clone();
+    let is_directory = matches!(target, Ok(Target::Directory(_)));
     let wanted = packages.clone();
     let test = Trial::test(check.name, move || {
         if !wanted.is_empty() {
@@ -661,15 +652,23 @@ fn trial(check: &'static Check, target: &Result<Target, String>, allow_missing: 
             .and_then(|target| run(&target, &job(check)?));
         outcome.map_err(|error| Failed::from(format!("{error:#}")))
     });
-    if let Some(obstacle) = needs::no_kernel_mount().filter(|_| check.mounts) {
-        eprintln!("SKIP {}: no kernel mount: {obstacle}", check.name);
-        return test.with_kind("SKIP").with_ignored_flag(true);
-    }
     if allow_missing && !packages.is_empty() {
         eprintln!("SKIP {}: missing on this machine: {packages}", check.name);
         return test.with_kind("SKIP").with_ignored_flag(true);
     }
+    if let Some(why) = no_mount(check, is_directory) {
+        eprintln!("SKIP {}: no kernel mount: {why}", check.name);
+        return test.with_kind("SKIP").with_ignored_flag(true);
+    }
     test
+}
+
+/// Why a check that needs a kernel mount cannot run here.
+fn no_mount(check: &Check, is_directory: bool) -> Option<String> {
+    match check.mount.is_needed() && !is_directory {
+        true => why_none(),
+        false => None,
+    }
 }
 
 fn main() {

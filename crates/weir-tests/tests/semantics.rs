@@ -1,8 +1,14 @@
 //! The examples of docs/SEMANTICS.md, each run as it stands there: what is in a fence of `sh`,
 //! `python` or `c` runs in an empty directory of weir, and must say what the fence of `text`
-//! behind it says. `sh nodes` has four servers: `on RANK COMMAND` runs a command at one of them. The others have one, or as
-//! many as `WEIR_TEST_SERVERS` says. `mount` behind the language: the example needs a kernel mount, and is skipped
-//! where none can be made. `nomount`: it runs without one.
+//! behind it says. It has one server, or as
+//! many as `WEIR_TEST_SERVERS` says. Words behind the
+//! language say what an example needs:
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | `nodes` | four servers: `on RANK COMMAND` runs a command at one of them |
+//! | `mount` | a kernel mount; skipped, with a line that says so, where the machine allows none |
+//! | `nomount` | runs with `mount.kernel=never` |
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -10,35 +16,44 @@ use std::process::{Command, Stdio};
 use anyhow::{bail, ensure, Context, Result};
 use libtest_mimic::{Arguments, Failed, Trial};
 use weir_tests::launch::{servers_wanted, Target};
-use weir_tests::needs::no_kernel_mount;
+use weir_tests::mount::{why_none, KernelMount};
 use weir_tests::source_root;
 
 struct Example {
     /// The heading above it, and its number there.
     name: String,
     language: String,
-    mount: Mount,
+    /// Four servers.
+    nodes: bool,
+    mount: KernelMount,
     code: String,
     output: String,
 }
 
-/// Whether an example has a kernel mount beneath it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mount {
-    /// Where one can be made.
-    Perhaps,
-    Needed,
-    Never,
+/// What stands behind the opening of a fence.
+struct Words {
+    language: String,
+    nodes: bool,
+    mount: KernelMount,
 }
 
-impl Mount {
-    /// The language of a fence without the word about the mount, and what that says.
-    fn of(fence: &str) -> (&str, Mount) {
-        match fence.rsplit_once(' ') {
-            Some((language, "mount")) => (language, Mount::Needed),
-            Some((language, "nomount")) => (language, Mount::Never),
-            _ => (fence, Mount::Perhaps),
+impl Words {
+    fn of(text: &str) -> Result<Words> {
+        let mut words = text.split_whitespace();
+        let mut found = Words {
+            language: words.next().unwrap_or_default().to_owned(),
+            nodes: false,
+            mount: KernelMount::Either,
+        };
+        for word in words {
+            match word {
+                "nodes" => found.nodes = true,
+                "mount" => found.mount = KernelMount::Needed,
+                "nomount" => found.mount = KernelMount::Never,
+                other => bail!("`{text}`: {other} means nothing"),
+            }
         }
+        Ok(found)
     }
 }
 
@@ -66,11 +81,12 @@ fn examples(document: &str) -> Result<Vec<Example>> {
                         let same = |e: &&Example| e.name.starts_with(&format!("{heading}::"));
                         let number = found.iter().filter(same).count() + 1;
                         let name = format!("{heading}::{number}");
-                        let (language, mount) = Mount::of(&language);
+                        let words = Words::of(&language)?;
                         found.push(Example {
                             name,
-                            language: language.to_owned(),
-                            mount,
+                            language: words.language,
+                            nodes: words.nodes,
+                            mount: words.mount,
                             code,
                             output: text,
                         });
@@ -96,8 +112,8 @@ fn words(example: &Example) -> Result<Vec<String>> {
     let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
     let code = example.code.as_str();
     Ok(match example.language.as_str() {
+        "sh" if example.nodes => owned(&["/bin/bash", "-c", &format!("{ON}{code}")]),
         "sh" => owned(&["/bin/bash", "-c", code]),
-        "sh nodes" => owned(&["/bin/bash", "-c", &format!("{ON}{code}")]),
         "python" => owned(&["/usr/bin/python3", "-c", code]),
         "c" => owned(&[
             "/bin/bash",
@@ -127,9 +143,10 @@ fn run(example: &Example, binary: &PathBuf) -> Result<()> {
     let path = std::iter::once(beside.to_owned()).chain(std::env::split_paths(&path));
     command.env("PATH", std::env::join_paths(path)?);
     command.args(["run", "--memory", "256M", "--report", "none"]);
-    let servers = match example.language.as_str() {
-        "sh nodes" => 4,
-        _ => servers_wanted()?,
+    command.args(example.mount.options());
+    let servers = match example.nodes {
+        true => 4,
+        false => servers_wanted()?,
     };
     if servers > 1 {
         command.arg("--servers").arg(servers.to_string());
@@ -187,20 +204,24 @@ fn main() {
     let table = Trial::test("refused::the_table_names_every_refusal", move || {
         refusals(&document).map_err(|error| Failed::from(format!("{error:#}")))
     });
+    let no_mount = why_none();
     let trials = examples.into_iter().map(|example| {
         let binary = binary.clone();
-        let obstacle = no_kernel_mount().filter(|_| example.mount == Mount::Needed);
-        let trial = Trial::test(example.name.clone(), move || {
+        let skipped = no_mount.as_ref().filter(|_| example.mount.is_needed());
+        let name = example.name.clone();
+        let test = Trial::test(name.clone(), move || {
             let done = binary
                 .map_err(anyhow::Error::msg)
                 .and_then(|binary| run(&example, &binary));
             done.map_err(|error| Failed::from(format!("{}\n{error:#}", example.code)))
         });
-        let Some(obstacle) = obstacle else {
-            return trial;
-        };
-        eprintln!("SKIP {}: no kernel mount: {obstacle}", trial.name());
-        trial.with_kind("SKIP").with_ignored_flag(true)
+        match skipped {
+            None => test,
+            Some(why) => {
+                eprintln!("SKIP {name}: no kernel mount: {why}");
+                test.with_kind("SKIP").with_ignored_flag(true)
+            }
+        }
     });
     let trials = trials.chain([table]).collect();
     libtest_mimic::run(&arguments, trials).exit();
