@@ -109,6 +109,13 @@ impl Session {
         self.open_beneath(ino, slot, OFlags::RDONLY | private)
     }
 
+    /// A descriptor for shared mappings that only read: the kernel must know that they may not become
+    /// writable. Never kept.
+    pub(crate) fn open_readable(&self, ino: Ino) -> Result<(Fd, bool), Errno> {
+        let mount = mount_of(self.run_dir()).ok_or(Errno::NOTCONN)?;
+        Ok((open_inode(&mount, ino, OFlags::RDONLY)?, false))
+    }
+
     fn open_beneath(
         &self,
         ino: Ino,
@@ -125,7 +132,7 @@ impl Session {
             }
             opened => opened?,
         };
-        match Internal::adopt(opened) {
+        match Internal::adopt_spare(opened) {
             Ok(kept) => {
                 if let Some(lost) = slot.replace(kept) {
                     lost.close();
@@ -133,7 +140,7 @@ impl Session {
                 Ok((kept.number(), true))
             }
             // As many as there may be are kept.
-            Err(_) => Ok((opened, false)),
+            Err(opened) => Ok((opened, false)),
         }
     }
 }

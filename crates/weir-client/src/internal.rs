@@ -83,20 +83,35 @@ impl Internal {
     /// Takes over the open descriptor `fd`: moves it to a high number.
     pub fn adopt(fd: Fd) -> Result<Internal, Errno> {
         let moved = move_high(fd);
+        Self::remember(moved).ok_or_else(|| {
+            let _ = kernel::close(moved);
+            Errno::MFILE
+        })
+    }
+
+    /// The same, of a descriptor that can be done without. While less than half of the places are free,
+    /// it is not taken over: `Err` gives it back, open, maybe by another number.
+    pub fn adopt_spare(fd: Fd) -> Result<Internal, Fd> {
+        let is_free = |number: &&AtomicI32| number.load(Ordering::Relaxed) == -1;
+        if NUMBERS.iter().filter(is_free).count() < SLOTS / 2 {
+            return Err(fd);
+        }
+        let moved = move_high(fd);
+        Self::remember(moved).ok_or(moved)
+    }
+
+    /// `None`: no place is free.
+    fn remember(moved: Fd) -> Option<Internal> {
         let identity = identity_of(moved);
         let slot = NUMBERS.iter().position(|number| {
             number
                 .compare_exchange(-1, moved, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
-        });
-        let Some(slot) = slot else {
-            let _ = kernel::close(moved);
-            return Err(Errno::MFILE);
-        };
+        })?;
         for (part, is) in FILES[slot].iter().zip(identity.unwrap_or_default().parts()) {
             part.store(is, Ordering::Relaxed);
         }
-        Ok(Internal(slot))
+        Some(Internal(slot))
     }
 
     /// What the kernel told it by when it was taken over.
@@ -234,5 +249,21 @@ mod tests {
         assert!(kernel::fcntl(number, 1, 0).is_ok(), "it is another's");
         kernel::close(number).unwrap();
         kernel::close(other).unwrap();
+    }
+
+    #[test]
+    fn what_can_be_done_without_leaves_room_and_is_given_back_open() {
+        let open = || kernel::into_number(open("/", OFlags::DIRECTORY, Mode::empty()).unwrap());
+        let mut kept = Vec::new();
+        let refused = loop {
+            match Internal::adopt_spare(open()) {
+                Ok(one) => kept.push(one),
+                Err(fd) => break fd,
+            }
+        };
+        assert!(kept.len() <= SLOTS / 2 + 1);
+        assert!(identity_of(refused).is_some() && !is_internal(refused));
+        kernel::close(refused).unwrap();
+        kept.into_iter().for_each(Internal::close);
     }
 }

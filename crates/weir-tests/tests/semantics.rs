@@ -151,9 +151,6 @@ fn run(example: &Example, binary: &PathBuf) -> Result<()> {
     if servers > 1 {
         command.arg("--servers").arg(servers.to_string());
     }
-    if example.mount == Mount::Never {
-        command.args(["--set", "mount.kernel=never"]);
-    }
     command
         .arg("--")
         .args(["/bin/bash", "-c", "cd /weir && exec \"$@\"", "in-weir"])

@@ -1,324 +1,339 @@
 /*
- * Shared and private mappings: what is stored in memory is what is read, by every process and every call, and the
- * other way about.
+ * Mappings of files, shared and private, as mmap(2) has them: what one process stores, others load and read, and
+ * what they write is seen in the mapping; the end of the file, truncation, fork, mremap, protections, permissions,
+ * names that change while the file is mapped, and a writer that races with the first mapping.
  */
 #include "check.h"
+
+#include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 
-static size_t page;
+#define PAGE 4096
 
-static char *map(int fd, size_t length, int protection, int flags, off_t offset)
+static sigjmp_buf jump;
+static void on_signal(int number)
 {
-	char *at = mmap(NULL, length, protection, flags, fd, offset);
-	MUST(at != MAP_FAILED);
-	return at;
+	siglongjmp(jump, number);
+}
+/* The signal that a load from an address raises, or 0. */
+static int load_raises(volatile unsigned char *at)
+{
+	int got = sigsetjmp(jump, 1);
+	if (got == 0)
+		(void)*at;
+	return got;
+}
+static int store_raises(volatile unsigned char *at)
+{
+	int got = sigsetjmp(jump, 1);
+	if (got == 0)
+		*at = 1;
+	return got;
 }
 
-/* Runs `act` in a child; whether it returned 0. */
-static int in_child(int (*act)(const char *path), const char *path)
+static unsigned char *map(int fd, size_t length, int protection, int flags, off_t offset)
 {
-	pid_t pid = fork();
-	MUST(pid >= 0);
-	if (pid == 0)
-		_exit(act(path));
-	int status;
-	MUST(waitpid(pid, &status, 0) == pid);
-	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+	void *place = mmap(NULL, length, protection, flags, fd, offset);
+	MUST(place != MAP_FAILED);
+	return place;
 }
-
-static int file_of(const char *name, size_t length)
+static unsigned char *map_shared(int fd, size_t length)
 {
-	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
+	return map(fd, length, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
+}
+static int make(const char *name, size_t length)
+{
+	int fd = open(in_dir("%s", name), O_RDWR | O_CREAT | O_TRUNC, 0644);
 	MUST(fd >= 0);
-	char *bytes = malloc(length);
-	MUST(bytes);
-	memset(bytes, 'a', length);
+	unsigned char *bytes = malloc(length + 1);
+	pattern_fill(bytes, length, 1, 0);
 	MUST(write(fd, bytes, length) == (ssize_t)length);
 	free(bytes);
 	return fd;
 }
-
-static int reads_x(const char *path)
+/* Runs an act in a child; true if it returned true. */
+static int in_child(int (*act)(void *), void *with)
 {
-	char got = 0;
-	int fd = open(path, O_RDONLY);
-	return !(fd >= 0 && pread(fd, &got, 1, (off_t)page + 7) == 1 && got == 'x');
-}
-
-static int writes_y(const char *path)
-{
-	int fd = open(path, O_WRONLY);
-	return !(fd >= 0 && pwrite(fd, "y", 1, (off_t)page + 9) == 1);
-}
-
-static int maps_and_stores_z(const char *path)
-{
-	int fd = open(path, O_RDWR);
-	char *at = mmap(NULL, 3 * page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (at == MAP_FAILED || at[page + 9] != 'y')
-		return 1;
-	at[2 * page] = 'z';
-	return 0;
-}
-
-static int cuts(const char *path)
-{
-	return truncate(path, (off_t)page);
-}
-
-static int cuts_by_open(const char *path)
-{
-	return open(path, O_WRONLY | O_TRUNC) < 0;
-}
-
-static void between_processes(void)
-{
-	int fd = file_of("shared", 3 * page);
-	char *at = map(fd, 3 * page, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
-	CHECK(at[0] == 'a' && at[3 * page - 1] == 'a', "a mapping shows the file");
-	at[page + 7] = 'x';
-	char got[4] = "";
-	CHECK(pread(fd, got, 1, (off_t)page + 7) == 1 && got[0] == 'x', "a store is read by the same process");
-	CHECK(in_child(reads_x, "shared"), "and by another one");
-	CHECK(in_child(writes_y, "shared") && at[page + 9] == 'y', "another one's write shows in the mapping");
-	CHECK(in_child(maps_and_stores_z, "shared") && at[2 * page] == 'z', "another one's store, too");
-	struct iovec pieces[] = {{"1", 1}, {"23", 2}};
-	CHECK(pwritev(fd, pieces, 2, 3) == 3 && !memcmp(at + 3, "123", 3), "pwritev shows in the mapping");
-	int end = open("shared", O_WRONLY | O_APPEND);
-	CHECK(write(end, "tail", 4) == 4, "an append to a mapped file");
-	struct stat st;
-	CHECK(fstat(fd, &st) == 0 && st.st_size == (off_t)(3 * page + 4), "makes it longer: %ld", (long)st.st_size);
-	char *more = map(fd, 4 * page, PROT_READ, MAP_SHARED, 0);
-	CHECK(!memcmp(more + 3 * page, "tail", 5), "and shows in a mapping, with zeros behind it");
-	CHECK(msync(at, 3 * page, MS_SYNC) == 0 && msync(at, 3 * page, MS_ASYNC | MS_INVALIDATE) == 0, "msync");
-	CHECK(fsync(fd) == 0, "fsync");
-	char *second = map(fd, page, PROT_READ | PROT_WRITE, MAP_SHARED, (off_t)page);
-	second[1] = 'S';
-	CHECK(at[page + 1] == 'S', "two mappings of one page are one");
-	close(fd);
-	close(end);
-	at[5] = 'c';
-	int again = open("shared", O_RDONLY);
-	CHECK(pread(again, got, 1, 5) == 1 && got[0] == 'c', "a mapping lives on when its descriptor is closed");
-	munmap(at, 3 * page);
-	munmap(second, page);
-	munmap(more, 4 * page);
-	CHECK(pread(again, got, 1, 5) == 1 && got[0] == 'c', "what was stored stays when all is unmapped");
-	int rewritten = open("shared", O_RDWR);
-	CHECK(pwrite(rewritten, "after", 5, 0) == 5 && pread(again, got, 4, 0) == 4 && !memcmp(got, "afte", 4),
-	      "and the file is as any other then");
-	close(again);
-	close(rewritten);
-}
-
-static sigjmp_buf out;
-static volatile sig_atomic_t signals;
-
-static void on_bus(int signal)
-{
-	(void)signal;
-	signals++;
-	siglongjmp(out, 1);
-}
-
-/* Whether a look at the byte gives SIGBUS. */
-static int is_bus(volatile char *at)
-{
-	int before = signals;
-	if (sigsetjmp(out, 1) == 0)
-		(void)*at;
-	return signals > before;
-}
-
-static void sizes(void)
-{
-	struct sigaction action = {.sa_handler = on_bus};
-	sigaction(SIGBUS, &action, NULL);
-	int fd = file_of("sized", page);
-	char *at = map(fd, 4 * page, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
-	CHECK(at[0] == 'a' && is_bus(at + page), "SIGBUS behind the end");
-	MUST(ftruncate(fd, (off_t)(3 * page)) == 0);
-	CHECK(!is_bus(at + 2 * page) && at[2 * page] == 0, "the file grows under its mapping");
-	at[2 * page] = 'g';
-	char got = 0;
-	CHECK(pread(fd, &got, 1, (off_t)(2 * page)) == 1 && got == 'g', "and is stored to");
-	CHECK(in_child(cuts, "sized") && is_bus(at + page), "cut by another process: SIGBUS");
-	CHECK(!is_bus(at) && at[1] == 'a', "what is left is there");
-	MUST(ftruncate(fd, (off_t)(3 * page)) == 0);
-	CHECK(!is_bus(at + 2 * page) && at[2 * page] == 0, "what was cut is zeros when the file grows again");
-	CHECK(in_child(cuts_by_open, "sized") && is_bus(at), "cut by O_TRUNC of another process");
-	MUST(ftruncate(fd, (off_t)(2 * page)) == 0);
-	char *moved = mremap(at, 4 * page, 8 * page, MREMAP_MAYMOVE);
-	CHECK(moved != MAP_FAILED && moved[0] == 0, "mremap");
-	moved[3] = 'm';
-	CHECK(pread(fd, &got, 1, 3) == 1 && got == 'm', "stores behind it");
-	char *room = map(-1, 4 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, 0);
-	char *fixed = mmap(room + page, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)page);
-	CHECK(fixed == room + page, "MAP_FIXED");
-	fixed[0] = 'f';
-	CHECK(moved[page] == 'f', "is the same page");
-	close(fd);
-}
-
-static void children(void)
-{
-	int fd = file_of("forked", page);
-	char *shared = map(fd, page, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
-	char *own = map(fd, page, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
-	own[1] = 'p';
 	pid_t pid = fork();
 	MUST(pid >= 0);
-	if (pid == 0) {
-		shared[2] = 's';
-		own[2] = 'q';
-		_exit(own[1] != 'p');
+	if (pid == 0)
+		_exit(act(with) ? 0 : 1);
+	int status = -1;
+	waitpid(pid, &status, 0);
+	return status == 0;
+}
+
+static int opens_and_sees_stores(void *name)
+{
+	int fd = open(in_dir("%s", (char *)name), O_RDWR);
+	unsigned char byte = 0;
+	unsigned char *other = map_shared(fd, 3 * PAGE);
+	int ok = pread(fd, &byte, 1, 5000) == 1 && byte == 'S' && other[5000] == 'S';
+	other[5001] = 'T';
+	ok = ok && pwrite(fd, "U", 1, 5002) == 1 && other[5002] == 'U';
+	return ok && munmap(other, 3 * PAGE) == 0 && close(fd) == 0;
+}
+
+static void stores_and_calls(void)
+{
+	int fd = make("calls", 3 * PAGE);
+	unsigned char *m = map_shared(fd, 3 * PAGE);
+	CHECK(pattern_differs(m, 3 * PAGE, 1, 0) < 0, "a mapping shows what was written before");
+	m[5000] = 'S';
+	char got[8] = "";
+	CHECK(pread(fd, got, 1, 5000) == 1 && got[0] == 'S', "pread sees a store");
+	CHECK(in_child(opens_and_sees_stores, "calls"), "another process sees it by pread and by a mapping");
+	CHECK(m[5001] == 'T' && m[5002] == 'U', "its store and its pwrite are seen here");
+	CHECK(lseek(fd, 10, SEEK_SET) == 10 && write(fd, "wxyz", 4) == 4 && memcmp(m + 10, "wxyz", 4) == 0,
+	      "write at the offset is seen in the mapping");
+	struct iovec parts[2] = { { "ab", 2 }, { "cd", 2 } };
+	CHECK(pwritev(fd, parts, 2, PAGE - 2) == 4 && memcmp(m + PAGE - 2, "abcd", 4) == 0,
+	      "pwritev over the border of pages is seen");
+	memcpy(m + 2 * PAGE - 2, "1234", 4);
+	struct iovec into[2] = { { got, 2 }, { got + 2, 2 } };
+	CHECK(preadv(fd, into, 2, 2 * PAGE - 2) == 4 && memcmp(got, "1234", 4) == 0, "preadv sees stores");
+	CHECK(lseek(fd, 2 * PAGE - 2, SEEK_SET) > 0 && read(fd, got, 4) == 4 && memcmp(got, "1234", 4) == 0,
+	      "read sees stores");
+	FILE *stream = fopen(in_dir("calls"), "r");
+	CHECK(fseek(stream, 5000, SEEK_SET) == 0 && fgetc(stream) == 'S', "stdio sees stores");
+	fclose(stream);
+	CHECK(msync(m, 3 * PAGE, MS_SYNC) == 0 && msync(m, 3 * PAGE, MS_ASYNC) == 0 &&
+	      msync(m, 3 * PAGE, MS_INVALIDATE) == 0, "msync of each kind");
+	CHECK_FAILS(msync(m, 3 * PAGE, MS_SYNC | MS_ASYNC), EINVAL, "msync of two kinds at once");
+	CHECK(fsync(fd) == 0 && close(fd) == 0, "fsync, close");
+	m[7] = 'Z';
+	fd = open(in_dir("calls"), O_RDONLY);
+	CHECK(pread(fd, got, 1, 7) == 1 && got[0] == 'Z', "a mapping outlives its descriptor, and its stores are seen");
+	CHECK(munmap(m, 3 * PAGE) == 0 && pread(fd, got, 1, 7) == 1 && got[0] == 'Z', "and its stores outlive it");
+	close(fd);
+}
+
+static int appends(void *name)
+{
+	int fd = open(in_dir("%s", (char *)name), O_WRONLY | O_APPEND);
+	return write(fd, "tail", 4) == 4 && close(fd) == 0;
+}
+static int cuts(void *name)
+{
+	return truncate(in_dir("%s", (char *)name), 100) == 0;
+}
+static int empties(void *name)
+{
+	int fd = open(in_dir("%s", (char *)name), O_WRONLY | O_TRUNC);
+	return fd >= 0 && close(fd) == 0;
+}
+
+static void ends_and_growth(void)
+{
+	int fd = make("end", PAGE + 100);
+	unsigned char *m = map_shared(fd, 4 * PAGE);
+	CHECK(pattern_differs(m, PAGE + 100, 1, 0) < 0 && all_bytes(m + PAGE + 100, PAGE - 100, 0),
+	      "behind an end inside of a page are zeros");
+	m[PAGE + 200] = 'x';
+	struct stat st;
+	CHECK(msync(m, 2 * PAGE, MS_SYNC) == 0 && fstat(fd, &st) == 0 && st.st_size == PAGE + 100,
+	      "a store behind the end does not grow the file");
+	CHECK(load_raises(m + 2 * PAGE) == SIGBUS, "SIGBUS by a load from a page behind the end");
+	CHECK(store_raises(m + 3 * PAGE) == SIGBUS, "SIGBUS by a store to one");
+	CHECK(in_child(appends, "end") && memcmp(m + PAGE + 100, "tail", 4) == 0, "an append is seen in the mapping");
+	CHECK(ftruncate(fd, 4 * PAGE) == 0 && load_raises(m + 3 * PAGE) == 0 && m[3 * PAGE] == 0,
+	      "pages are there once the file has grown");
+	CHECK(store_raises(m + 4 * PAGE - 1) == 0 && fstat(fd, &st) == 0 && st.st_size == 4 * PAGE, "and can be stored to");
+	CHECK(ftruncate(fd, 5 * PAGE) == 0, "growing further");
+	m = mremap(m, 4 * PAGE, 5 * PAGE, MREMAP_MAYMOVE);
+	MUST(m != MAP_FAILED);
+	m[4 * PAGE + 9] = 'g';
+	char byte = 0;
+	CHECK(pread(fd, &byte, 1, 4 * PAGE + 9) == 1 && byte == 'g', "mremap of the mapping to more");
+	m[50] = 'c';
+	m[200] = 'd';
+	CHECK(in_child(cuts, "end") && load_raises(m + PAGE) == SIGBUS && m[50] == 'c', "SIGBUS once another cut it");
+	CHECK(fstat(fd, &st) == 0 && st.st_size == 100, "and its size is what was said");
+	CHECK(ftruncate(fd, PAGE) == 0 && m[200] == 0, "what was cut off is zeros when it grows again");
+	CHECK(in_child(empties, "end") && load_raises(m) == SIGBUS, "SIGBUS once another opened it with O_TRUNC");
+	CHECK(pwrite(fd, "new", 3, 0) == 3 && memcmp(m, "new", 3) == 0, "and what is written then is seen");
+	munmap(m, 5 * PAGE);
+	close(fd);
+}
+
+struct sum { unsigned char *at; int index; };
+static int child_stores(void *m)
+{
+	((unsigned char *)m)[1] = 'k';
+	return ((unsigned char *)m)[0] == 'p';
+}
+static void *thread_stores(void *with)
+{
+	struct sum *part = with;
+	for (int i = 0; i < 1000; i++)
+		part->at[(i * 8 + part->index) % (16 * PAGE)] = (unsigned char)('0' + part->index);
+	return NULL;
+}
+
+static void kinds(void)
+{
+	int fd = make("kinds", 16 * PAGE);
+	unsigned char *m = map_shared(fd, 16 * PAGE);
+	m[0] = 'p';
+	CHECK(in_child(child_stores, m) && m[1] == 'k', "a mapping is one with that of a forked child");
+	unsigned char *own = map(fd, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
+	CHECK(own[0] == 'p', "a private mapping shows what is stored");
+	own[0] = 'q';
+	char byte = 0;
+	CHECK(pread(fd, &byte, 1, 0) == 1 && byte == 'p' && m[0] == 'p', "a store into it is its own");
+	munmap(own, 16 * PAGE);
+	unsigned char *room = map(-1, 4 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, 0);
+	unsigned char *fixed = mmap(room + PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, PAGE);
+	CHECK(fixed == room + PAGE && pattern_differs(fixed, PAGE, 1, PAGE) < 0, "MAP_FIXED, at an offset");
+	fixed[3] = 'f';
+	CHECK(m[PAGE + 3] == 'f', "and it is the same file");
+	fixed = mmap(room + 2 * PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, PAGE);
+	CHECK(fixed == room + 2 * PAGE && fixed[3] == 'f', "a small private one at a place that was named");
+	CHECK(mprotect(m, PAGE, PROT_READ) == 0 && store_raises(m) == SIGSEGV, "mprotect takes writing away");
+	CHECK(mprotect(m, PAGE, PROT_READ | PROT_WRITE) == 0 && store_raises(m) == 0, "and gives it back");
+	unsigned char *none = map(fd, PAGE, PROT_NONE, MAP_SHARED, 0);
+	CHECK(load_raises(none) == SIGSEGV && mprotect(none, PAGE, PROT_READ) == 0 && none[1] == 'k',
+	      "PROT_NONE, then a protection that reads");
+	pthread_t threads[8];
+	struct sum parts[8];
+	for (int i = 0; i < 8; i++) {
+		parts[i] = (struct sum){ m, i };
+		MUST(pthread_create(&threads[i], NULL, thread_stores, &parts[i]) == 0);
 	}
-	int status;
-	MUST(waitpid(pid, &status, 0) == pid);
-	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0 && shared[2] == 's', "a child's store to a shared mapping");
-	CHECK(own[2] != 'q', "and to a private one");
-	char got[4] = "";
-	CHECK(pread(fd, got, 3, 0) == 3 && got[1] == 'a' && got[2] == 's', "the file has what was shared alone");
+	for (int i = 0; i < 8; i++)
+		pthread_join(threads[i], NULL);
+	char text[9] = "";
+	CHECK(pread(fd, text, 8, 800) == 8 && strcmp(text, "01234567") == 0, "stores of eight threads");
+	CHECK(mmap(NULL, 0, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED && errno == EINVAL, "no bytes: EINVAL");
+	CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 100) == MAP_FAILED && errno == EINVAL,
+	      "an offset inside of a page: EINVAL");
 	close(fd);
 }
 
 static void permissions(void)
 {
-	close(file_of("closed", page));
-	int reader = open("closed", O_RDONLY), writer = open("closed", O_WRONLY);
-	MUST(reader >= 0 && writer >= 0);
-	CHECK_FAILS((long)mmap(NULL, page, PROT_WRITE, MAP_SHARED, reader, 0), EACCES, "to write what is open for reading");
-	CHECK_FAILS((long)mmap(NULL, page, PROT_READ, MAP_SHARED, writer, 0), EACCES, "to read what is open for writing");
-	CHECK_FAILS((long)mmap(NULL, page, PROT_READ, MAP_PRIVATE, writer, 0), EACCES, "the same, private");
-	CHECK_FAILS((long)mmap(NULL, 0, PROT_READ, MAP_SHARED, reader, 0), EINVAL, "no bytes");
-	CHECK_FAILS((long)mmap(NULL, page, PROT_READ, MAP_SHARED, reader, 1), EINVAL, "an offset within a page");
-	char *at = map(reader, page, PROT_READ, MAP_SHARED, 0);
-	CHECK(at[0] == 'a', "a shared mapping to read");
-	int dir = open(".", O_RDONLY | O_DIRECTORY);
-	CHECK_FAILS((long)mmap(NULL, page, PROT_READ, MAP_SHARED, dir, 0), ENODEV, "a directory");
-	close(dir);
-	close(reader);
-	close(writer);
+	int fd = make("may", PAGE);
+	close(fd);
+	int reads = open(in_dir("may"), O_RDONLY), writes = open(in_dir("may"), O_WRONLY);
+	CHECK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, reads, 0) == MAP_FAILED && errno == EACCES,
+	      "shared and writable of a descriptor that reads: EACCES");
+	CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, writes, 0) == MAP_FAILED && errno == EACCES,
+	      "of one that only writes: EACCES");
+	CHECK(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, writes, 0) == MAP_FAILED && errno == EACCES,
+	      "private too: EACCES");
+	unsigned char *m = map(reads, PAGE, PROT_READ, MAP_SHARED, 0);
+	CHECK(mprotect(m, PAGE, PROT_READ | PROT_WRITE) == -1 && errno == EACCES,
+	      "what a reading descriptor mapped cannot become writable: EACCES");
+	unsigned char *own = map(reads, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
+	CHECK(store_raises(own) == 0, "but a private one may be");
+	CHECK(pwrite(writes, "seen", 4, 0) == 4 && memcmp(m, "seen", 4) == 0, "it shows what another descriptor writes");
+	CHECK(chmod(in_dir("may"), 0444) == 0, "chmod");
+	int again = open(in_dir("may"), O_RDONLY);
+	unsigned char *second = map(again, PAGE, PROT_READ, MAP_SHARED, 0);
+	CHECK(pwrite(writes, "more", 4, 0) == 4 && memcmp(second, "more", 4) == 0, "also of a file of mode 0444");
 }
 
 static void names(void)
 {
-	int fd = file_of("old", page);
-	char *at = map(fd, page, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
-	at[0] = '1';
-	MUST(rename("old", "new") == 0);
-	at[1] = '2';
-	int other = open("new", O_RDWR);
-	char got[4] = "";
-	CHECK(pread(other, got, 2, 0) == 2 && !memcmp(got, "12", 2), "renamed while it is mapped");
-	MUST(unlink("new") == 0);
-	at[2] = '3';
-	CHECK(pread(other, got, 3, 0) == 3 && !memcmp(got, "123", 3), "removed while it is mapped");
+	int fd = make("name", PAGE);
+	unsigned char *m = map_shared(fd, PAGE);
+	CHECK(rename(in_dir("name"), in_dir("renamed")) == 0, "rename while mapped");
+	m[0] = 'r';
+	int other = open(in_dir("renamed"), O_RDWR);
+	char byte = 0;
+	CHECK(pread(other, &byte, 1, 0) == 1 && byte == 'r', "its new name has what is stored");
+	CHECK(unlink(in_dir("renamed")) == 0, "unlink while mapped");
+	m[1] = 'u';
+	CHECK(pread(other, &byte, 1, 1) == 1 && byte == 'u' && pwrite(other, "v", 1, 2) == 1 && m[2] == 'v',
+	      "what has it open and the mapping agree");
+	close(fd);
 	close(other);
-	close(fd);
-	int without = file_of("without", page);
-	MUST(unlink("without") == 0);
-	char *unnamed = map(without, page, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
-	unnamed[0] = 'u';
-	CHECK(pread(without, got, 1, 0) == 1 && got[0] == 'u', "mapped when it has no name any more");
-	close(without);
-}
-
-static void private_ones(void)
-{
-	size_t length = 1 << 20;
-	int fd = file_of("large", length);
-	char *at = map(fd, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
-	CHECK(at[0] == 'a' && at[length - 1] == 'a', "a private mapping shows the file");
-	memset(at, 'b', length);
-	char got = 0;
-	CHECK(pread(fd, &got, 1, 77) == 1 && got == 'a', "and is not the file");
-	CHECK(pwrite(fd, "c", 1, 77) == 1 && at[77] == 'b', "what was stored stays");
-	close(fd);
-	int small = file_of("small", 100);
-	char *few = map(small, 100, PROT_READ, MAP_PRIVATE, 0);
-	CHECK(few[99] == 'a' && few[100] == 0, "zeros behind the end of a small file");
-	close(small);
-}
-
-/* A file is written by the usual calls while another process maps it for the first time: no page stays as it was. */
-static void first_mapping(void)
-{
-	int rounds = 200, stale = 0;
-	for (int i = 0; i < rounds; i++) {
-		int fd = file_of("raced", page);
-		int go[2], mapped[2];
-		MUST(pipe(go) == 0 && pipe(mapped) == 0);
-		pid_t pid = fork();
-		MUST(pid >= 0);
-		if (pid == 0) {
-			int own = open("raced", O_RDWR);
-			char *at = mmap(NULL, page, PROT_READ, MAP_SHARED, own, 0);
-			volatile char seen = at == MAP_FAILED ? 0 : at[0];
-			(void)seen;
-			(void)!write(mapped[1], "", 1);
-			char byte;
-			(void)!read(go[0], &byte, 1);
-			char now = at == MAP_FAILED ? 0 : at[10], file = 0;
-			(void)!pread(own, &file, 1, 10);
-			_exit(now != file);
-		}
-		char value = (char)('A' + i % 26), byte;
-		for (int n = 0; n < 50; n++)
-			(void)!pwrite(fd, &value, 1, 10);
-		MUST(read(mapped[0], &byte, 1) == 1);
-		MUST(write(go[1], "", 1) == 1);
-		int status;
-		MUST(waitpid(pid, &status, 0) == pid);
-		stale += !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-		for (int n = 0; n < 2; n++) {
-			close(go[n]);
-			close(mapped[n]);
-		}
-		close(fd);
-	}
-	CHECK(stale == 0, "pages that stayed as they were: %d of %d", stale, rounds);
+	m[3] = 'w';
+	CHECK(m[3] == 'w' && m[2] == 'v' && munmap(m, PAGE) == 0, "the mapping alone keeps it");
+	fd = make("gone", PAGE);
+	MUST(unlink(in_dir("gone")) == 0);
+	m = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(m != MAP_FAILED && pattern_differs(m, PAGE, 1, 0) < 0, "a file without a name can be mapped");
 }
 
 static void many(void)
 {
-	int count = 300, good = 0;
-	char **at = calloc((size_t)count, sizeof *at);
-	MUST(at);
-	for (int i = 0; i < count; i++) {
-		char name[32];
+	enum { FILES = 500 };
+	static unsigned char *maps[FILES];
+	static int fds[FILES];
+	int ok = 1;
+	for (int i = 0; i < FILES; i++) {
+		char name[20];
 		snprintf(name, sizeof name, "many%d", i);
-		int fd = file_of(name, page);
-		at[i] = map(fd, page, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
-		at[i][0] = (char)i;
-		close(fd);
+		fds[i] = make(name, 100);
+		maps[i] = map_shared(fds[i], PAGE);
+		maps[i][0] = (unsigned char)i;
 	}
-	for (int i = 0; i < count; i++) {
-		char name[32], got = 0;
-		snprintf(name, sizeof name, "many%d", i);
-		int fd = open(name, O_RDONLY);
-		good += pread(fd, &got, 1, 0) == 1 && got == (char)i;
-		close(fd);
-		munmap(at[i], page);
+	for (int i = 0; i < FILES; i++) {
+		unsigned char byte = 0;
+		ok = ok && pread(fds[i], &byte, 1, 0) == 1 && byte == (unsigned char)i;
+		ok = ok && pwrite(fds[i], "+", 1, 1) == 1 && maps[i][1] == '+';
+		close(fds[i]);
 	}
-	CHECK(good == count, "files mapped at once: %d of %d", good, count);
-	free(at);
+	CHECK(ok, "%d files mapped at once", FILES);
+	for (int i = 0; i < FILES; i++)
+		munmap(maps[i], PAGE);
+}
+
+/* A child writes numbers that grow, on and on; the file is mapped meanwhile. */
+static void race(void)
+{
+	int wrong = 0;
+	for (int round = 0; round < 60; round++) {
+		int fd = make("race", 4 * PAGE);
+		int stop[2], said[2];
+		MUST(pipe(stop) == 0 && pipe(said) == 0);
+		pid_t writer = fork();
+		MUST(writer >= 0);
+		if (writer == 0) {
+			int own = open(in_dir("race"), O_RDWR);
+			uint64_t number = 0;
+			struct pollfd told = { stop[0], POLLIN, 0 };
+			while (number % 64 || poll(&told, 1, 0) == 0) {
+				number++;
+				MUST(pwrite(own, &number, 8, (off_t)(number % 4) * PAGE) == 8);
+			}
+			MUST(write(said[1], &number, 8) == 8);
+			_exit(0);
+		}
+		usleep(500);
+		volatile unsigned char *m = map_shared(fd, 4 * PAGE);
+		for (int i = 0; i < 4; i++)
+			(void)m[i * PAGE];
+		usleep(300);
+		uint64_t last = 0;
+		MUST(write(stop[1], "!", 1) == 1 && read(said[0], &last, 8) == 8);
+		for (uint64_t back = 0; back < 4 && back < last; back++)
+			wrong += *(volatile uint64_t *)(m + (last - back) % 4 * PAGE) != last - back;
+		waitpid(writer, NULL, 0);
+		munmap((void *)m, 4 * PAGE);
+		close(fd);
+		close(stop[0]), close(stop[1]), close(said[0]), close(said[1]);
+	}
+	CHECK(wrong == 0, "a writer that races with the first mapping leaves no stale page (%d)", wrong);
 }
 
 int main(int argc, char **argv)
 {
 	check_begin(argc, argv);
-	page = (size_t)sysconf(_SC_PAGESIZE);
-	between_processes();
-	sizes();
-	children();
+	struct sigaction action = { .sa_handler = on_signal };
+	sigaction(SIGBUS, &action, NULL);
+	sigaction(SIGSEGV, &action, NULL);
+	stores_and_calls();
+	ends_and_growth();
+	kinds();
 	permissions();
 	names();
-	private_ones();
-	first_mapping();
 	many();
+	race();
 	return check_end();
 }

@@ -62,7 +62,8 @@ impl Process {
         }
         let session = done!(self.session());
         let opened = match shared {
-            true => session.open_mapped(handle.ino(), &file.vnode.beneath),
+            true if handle.has(WRITE) => session.open_mapped(handle.ino(), &file.vnode.beneath),
+            true => session.open_readable(handle.ino()),
             false => session.open_private(handle.ino(), &file.vnode.beneath_private),
         };
         // The kernel learns the size by asking for it.

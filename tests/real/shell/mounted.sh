@@ -1,0 +1,121 @@
+#!/bin/bash
+# Programs that the interposer is not in, by way of the kernel mount, against injected ones: static programs with a
+# current directory of the file system, and programs that were started without the interposer.
+. "$(dirname "$0")/check.sh"
+cd "$dir" || exit 1
+
+check "a static program" cc -static -O1 -o "$outside/static" "$here/../c/mounted.c"
+chmod 755 "$outside"
+s=$outside/static
+is() { # is TEXT COMMAND...
+	local wanted=$1 got
+	shift
+	got=$("$@" 2>&1)
+	[ "$got" = "$wanted" ] || { echo "  says: $got, and not: $wanted"; return 1; }
+}
+fails_as() { # fails_as TEXT COMMAND...
+	local wanted=$1
+	shift
+	! is "" "$@" > /dev/null && "$@" 2>&1 | grep -q "$wanted"
+}
+
+# Names and sizes
+echo one > file
+check "what is created exclusively is there" sh -c "'$s' exclusive new && [ -f new ] && [ \$(stat -c %a new) = 600 ]"
+check "what an injected program made is there already" is "open: File exists" "$s" exclusive file
+check "and the other way" sh -c "! (set -C; : > new) 2> /dev/null"
+check "appends" sh -c "'$s' append file 2 && [ \$(wc -l < file) = 3 ] && [ \$(stat -c %s file) = 34 ]"
+many() {
+	local i
+	for i in 1 2 3; do
+		"$s" append many 200 &
+		bash -c 'for i in {1..200}; do echo injected, aline; done >> many' &
+	done
+	wait
+	[ "$(wc -l < many)" = 1200 ] && [ "$(sort many | uniq -c | tr -s ' ' | tr '\n' ';')" = " 600 injected, aline; 600 static, a line;" ]
+}
+check "appends of both kinds at once lose nothing" many
+check "unlinked while open" sh -c "echo abc > gone; [ \"\$('$s' unlinked gone)\" = 'u 0' ] && [ ! -e gone ]"
+long=$(printf 'n%.0s' {1..255})
+check "a name of 255 bytes" sh -c "'$s' exclusive $long && [ -f $long ] && rm $long"
+check "one of 256 bytes is too long" fails_as "too long" "$s" exclusive "n$long"
+deep=$(printf 'd/%.0s' {1..100})
+check "a deep path" sh -c "mkdir -p $deep && '$s' exclusive ${deep}f && [ -f ${deep}f ]"
+check "a link is followed" sh -c "ln -s file link; ln file hard; [ \"\$('$s' load link)\" = \"\$(head -c 5 file)\" ]; '$s' append hard 1; [ \$(wc -l < file) = 4 ]"
+check "a renamed file" sh -c "mv file moved && '$s' append moved 1 && mv moved file && [ \$(wc -l < file) = 5 ]"
+
+# Attributes
+check "attributes both ways" sh -c "python3 -c 'import os; os.setxattr(\"file\", \"user.a\", b\"injected\")'; [ \$('$s' xattr file) = injected ] && [ \"\$(python3 -c 'import os; print(os.getxattr(\"file\", \"user.b\"))')\" = \"b'static'\" ]"
+check "times" sh -c "'$s' times file && [ \"\$(TZ=UTC stat -c %y file)\" = '2001-09-09 01:46:40.123456789 +0000' ]"
+check "statfs" is "1 255" "$s" statfs .
+check "fallocate, holes" is "1048576 1048576 0" sh -c "'$s' allocate sparse | sed 's/ -1 / 1048576 /'"
+check "copy_file_range" sh -c "'$s' copy many copied && cmp many copied"
+
+# Locks
+check "flock excludes" is "taken: Resource temporarily unavailable" flock file "$s" flock file
+check "and is free afterwards" is free "$s" flock file
+locks='import fcntl, subprocess, sys
+f = open("file", "r+")
+fcntl.lockf(f, fcntl.LOCK_EX, 5, int(sys.argv[1]))
+print(subprocess.run([sys.argv[2], "record", "file"], capture_output=True, text=True).stdout, end="")'
+check "record locks exclude" is "taken: Resource temporarily unavailable" python3 -c "$locks" 12 "$s"
+check "but not those of other bytes" is free python3 -c "$locks" 30 "$s"
+
+# Mappings
+dd if=/dev/zero of=mapped bs=4096 count=4 status=none
+check "a store of a static program is seen" sh -c "'$s' store mapped hello && [ \$(head -c 5 mapped) = hello ]"
+check "an injected write is seen by its mappings" sh -c "printf HELLO | dd of=mapped conv=notrunc status=none; [ \$('$s' load mapped) = HELLO ] && [ \$('$s' load mapped private) = HELLO ]"
+both='import mmap, subprocess, sys
+f = open("mapped", "r+b"); m = mmap.mmap(f.fileno(), 4096); m[0:5] = b"first"
+say = lambda *w: subprocess.run([sys.argv[1], *w], capture_output=True, text=True).stdout.strip()
+print(say("load", "mapped"), end=" "); say("store", "mapped", "other"); print(m[0:5].decode(), f.read(5).decode())'
+check "mappings of both kinds are one" is "first other other" python3 -c "$both" "$s"
+
+# Users and modes
+if [ "$(id -u)" = 0 ]; then
+	echo secret > private && chmod 600 private
+	other() { setpriv --reuid 12345 --regid 12345 --clear-groups "$@"; }
+	check "another user may not open what is private" fails_as "denied" other "$s" append private 1
+	mkdir open && chmod 1777 open
+	check "but may make a file where all may, and owns it" sh -c "setpriv --reuid 12345 --regid 12345 --clear-groups '$s' exclusive open/f && [ \$(stat -c %u:%g open/f) = 12345:12345 ]"
+	echo x > open/root
+	check "and may not remove another's where it is sticky" fails_as "not permitted" other env LD_PRELOAD= "$s" unlinked open/root
+fi
+
+# Inherited descriptors, in turn with injected programs
+turns() {
+	{ echo one; echo 2 | env LD_PRELOAD= cat; echo three; env LD_PRELOAD= sh -c 'echo 4; exec /bin/echo 5'; echo six; } > turns
+	is "one 2 three 4 5 six" sh -c 'echo $(cat turns)'
+}
+check "a redirected group, in turn" turns
+appended() {
+	echo 0 > turns
+	{ echo one; env LD_PRELOAD= sh -c 'echo two'; echo three; } >> turns
+	is "0 one two three" sh -c 'echo $(cat turns)'
+}
+check "the same by >>" appended
+readers() { { read -r first; env LD_PRELOAD= head -c 4 > /dev/null; read -r rest; } < turns; [ "$first/$rest" = "0/two" ]; }
+check "standard input is read on" readers
+python='import os, subprocess
+f = open("spawned", "wb", 0)
+f.write(b"a")
+subprocess.run(["env", "LD_PRELOAD=", "printf", "b"], stdout=f); f.write(b"c")
+pid = os.posix_spawn("/usr/bin/env", ["env", "LD_PRELOAD=", "printf", "d"], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, f.fileno(), 1)])
+os.waitpid(pid, 0); f.write(b"e"); print(open("spawned").read())'
+check "of subprocess and posix_spawn" is abcde python3 -c "$python"
+printf '#!%s append\n' "$s" > script && chmod +x script
+check "a script whose interpreter is static" sh -c "./script && [ \$(head -c 2 script) = '#!' ]"
+
+# Listings
+listed() {
+	mkdir big && (cd big && python3 -c 'for i in range(10000): open("k%d" % i, "w").close()')
+	python3 -c 'for i in range(3000): open("big/n%d" % i, "w").close()' &
+	local got
+	got=$(env LD_PRELOAD= ls -U big | grep -c ^k) && [ "$got" = 10000 ] || { echo "  lists $got"; wait; return 1; }
+	[ "$(env LD_PRELOAD= ls -U big | sort | uniq -d | wc -l)" = 0 ]
+	local unique=$?
+	wait
+	[ "$unique" = 0 ] && [ "$(env LD_PRELOAD= ls big | wc -l)" = 13000 ]
+}
+check "10,000 names, listed while others create" listed
+check_end
