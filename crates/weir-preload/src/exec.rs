@@ -11,7 +11,7 @@ use std::ffi::CString;
 use rustix::io::Errno;
 use weir_client::process::process;
 
-use crate::launch::{environ, with_environment, Strings};
+use crate::launch::{environ, keeps_us_out, with_environment, Strings};
 use crate::{bytes_of, calls, elf, is_our_c_path, is_ours, names, needed, raw};
 
 mod next {
@@ -81,7 +81,7 @@ unsafe fn run_kernels(path: *const c_char, argv: Strings, envp: Strings) -> c_in
     // SAFETY: as the caller vouches.
     unsafe {
         let exec = |envp| next::execve().map_or(-1, |f| f(path, argv, envp));
-        if process().hands_down() && starts_without_us(path) {
+        if process().hands_down() && (keeps_us_out(envp) || starts_without_us(path)) {
             process().hand_down_real();
         }
         if !process().is_active() || bytes_of(path).is_none() || !needed::looks_in_weir(envp) {
@@ -221,7 +221,8 @@ unsafe fn run_open(
             Ok(None) => {}
             Err(errno) => return fails(errno),
         }
-        if process().hands_down() && (elf::is_static(fd) || gives_rights(fd)) {
+        if process().hands_down() && (keeps_us_out(envp) || elf::is_static(fd) || gives_rights(fd))
+        {
             process().hand_down_real();
         }
         if let Some(path) = bytes_of(path).and_then(|path| process().path_beneath(path)) {

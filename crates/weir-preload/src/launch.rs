@@ -221,6 +221,20 @@ unsafe fn lacking(envp: Strings, inherits: bool) -> Vec<(&'static CStr, CString)
     lacking
 }
 
+/// True if an environment says that a program is to start outside of the instance, or without the interposer.
+///
+/// # Safety
+///
+/// `envp` is null or a null-terminated array of C strings.
+pub(crate) unsafe fn keeps_us_out(envp: Strings) -> bool {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let instance = values_of(envp, INSTANCE).next();
+        let preload = values_of(envp, PRELOAD).last();
+        instance == Some(b"") || preload == Some(b"")
+    }
+}
+
 /// The entries of an environment.
 ///
 /// # Safety

@@ -13,7 +13,7 @@ use weir_client::kernel::block_signals;
 use weir_client::process::process;
 use weir_client::siglock::SigLock;
 
-use crate::launch::{around_fork, fork, with_environment, with_variables, Strings};
+use crate::launch::{around_fork, fork, keeps_us_out, with_environment, with_variables, Strings};
 use crate::{bytes_of, calls, ending, exec, is_our_c_path, made, names, needed, raw};
 
 mod next {
@@ -229,7 +229,7 @@ macro_rules! spawns {
                 let noted = noted_of(actions);
                 let is_kernels = !program.is_ours()
                     && !needed::looks_in_weir(envp)
-                    && !(inherits && program.starts_without_us());
+                    && !(inherits && (keeps_us_out(envp) || program.starts_without_us()));
                 if is_kernels && !concerns_us(&noted) {
                     let failed = by_libc();
                     if failed != libc::ENOENT || !exec::has_our_interpreter(file) {

@@ -479,6 +479,23 @@ const CHECKS: &[Check] = &[
         What::Python("python/databases.py"),
         &[needs::PYTHON, needs::NUMPY, needs::LMDB, needs::PLYVEL],
     ),
+    Check {
+        mount: KernelMount::Needed,
+        ..check(
+            "mount::programs_without_the_interposer_against_injected_ones",
+            What::Shell("shell/mounted.sh", &[]),
+            &[needs::CC, needs::PYTHON],
+        )
+    },
+    Check {
+        mount: KernelMount::Needed,
+        weir_options: Some(FOUR),
+        ..check(
+            "mount::programs_without_the_interposer_on_several_servers",
+            What::Shell("shell/mounted.sh", &[]),
+            &[needs::CC, needs::PYTHON],
+        )
+    },
     // Allocators, which call weir with their locks held
     c(
         "allocators::no_wrapper_asks_the_program_for_memory",

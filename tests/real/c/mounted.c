@@ -39,6 +39,8 @@ int main(int argc, char **argv)
 		return open(file, O_CREAT | O_EXCL | O_WRONLY, 0600) < 0 ? failed("open") : 0;
 	if (IS("append")) { /* so many lines, each by one write */
 		int fd = open(file, O_CREAT | O_APPEND | O_WRONLY, 0644);
+		if (fd < 0)
+			return failed("open");
 		for (int i = 0; i < atoi(argument); i++)
 			if (write(fd, "static, a line\n", 15) != 15)
 				return failed("write");

@@ -78,7 +78,7 @@ if [ "$(id -u)" = 0 ]; then
 	check "another user may not open what is private" fails_as "denied" other "$s" append private 1
 	mkdir open && chmod 1777 open
 	check "but may make a file where all may, and owns it" sh -c "setpriv --reuid 12345 --regid 12345 --clear-groups '$s' exclusive open/f && [ \$(stat -c %u:%g open/f) = 12345:12345 ]"
-	echo x > open/root
+	echo x > open/root && chmod 666 open/root
 	check "and may not remove another's where it is sticky" fails_as "not permitted" other env LD_PRELOAD= "$s" unlinked open/root
 fi
 
