@@ -1,0 +1,263 @@
+//! Kernel mounts: where they come up, what `weir mount` refuses, and that nothing of one stays, however the
+//! instance ends. Skipped, with a line that says so, where the machine allows none.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use common::{wait_until, Done, Room};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
+/// A room whose instances may be mounted; `None`: this machine mounts nothing.
+fn room() -> Option<Room> {
+    let device = fs::File::options().read(true).write(true).open("/dev/fuse");
+    match device {
+        Ok(_) if nix::unistd::geteuid().is_root() => Some(Room::new()),
+        Ok(_) => {
+            eprintln!("SKIP: not root");
+            None
+        }
+        Err(error) => {
+            eprintln!("SKIP: /dev/fuse: {error}");
+            None
+        }
+    }
+}
+
+/// Directories below the room at which something is mounted.
+fn mounted(room: &Room) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let at = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    let here = room.path().to_str().unwrap();
+    at.filter(|at| at.starts_with(here))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Processes of mounts of the room's instances, zombies aside.
+fn mount_processes(room: &Room) -> Vec<Pid> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse() else {
+            continue;
+        };
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        if line.contains("mount-process") && line.contains(room.path().to_str().unwrap()) {
+            found.push(Pid::from_raw(pid));
+        }
+    }
+    found
+}
+
+#[track_caller]
+fn nothing_stays(room: &Room) {
+    wait_until("nothing is mounted", || mounted(room).is_empty());
+    wait_until("no process of a mount is left", || {
+        mount_processes(room).is_empty()
+    });
+}
+
+/// Starts the instance `x`; where the kernel has it.
+fn start(room: &Room, options: &[&str]) -> PathBuf {
+    room.run(&[&["start", "x"], options].concat()).ok();
+    mount_of(room)
+}
+
+fn mount_of(room: &Room) -> PathBuf {
+    let mounts = mounted(room);
+    assert_eq!(mounts.len(), 1, "{mounts:?}");
+    PathBuf::from(&mounts[0])
+}
+
+fn server_of(room: &Room) -> Pid {
+    let status = room.run(&["status", "x", "--json"]).ok();
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap())
+}
+
+fn directory(room: &Room, name: &str) -> PathBuf {
+    let dir = room.path().join(name);
+    fs::create_dir(&dir).unwrap();
+    dir
+}
+
+#[test]
+fn a_mount_by_hand_refuses_what_would_hide_something() {
+    let Some(room) = room() else { return };
+    let dir = directory(&room, "at");
+    let at = dir.to_str().unwrap();
+    let refused = |wanted: &str, arguments: &[&str]| {
+        let done: Done = room.run(&[&["mount"], arguments].concat());
+        assert_ne!(done.code, Some(0), "{arguments:?}: {done:?}");
+        assert!(done.err.contains(wanted), "{arguments:?}: {done:?}");
+    };
+    refused("", &["-i", "x", at]); // no such instance
+    assert!(mounted(&room).is_empty());
+    let own = start(&room, &[]);
+    fs::write(own.join("f"), "text").unwrap();
+    refused(
+        "not a directory",
+        &["-i", "x", room.write("file", "").to_str().unwrap()],
+    );
+    refused("No such file", &["-i", "x", "/no/such/directory"]);
+    let full = directory(&room, "full");
+    fs::write(full.join("f"), "").unwrap();
+    refused("not empty", &["-i", "x", full.to_str().unwrap()]);
+    room.run(&["mount", "-i", "x", at]).ok();
+    assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "text");
+    refused("already", &["-i", "x", at]);
+    room.run(&["stop", "x"]).ok();
+    nothing_stays(&room);
+    assert!(dir.is_dir() && full.join("f").exists());
+}
+
+#[test]
+fn mount_kernel_says_where() {
+    let Some(room) = room() else { return };
+    room.run(&["start", "x", "--set", "mount.kernel=never"])
+        .ok();
+    assert!(mounted(&room).is_empty());
+    room.run(&["stop", "x"]).ok();
+
+    let at = directory(&room, "at");
+    let set = format!("mount.kernel={}", at.display());
+    assert_eq!(start(&room, &["--set", &set]), at);
+    room.run(&["stop", "x"]).ok();
+    nothing_stays(&room);
+
+    // At the prefix, when it is an empty directory; beside it, when it is not.
+    let prefix = directory(&room, "prefix");
+    let option = ["--mount", prefix.to_str().unwrap()];
+    assert_eq!(start(&room, &option), prefix);
+    room.run(&["stop", "x"]).ok();
+    nothing_stays(&room);
+    fs::write(prefix.join("own"), "kept").unwrap();
+    assert_ne!(start(&room, &option), prefix);
+    room.run(&["stop", "x"]).ok();
+    nothing_stays(&room);
+    assert_eq!(fs::read_to_string(prefix.join("own")).unwrap(), "kept");
+
+    // One that cannot be fails the start.
+    let set = format!("mount.kernel={}", prefix.display());
+    let done = room.run(&["start", "x", "--set", &set]);
+    assert_ne!(done.code, Some(0), "{done:?}");
+    nothing_stays(&room);
+    wait_until("nothing is left", || room.left_behind().is_empty());
+}
+
+#[test]
+fn a_stop_takes_the_mount_off_while_it_is_used() {
+    let Some(room) = room() else { return };
+    let at = start(&room, &[]);
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.args(["-c", "exec 3> open; echo ready; read line; echo more >&3"]);
+    shell
+        .current_dir(&at)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    let mut line = String::new();
+    let mut says = BufReader::new(shell.stdout.take().unwrap());
+    says.read_line(&mut line).unwrap();
+    room.run(&["stop", "--force", "x"]).ok();
+    nothing_stays(&room);
+    assert_eq!(room.left_behind(), [""; 0]);
+    drop(shell.stdin.take());
+    // Its write fails; it does not hang.
+    shell.wait().unwrap();
+}
+
+#[test]
+fn the_end_of_a_run_takes_the_mount_off() {
+    let Some(room) = room() else { return };
+    for servers in ["1", "3"] {
+        let script = "grep -c weir-0/run /proc/self/mountinfo; exit 7";
+        let options = ["run", "--servers", servers, "sh", "-c", script];
+        let done = room.run(&options);
+        assert_eq!(done.code, Some(7), "{done:?}");
+        nothing_stays(&room);
+        assert_eq!(room.left_behind(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_killed_mount_comes_back_with_the_data() {
+    let Some(room) = room() else { return };
+    let at = start(&room, &[]);
+    fs::write(at.join("f"), "before").unwrap();
+    let file = fs::File::open(at.join("f")).unwrap();
+    for _ in 0..3 {
+        let killed = mount_processes(&room);
+        assert_eq!(killed.len(), 1);
+        kill(killed[0], Signal::SIGKILL).unwrap();
+        wait_until("another process serves", || {
+            let now = mount_processes(&room);
+            now.len() == 1 && now != killed && fs::read(at.join("f")).is_ok_and(|f| f == b"before")
+        });
+        assert_eq!(mount_of(&room), at);
+    }
+    assert!(std::io::read_to_string(&file).is_err(), "of the killed one");
+    fs::write(at.join("f"), "behind").unwrap();
+    assert_eq!(fs::read_to_string(at.join("f")).unwrap(), "behind");
+    room.run(&["stop", "x"]).ok();
+    nothing_stays(&room);
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
+#[test]
+fn a_killed_server_takes_its_mount_along_and_the_next_has_the_data() {
+    let Some(room) = room() else { return };
+    for both in [false, true] {
+        let at = start(&room, &[]);
+        fs::create_dir(at.join("d")).unwrap();
+        fs::write(at.join("d/f"), "kept").unwrap();
+        let mounts = mount_processes(&room);
+        kill(server_of(&room), Signal::SIGKILL).unwrap();
+        if both {
+            for pid in mounts {
+                // It may have ended by itself.
+                let _ = kill(pid, Signal::SIGKILL);
+            }
+        } else {
+            nothing_stays(&room);
+        }
+        wait_until("it is dead", || room.run(&["status", "x"]).code == Some(5));
+        // While the killed one's socket closes, a start may be told that it does not answer.
+        wait_until("another starts", || {
+            room.run(&["start", "x"]).code == Some(0)
+        });
+        let at = mount_of(&room);
+        assert_eq!(fs::read_to_string(at.join("d/f")).unwrap(), "kept");
+        room.run(&["stop", "x"]).ok();
+        nothing_stays(&room);
+        assert_eq!(room.left_behind(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_stop_after_both_were_killed_clears_all_but_no_file_of_others() {
+    let Some(room) = room() else { return };
+    let by_hand = directory(&room, "by-hand");
+    let at = start(&room, &[]);
+    fs::write(at.join("f"), "x").unwrap();
+    room.run(&["mount", "-i", "x", by_hand.to_str().unwrap()])
+        .ok();
+    let mounts = mount_processes(&room);
+    assert_eq!(mounts.len(), 2);
+    kill(server_of(&room), Signal::SIGKILL).unwrap();
+    for pid in mounts {
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    room.run(&["stop", "x"]).ok();
+    assert_eq!(room.left_behind(), [""; 0]);
+    assert!(!mounted(&room).iter().any(|at| Path::new(at) != by_hand));
+    // A mount by hand whose process was killed is taken off by hand.
+    let _ = nix::mount::umount2(&by_hand, nix::mount::MntFlags::MNT_DETACH);
+    nothing_stays(&room);
+    assert!(by_hand.is_dir());
+}
