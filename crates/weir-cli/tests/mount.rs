@@ -210,7 +210,6 @@ fn a_killed_mount_comes_back_with_the_data() {
 }
 
 #[test]
-#[ignore = "a start or stop just after a kill says that the server does not answer: to be mended"]
 fn a_killed_server_takes_its_mount_along_and_the_next_has_the_data() {
     let Some(room) = room() else { return };
     for both in [false, true] {
@@ -228,10 +227,7 @@ fn a_killed_server_takes_its_mount_along_and_the_next_has_the_data() {
             nothing_stays(&room);
         }
         wait_until("it is dead", || room.run(&["status", "x"]).code == Some(5));
-        // While the killed one's socket closes, a start may be told that it does not answer.
-        wait_until("another starts", || {
-            room.run(&["start", "x"]).code == Some(0)
-        });
+        room.run(&["start", "x"]).ok();
         let at = mount_of(&room);
         assert_eq!(fs::read_to_string(at.join("d/f")).unwrap(), "kept");
         room.run(&["stop", "x"]).ok();
@@ -241,7 +237,6 @@ fn a_killed_server_takes_its_mount_along_and_the_next_has_the_data() {
 }
 
 #[test]
-#[ignore = "a start or stop just after a kill says that the server does not answer: to be mended"]
 fn a_stop_after_both_were_killed_clears_all_but_no_file_of_others() {
     let Some(room) = room() else { return };
     let by_hand = directory(&room, "by-hand");
@@ -255,6 +250,8 @@ fn a_stop_after_both_were_killed_clears_all_but_no_file_of_others() {
     for pid in mounts {
         let _ = kill(pid, Signal::SIGKILL);
     }
+    // A signal takes its time: until then there is a server to ask.
+    wait_until("it is dead", || room.run(&["status", "x"]).code == Some(5));
     room.run(&["stop", "x"]).ok();
     assert_eq!(room.left_behind(), [""; 0]);
     assert!(!mounted(&room).iter().any(|at| Path::new(at) != by_hand));
