@@ -427,7 +427,8 @@ mod tests {
     }
 
     fn room() -> Room {
-        let dir = tempfile::tempdir().unwrap();
+        // Not `TMPDIR`, which may be too long for a socket below it: then runs are elsewhere.
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
         let path = dir.path().to_str().unwrap();
         let env: Environment = [("TMPDIR", path)].into_iter().collect();
         let mut config = Config::defaults(&env).unwrap();

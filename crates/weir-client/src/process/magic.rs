@@ -90,10 +90,7 @@ impl Process {
             }
             Link::Program => {
                 self.instance()?;
-                match self
-                    .place(AT_FDCWD, &Process::program_path()?, true)?
-                    .ok()?
-                {
+                match self.place(AT_FDCWD, &self.program_path()?, true)?.ok()? {
                     Place::Name { found, .. } => found.map(|(ino, _)| ino),
                     _ => None,
                 }

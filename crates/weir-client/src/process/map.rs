@@ -144,9 +144,16 @@ impl Process {
         rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
     }
 
-    /// The path of the file of weir's of which this program was run from a copy.
-    pub(super) fn program_path() -> Option<Vec<u8>> {
-        Self::path_of_copy_at("/proc/self/exe")
+    /// The path of the file of weir's from which this program was run: from a copy, or by way of the
+    /// kernel mount.
+    pub(super) fn program_path(&'static self) -> Option<Vec<u8>> {
+        if let Some(path) = Self::path_of_copy_at("/proc/self/exe") {
+            return Some(path);
+        }
+        let prefix = &self.instance()?.prefix;
+        let path = rustix::fs::readlink("/proc/self/exe", Vec::new()).ok()?;
+        let below = prefix.strip(path.as_bytes())?;
+        Some([prefix.bytes(), below].concat())
     }
 
     /// The path of the file of which a descriptor is a copy.
@@ -163,7 +170,7 @@ impl Process {
 
     /// After exec: the kernel calls a program by the number of the descriptor that it was run from.
     pub fn rename_program(&'static self) {
-        if let Some(path) = self.instance().and_then(|_| Process::program_path()) {
+        if let Some(path) = self.instance().and_then(|_| self.program_path()) {
             let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             if let Ok(name) = CString::new(name) {
                 let _ = rustix::thread::set_name(&name);
