@@ -462,36 +462,19 @@ const CHECKS: &[Check] = &[
         )
     },
     mounted(
+        "mount::databases_that_map_their_files",
+        What::Python("python/databases.py"),
+        &[needs::PYTHON, needs::NUMPY, needs::LMDB, needs::PLYVEL],
+    ),
+    mounted(
         "mount::programs_that_the_interposer_is_not_in",
-        What::Shell("shell/mount.sh", &[]),
-        &[needs::CC, needs::SETFATTR, needs::PYTHON],
+        What::Shell("shell/mounted.sh", &[]),
+        &[needs::CC, needs::PYTHON],
     ),
     Check {
         weir_options: Some(FOUR),
         ..mounted(
             "mount::programs_that_the_interposer_is_not_in_on_several_servers",
-            What::Shell("shell/mount.sh", &[]),
-            &[needs::CC, needs::SETFATTR, needs::PYTHON],
-        )
-    },
-    mounted(
-        "mount::databases_that_map_their_files",
-        What::Python("python/databases.py"),
-        &[needs::PYTHON, needs::NUMPY, needs::LMDB, needs::PLYVEL],
-    ),
-    Check {
-        mount: KernelMount::Needed,
-        ..check(
-            "mount::programs_without_the_interposer_against_injected_ones",
-            What::Shell("shell/mounted.sh", &[]),
-            &[needs::CC, needs::PYTHON],
-        )
-    },
-    Check {
-        mount: KernelMount::Needed,
-        weir_options: Some(FOUR),
-        ..check(
-            "mount::programs_without_the_interposer_on_several_servers",
             What::Shell("shell/mounted.sh", &[]),
             &[needs::CC, needs::PYTHON],
         )

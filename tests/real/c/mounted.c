@@ -1,6 +1,6 @@
 /*
  * What a program does to files through the kernel, one word a thing: built static, so that no interposer is in it, for
- * shell/mounted.sh. `mounted THING FILE [ARGUMENT]` prints what it found, and ends with 0 if the call worked.
+ * shell/mounted.sh. `mounted THING [FILE [ARGUMENT]]` prints what it found, and ends with 0 if the call worked.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -31,10 +31,22 @@ static int record(int fd, int kind, off_t start, off_t length)
 
 int main(int argc, char **argv)
 {
-	const char *thing = argc > 2 ? argv[1] : "", *file = argc > 2 ? argv[2] : "";
+	const char *thing = argc > 1 ? argv[1] : "", *file = argc > 2 ? argv[2] : "";
 	const char *argument = argc > 3 ? argv[3] : "";
 	int is = 0;
 #define IS(word) (is = strcmp(thing, word) == 0)
+	if (IS("say"))
+		return puts(file) < 0;
+	if (IS("pwd") || IS("exe")) {
+		char path[4096] = "";
+		if (strcmp(thing, "pwd") == 0 ? !getcwd(path, sizeof path) : readlink("/proc/self/exe", path, sizeof path - 1) < 0)
+			return failed(thing);
+		return puts(path) < 0;
+	}
+	if (IS("first")) { /* four bytes of standard input */
+		char bytes[4];
+		return read(0, bytes, 4) != 4 || write(1, bytes, 4) != 4;
+	}
 	if (IS("exclusive"))
 		return open(file, O_CREAT | O_EXCL | O_WRONLY, 0600) < 0 ? failed("open") : 0;
 	if (IS("append")) { /* so many lines, each by one write */
@@ -113,6 +125,6 @@ int main(int argc, char **argv)
 		struct timespec times[2] = { { 1, 5 }, { 1000000000, 123456789 } };
 		return utimensat(AT_FDCWD, file, times, 0) ? failed("utimensat") : 0;
 	}
-	fprintf(stderr, "usage: mounted THING FILE [ARGUMENT]\n");
+	fprintf(stderr, "usage: mounted THING [FILE [ARGUMENT]]\n");
 	return 2;
 }

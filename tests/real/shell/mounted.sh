@@ -2,11 +2,16 @@
 # Programs that the interposer is not in, by way of the kernel mount, against injected ones: static programs with a
 # current directory of the file system, and programs that were started without the interposer.
 . "$(dirname "$0")/check.sh"
+mount=$(readlink "${WEIR_INSTANCE:?only on weir}/mounted-at")
+there=$mount/${dir#/weir/}
 cd "$dir" || exit 1
+
+check "the kernel has mounted the instance" grep -q " $mount " /proc/self/mountinfo
 
 check "a static program" cc -static -O1 -o "$outside/static" "$here/../c/mounted.c"
 chmod 755 "$outside"
 s=$outside/static
+bare() { LD_PRELOAD='' "$@"; }
 is() { # is TEXT COMMAND...
 	local wanted=$1 got
 	shift
@@ -42,11 +47,25 @@ check "one of 256 bytes is too long" fails_as "too long" "$s" exclusive "n$long"
 deep=$(printf 'd/%.0s' {1..100})
 check "a deep path" sh -c "mkdir -p $deep && '$s' exclusive ${deep}f && [ -f ${deep}f ]"
 check "a link is followed" sh -c "ln -s file link; ln file hard; [ \"\$('$s' load link)\" = \"\$(head -c 5 file)\" ]; '$s' append hard 1; [ \$(wc -l < file) = 4 ]"
+check "links of the mount" is one bare head -n 1 link
+check "the mount's own path, by a static program" sh -c "'$s' exclusive $there/by-mount && [ -f by-mount ]"
+check "and by an injected one" is "$(echo *)" sh -c "cd $there && echo *"
+check "the current directory" is "$there" "$s" pwd
+renamed() {
+	mkdir e && mv file e/moved && [ "$(bare head -n 1 e/moved)" = one ] && bare mv e/moved e/back && [ "$(ls e)" = back ] && mv e/back file
+}
+check "renames are seen both ways" renamed
 check "a renamed file" sh -c "mv file moved && '$s' append moved 1 && mv moved file && [ \$(wc -l < file) = 5 ]"
 
 # Attributes
 check "attributes both ways" sh -c "python3 -c 'import os; os.setxattr(\"file\", \"user.a\", b\"injected\")'; [ \$('$s' xattr file) = injected ] && [ \"\$(python3 -c 'import os; print(os.getxattr(\"file\", \"user.b\"))')\" = \"b'static'\" ]"
 check "times" sh -c "'$s' times file && [ \"\$(TZ=UTC stat -c %y file)\" = '2001-09-09 01:46:40.123456789 +0000' ]"
+injected() {
+	touch -d '2001-02-03 04:05:06.123456789 UTC' file && chmod 640 file && truncate -s 100000 sized &&
+		is "981173106.123456789 640" bare stat -c '%.9Y %a' file && is 100000 bare stat -c %s sized &&
+		bare chmod 600 file && bare truncate -s 50 sized && is "600 50" echo $(stat -c %a file) $(stat -c %s sized)
+}
+check "times, modes and sizes, both ways" injected
 check "statfs" is "1 255" "$s" statfs .
 check "fallocate, holes" is "1048576 1048576 0" sh -c "'$s' allocate sparse | sed 's/ -1 / 1048576 /'"
 check "copy_file_range" sh -c "'$s' copy many copied && cmp many copied"
@@ -96,6 +115,9 @@ appended() {
 check "the same by >>" appended
 readers() { { read -r first; env LD_PRELOAD= head -c 4 > /dev/null; read -r rest; } < turns; [ "$first/$rest" = "0/two" ]; }
 check "standard input is read on" readers
+printf abcdefgh > input
+check "by a static program" is abcd-efgh sh -c "{ '$s' first; printf -; cat; } < input"
+check "in turn with static programs" is "a b c d" sh -c "{ echo a; '$s' say b; echo c; '$s' say d; } > turns; echo \$(cat turns)"
 python='import os, subprocess
 f = open("spawned", "wb", 0)
 f.write(b"a")
@@ -104,6 +126,11 @@ pid = os.posix_spawn("/usr/bin/env", ["env", "LD_PRELOAD=", "printf", "d"], os.e
 os.waitpid(pid, 0); f.write(b"e"); print(open("spawned").read())'
 check "of subprocess and posix_spawn" is abcde python3 -c "$python"
 printf '#!%s append\n' "$s" > script && chmod +x script
+cp "$s" here
+check "a program of the file system" is yes ./here say yes
+check "which says where it is" is "$there/here" ./here exe
+check "and an injected one its path in weir" sh -c "cp /usr/bin/readlink there && [ \$(./there /proc/self/exe) = $dir/there ]"
+check "env -i" is one env -i /usr/bin/head -n 1 file
 check "a script whose interpreter is static" sh -c "./script && [ \$(head -c 2 script) = '#!' ]"
 
 # Listings
@@ -111,11 +138,12 @@ listed() {
 	mkdir big && (cd big && python3 -c 'for i in range(10000): open("k%d" % i, "w").close()')
 	python3 -c 'for i in range(3000): open("big/n%d" % i, "w").close()' &
 	local got
-	got=$(env LD_PRELOAD= ls -U big | grep -c ^k) && [ "$got" = 10000 ] || { echo "  lists $got"; wait; return 1; }
-	[ "$(env LD_PRELOAD= ls -U big | sort | uniq -d | wc -l)" = 0 ]
+	got=$(bare ls -U big | grep -c ^k) && [ "$got" = 10000 ] || { echo "  lists $got"; wait; return 1; }
+	[ "$(bare ls -U big | sort | uniq -d | wc -l)" = 0 ]
 	local unique=$?
 	wait
-	[ "$unique" = 0 ] && [ "$(env LD_PRELOAD= ls big | wc -l)" = 13000 ]
+	[ "$unique" = 0 ] && [ "$(bare ls big | wc -l)" = 13000 ]
 }
 check "10,000 names, listed while others create" listed
+check "removed by the mount" sh -c "LD_PRELOAD= rm -r big && [ ! -e big ]"
 check_end

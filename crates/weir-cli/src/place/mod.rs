@@ -433,6 +433,7 @@ mod tests {
         let env: Environment = [("TMPDIR", path)].into_iter().collect();
         let mut config = Config::defaults(&env).unwrap();
         config.memory.directory = dir.path().to_owned();
+        config.launch.directory = dir.path().to_owned();
         Room { dir, env, config }
     }
 
