@@ -156,7 +156,10 @@ impl Check<'_> {
                 && span.ended != u64::MAX
                 && !self.is_held_back(span.began)
         });
-        let laminated = self.file.laminated.filter(|at| change.span.ended < *at);
+        // Lamination makes known what all nodes have, and nothing that only a lost one had.
+        let is_kept = !self.promise.lost.contains(&change.rank);
+        let laminated = self.file.laminated;
+        let laminated = laminated.filter(|at| is_kept && change.span.ended < *at);
         later.map(|(_, span)| span.ended).chain(laminated).min()
     }
 
@@ -701,6 +704,15 @@ mod tests {
         let mut twice = bytes.clone();
         append(&mut twice, span(20, 21), (7, 9));
         assert_eq!(twice.faults().len(), 1);
+        // What only a lost node appended is nobody's, also once the file is laminated.
+        let mut lost = story();
+        lost.promise.lost.insert(Rank(0));
+        append(&mut lost, span(10, 11), (4, 6));
+        let begun = lost.begin(FILE, (Rank(1), 20), (0, u64::MAX), Block::Tag(8));
+        lost.end_append(begun, 21, (4, 5));
+        lost.laminating(FILE, 30);
+        lost.laminated(FILE, 31);
+        assert_eq!(lost.faults(), [""; 0]);
         cut(&mut bytes, span(14, 15), 7);
         append(&mut bytes, span(20, 21), (7, 9));
         assert_eq!(bytes.faults(), [""; 0]);
