@@ -8,11 +8,13 @@
 //! copy, the bytes were the file's, and if not, they are read again.
 
 use core::sync::atomic::Ordering;
+use std::collections::BTreeMap;
 
 use rustix::io::Errno;
 use weir_core::extent::{ExtentIndex, Piece, PieceSource};
 use weir_core::node::region::Counter;
 use weir_core::proto::peer::LogRange;
+use weir_core::proto::Located;
 use weir_store::slab::SlabId;
 
 use super::ahead::{Kept, Plan, Reading};
@@ -26,30 +28,34 @@ use crate::operation;
 const PIECES: usize = 32;
 /// How much of a file is looked up at a time, since a visit of pieces cannot be ended.
 const STEP: u64 = 2 << 20;
-/// A look-up asks for at least so much of the file.
-const LOOK_AHEAD: u64 = 1 << 20;
+/// The first look-up of a state of the file asks for at least so much.
+const LOOK_AHEAD: u64 = 256 << 10;
+/// A map holds about so many runs.
+const MOST_RUNS: usize = 1 << 15;
 
-/// What a process knows of where a file's bytes are.
+/// What a process knows of where a file's bytes are: the server's answers, all of one state of the
+/// file. Whoever reads a fragmented file here and there soon knows all of it.
 #[derive(Debug, Default)]
 pub struct Map {
-    index: ExtentIndex,
+    /// The answers by where they begin; they do not overlap.
+    parts: BTreeMap<u64, Part>,
+    /// How many runs the parts hold.
+    runs: usize,
     generation: u64,
     activity: u64,
-    from: u64,
+    /// How much the last look-up asked for. Each asks for twice as much, while the state holds: an
+    /// answer takes as long as its runs are many, and the next write makes it void.
+    asked: u64,
+}
+
+/// An answer of the server.
+#[derive(Debug)]
+pub(super) struct Part {
+    index: ExtentIndex,
     to: u64,
 }
 
-impl Map {
-    /// Forgets everything.
-    pub fn forget(&mut self) {
-        *self = Map::default();
-    }
-
-    /// The state of the file's extents that it is of.
-    pub(super) fn generation(&self) -> u64 {
-        self.generation
-    }
-
+impl Part {
     /// Behind the last byte of which something is known.
     pub(super) fn known_to(&self) -> u64 {
         self.to
@@ -64,18 +70,87 @@ impl Map {
     pub(super) fn next_hole(&self, from: u64) -> u64 {
         self.index.next_hole(from)
     }
+}
 
-    fn knows(&self, now: &Moment, offset: u64, length: u64) -> bool {
-        self.generation == now.state.generation
-            && self.activity == now.activity
-            && self.from <= offset
-            && offset + length <= self.to
+impl Map {
+    /// Forgets everything.
+    pub fn forget(&mut self) {
+        *self = Map::default();
+    }
+
+    fn part_at(&self, at: u64) -> Option<&Part> {
+        let (_, part) = self.parts.range(..=at).next_back()?;
+        (at < part.to).then_some(part)
+    }
+
+    /// The parts of a range, with where each begins and ends in it; `None` if something is not known.
+    fn parts_of(&self, from: u64, to: u64) -> Option<Vec<(u64, u64, &Part)>> {
+        let mut parts = Vec::new();
+        let mut at = from;
+        while at < to {
+            let part = self.part_at(at)?;
+            parts.push((at, part.to.min(to), part));
+            at = part.to;
+        }
+        Some(parts)
+    }
+
+    fn knows(&self, now: &Moment, from: u64, to: u64) -> bool {
+        let mut at = from;
+        while at < to {
+            match self.part_at(at) {
+                Some(part) => at = part.to,
+                None => return false,
+            }
+        }
+        self.is_of(now)
+    }
+
+    fn is_of(&self, now: &Moment) -> bool {
+        self.generation == now.state.generation && self.activity == now.activity
+    }
+
+    /// Takes in an answer, in the place of what was known of its range. EIO: it makes no sense.
+    fn learn(&mut self, located: &Located) -> Result<(), Errno> {
+        let (from, to) = (located.known_from, located.known_to);
+        let mut index = ExtentIndex::new();
+        for run in &located.runs {
+            index.insert(*run, &mut |_| ()).map_err(|_| Errno::IO)?;
+        }
+        if let Some((_, before)) = self.parts.range_mut(..from).next_back() {
+            before.to = before.to.min(from);
+        }
+        while let Some((&start, _)) = self.parts.range(from..to.max(from)).next() {
+            if let Some(behind) = self.remove(start).filter(|part| part.to > to) {
+                self.insert(to, behind);
+            }
+        }
+        while self.runs + index.run_count() > MOST_RUNS {
+            let Some((&first, _)) = self.parts.first_key_value() else {
+                break;
+            };
+            self.remove(first);
+            self.asked = 0;
+        }
+        self.insert(from, Part { index, to });
+        Ok(())
+    }
+
+    fn insert(&mut self, from: u64, part: Part) {
+        self.runs += part.index.run_count();
+        self.parts.insert(from, part);
+    }
+
+    fn remove(&mut self, from: u64) -> Option<Part> {
+        let part = self.parts.remove(&from)?;
+        self.runs -= part.index.run_count();
+        Some(part)
     }
 }
 
 /// The state of a file at the beginning of a read.
 pub(super) struct Moment {
-    state: FileState,
+    pub(super) state: FileState,
     pub(super) size: u64,
     activity: u64,
 }
@@ -336,23 +411,25 @@ impl Vnode {
         let mut far = Far::default();
         {
             let map = self.map.lock()?;
-            if map.generation != generation || plan.from < map.from || map.to < plan.to {
+            if map.generation != generation {
                 return None;
             }
-            map.index
-                .for_each_piece_in(plan.from, plan.to, &mut |piece| match piece.source {
-                    PieceSource::Log { rank, slab, pos } if rank != host.rank() => {
-                        let len = piece.length;
-                        let range = LogRange {
-                            rank,
-                            slab,
-                            pos,
-                            len,
-                        };
-                        far.add(range, 0, index(piece.offset - plan.from));
-                    }
-                    _ => {}
-                });
+            let mut add = |piece: Piece| match piece.source {
+                PieceSource::Log { rank, slab, pos } if rank != host.rank() => {
+                    let len = piece.length;
+                    let range = LogRange {
+                        rank,
+                        slab,
+                        pos,
+                        len,
+                    };
+                    far.add(range, 0, index(piece.offset - plan.from));
+                }
+                _ => {}
+            };
+            for (from, to, part) in map.parts_of(plan.from, plan.to)? {
+                part.index.for_each_piece_in(from, to, &mut add);
+            }
         }
         Reading::ask(host, self.ino(), plan, far.batches())
     }
@@ -382,38 +459,40 @@ impl Vnode {
         end: u64,
     ) -> Result<u64, Errno> {
         let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
-        self.know(host, now, &mut map, found.from, end - found.from)?;
-        let known = end.min(map.to).min(found.from + STEP);
+        let part = self.know(host, now, &mut map, found.from, end - found.from)?;
+        let known = end.min(part.to).min(found.from + STEP);
         found.limit = known;
-        map.index
+        part.index
             .for_each_piece_in(found.from, known, &mut |piece| found.add(piece));
-        Ok(map.generation)
+        Ok(now.state.generation)
     }
 
-    /// Makes a map one that knows of `from`, as of now or later; it asks the server if it has to.
-    pub(super) fn know<H: Host>(
+    /// What is known at `from`, as of now or later; asks the server if not all of the range is known.
+    /// What it says then is of one moment, so that a read does not see half of a write.
+    pub(super) fn know<'m, H: Host>(
         &self,
         host: &H,
         now: &mut Moment,
-        map: &mut Map,
+        map: &'m mut Map,
         from: u64,
         length: u64,
-    ) -> Result<(), Errno> {
-        if !map.knows(now, from, 1) {
-            let located = host.locate(self.ino(), from, length.max(LOOK_AHEAD))?;
-            map.forget();
-            for run in &located.runs {
-                map.index.insert(*run, &mut |_| ()).map_err(|_| Errno::IO)?;
+    ) -> Result<&'m Part, Errno> {
+        if !map.knows(now, from, from.saturating_add(length)) {
+            if !map.is_of(now) {
+                map.forget();
             }
-            map.generation = located.generation;
+            map.asked = map.asked.saturating_mul(2).max(length).max(LOOK_AHEAD);
+            let located = host.locate(self.ino(), from, map.asked)?;
             now.state.generation = located.generation;
-            map.activity = now.activity;
-            (map.from, map.to) = (located.known_from, located.known_to);
+            if !map.is_of(now) {
+                let asked = map.asked;
+                map.forget();
+                (map.generation, map.activity) = (located.generation, now.activity);
+                map.asked = asked;
+            }
+            map.learn(&located)?;
         }
-        match (map.from..map.to).contains(&from) {
-            true => Ok(()),
-            false => Err(Errno::IO),
-        }
+        map.part_at(from).ok_or(Errno::IO)
     }
 }
 

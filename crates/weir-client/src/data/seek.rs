@@ -16,19 +16,19 @@ impl Vnode {
         let (mut at, mut generation) = (offset, None);
         while at < now.size {
             let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
-            self.know(host, &mut now, &mut map, at, 1)?;
-            if generation.is_some_and(|before| before != map.generation()) {
+            let part = self.know(host, &mut now, &mut map, at, 1)?;
+            if generation.is_some_and(|before| before != now.state.generation) {
                 // What was looked at before this is of another state of the file.
                 drop(map);
                 now = self.moment(host)?;
                 (at, generation) = (offset, None);
                 continue;
             }
-            generation = Some(map.generation());
-            let known = map.known_to().min(now.size);
+            generation = Some(now.state.generation);
+            let known = part.known_to().min(now.size);
             let found = match hole {
-                true => Some(map.next_hole(at)),
-                false => map.next_data(at),
+                true => Some(part.next_hole(at)),
+                false => part.next_data(at),
             };
             if let Some(found) = found.filter(|found| *found < known) {
                 return Ok(Some(found));

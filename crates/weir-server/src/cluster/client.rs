@@ -60,7 +60,7 @@ impl<P: Platform> Cluster<P> {
             Request::Allocate(op) => encoded(&self.allocate(op).await),
             Request::Readdir(op) => encoded(&self.readdir(&op).await),
             Request::Attach(op) => encoded(&self.attach(from, op).await),
-            Request::Locate(op) => encoded(&self.locate(op.ino, op.offset).await),
+            Request::Locate(op) => encoded(&self.locate(&op).await),
             Request::Sync(op) => encoded(&self.sync(op.ino).await),
             Request::Find(op) => encoded(&self.find_for_client(op).await),
             Request::GetAttr(op) => encoded(&self.attr_here(op.ino).await),

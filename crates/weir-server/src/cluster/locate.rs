@@ -11,12 +11,12 @@ use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
 use weir_core::names::Lamination;
 use weir_core::placement::{slice_of, SLICE_BYTES};
 use weir_core::proto::peer::{self, LogRange};
-use weir_core::proto::{FsError, Located};
+use weir_core::proto::{FsError, Locate, Located};
 use weir_core::types::Ino;
 
 use super::publish::cut_off;
 use super::Cluster;
-use crate::node::{Platform, MAX_RUNS};
+use crate::node::{few_or_wanted, Platform, FEW_RUNS, MAX_RUNS};
 
 /// How many slices are asked for at a time, at least.
 const AHEAD: u64 = 1024;
@@ -76,17 +76,19 @@ impl Map {
 
 impl<P: Platform> Cluster<P> {
     /// Where a client finds the bytes of a range.
-    pub(super) async fn locate(&self, ino: Ino, offset: u64) -> Result<Located, FsError> {
+    pub(super) async fn locate(&self, op: &Locate) -> Result<Located, FsError> {
+        let offset = op.offset;
         if offset > MAX_OFFSET {
             return Err(FsError::Invalid);
         }
-        let ino = self.global(ino);
+        let ino = self.global(op.ino);
+        let wanted = offset.saturating_add(op.length.max(1));
         loop {
             self.lease_here(ino).await?;
             let local = self.local(ino).ok_or(FsError::Stale)?;
             let size = self.node(|node| node.attr_now(local))?.size;
             self.learn(ino, local, offset, size).await?;
-            if let Some(located) = self.answer(ino, local, offset, size)? {
+            if let Some(located) = self.answer(ino, local, (offset, wanted), size)? {
                 return Ok(located);
             }
         }
@@ -137,7 +139,7 @@ impl<P: Platform> Cluster<P> {
         &self,
         ino: Ino,
         local: Ino,
-        offset: u64,
+        (offset, wanted): (u64, u64),
         size: u64,
     ) -> Result<Option<Located>, FsError> {
         let maps = self.inner.maps.borrow();
@@ -159,20 +161,20 @@ impl<P: Platform> Cluster<P> {
             first_unknown.saturating_mul(SLICE_BYTES).min(MAX_OFFSET)
         };
         let runs = map.index.run_count() + self.node(|node| node.pending_count(local));
-        let from = if runs <= MAX_RUNS / 2 && map.knows(0) {
+        let from = if runs <= FEW_RUNS && map.knows(0) {
             0
         } else {
             offset
         };
         let mut base = Vec::new();
-        let mut upto = map
-            .index
-            .runs_in(from, end_of_known, MAX_RUNS, &mut base)
-            .hi;
+        let mut upto = few_or_wanted((wanted, end_of_known), &mut base, |to, most, runs| {
+            map.index.runs_in(from, to, most, runs).hi
+        });
         let mut over = Vec::new();
-        upto = self
-            .node(|node| node.pending_runs(local, (from, upto), MAX_RUNS, &mut over))
-            .min(upto);
+        upto = few_or_wanted((wanted, upto), &mut over, |to, most, runs| {
+            self.node(|node| node.pending_runs(local, (from, to), most, runs))
+        })
+        .min(upto);
         let mut both = ExtentIndex::new();
         let mut lay = |run: Run| {
             let laid = both.insert(run, &mut |_| ());

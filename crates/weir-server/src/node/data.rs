@@ -16,11 +16,14 @@ use super::{Node, Platform, Space};
 const RUN_BYTES: usize = 5 * 10 + 1 + 3 + 5 + 10 + 10;
 /// Runs in a reply.
 pub(crate) const MAX_RUNS: usize = (REPLY_BYTES - 64) / RUN_BYTES;
+/// So many runs are said of a file also where less is asked for: they cost little.
+pub(crate) const FEW_RUNS: usize = 32;
 /// The most slabs named in one reply.
 const MAX_SLABS: usize = (REPLY_BYTES - 64) / 5;
 
 impl<P: Platform> Node<'_, P> {
-    /// Where the bytes of a range are, and of as much of the file as fits the reply.
+    /// Where the bytes of a range are, of as much as fits the reply, and of what is around it if that is
+    /// little.
     pub(crate) fn locate_range(
         &mut self,
         ino: Ino,
@@ -40,17 +43,18 @@ impl<P: Platform> Node<'_, P> {
             runs: Vec::new(),
         };
         if let Some(index) = self.files.get(ino) {
-            // All of the file if it is little, else from the range on; what lies
-            // before it costs as much again.
-            let from = if index.run_count() <= MAX_RUNS {
-                0
-            } else {
-                offset
+            let from = match index.run_count() <= FEW_RUNS {
+                true => 0,
+                false => offset,
             };
-            let known = index.runs_in(from, MAX_OFFSET, MAX_RUNS, &mut located.runs);
-            located.known_from = known.lo;
-            if known.hi < MAX_OFFSET {
-                located.known_to = known.hi;
+            let wanted = offset.saturating_add(length.max(1));
+            let range = (wanted, MAX_OFFSET);
+            let known_to = few_or_wanted(range, &mut located.runs, |to, most, runs| {
+                index.runs_in(from, to, most, runs).hi
+            });
+            located.known_from = from;
+            if known_to < MAX_OFFSET {
+                located.known_to = known_to;
             }
             debug_assert!(length == 0 || located.known_to > offset);
             located.runs.retain(|run| run.source != Source::Hole);
@@ -193,6 +197,23 @@ impl<P: Platform> Node<'_, P> {
         }
         Ok(slabs.into_iter().collect())
     }
+}
+
+/// Appends to `out` what `runs(to, most, out)` finds up to an offset: [`FEW_RUNS`] up to `end`, or if
+/// those do not reach `wanted`, [`MAX_RUNS`] up to there. Returns up to where they are all.
+pub(crate) fn few_or_wanted(
+    (wanted, end): (u64, u64),
+    out: &mut Vec<Run>,
+    mut runs: impl FnMut(u64, usize, &mut Vec<Run>) -> u64,
+) -> u64 {
+    let before = out.len();
+    let wanted = wanted.min(end);
+    let few = runs(end, FEW_RUNS, out);
+    if few >= wanted {
+        return few;
+    }
+    out.truncate(before);
+    runs(wanted, MAX_RUNS, out)
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ use ofds::OfdTable;
 use stats::Stats;
 use writers::{OpenFile, Slots, Writer};
 
-pub(crate) use data::MAX_RUNS;
+pub(crate) use data::{few_or_wanted, FEW_RUNS, MAX_RUNS};
 pub(crate) use journal::RUNS as SNAPSHOT_RUNS;
 pub use journal::{Journal, SharedPlace, ShowShared, Visit};
 pub(crate) use locks::{Family, Owner, Wish, UNLOCK};
