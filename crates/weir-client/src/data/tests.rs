@@ -49,6 +49,8 @@ struct Server {
     /// How often a write token was asked for, and how many bytes each is for.
     tokens: u32,
     token_bytes: u64,
+    /// How often it was asked where bytes are.
+    looks: u32,
     /// Take the block back just after the next look at the namespace.
     take_back: bool,
     taken_back: bool,
@@ -243,6 +245,7 @@ impl Host for Process {
     fn locate(&self, _ino: Ino, offset: u64, length: u64) -> Result<Located, Errno> {
         let mut server = self.node.server.lock().unwrap();
         self.node.harvest(&mut server);
+        server.looks += 1;
         let mut index = ExtentIndex::new();
         for run in server.seen.values() {
             index.insert(*run, &mut |_| ()).unwrap();
@@ -541,6 +544,42 @@ fn strided_and_segmented_checkpoints_cost_few_records() {
     }
     let more = node.records.load(Ordering::Relaxed) - records;
     assert!(more <= 4 * 16, "{more} records for a segmented file");
+}
+
+#[test]
+fn scattered_reads_of_a_fragmented_file_soon_ask_nothing() {
+    const PIECES: u64 = 101;
+    const PIECE: u64 = 4096;
+    let node = Node::new(1 << 20, true);
+    let (writer, reader) = (node.process(), node.process());
+    let (writers, readers) = (vnode(), vnode());
+    let scattered = || (0..PIECES).map(|i| (i * i * i + 7 * i) % PIECES * PIECE);
+    let mut model = vec![0; usize::try_from(PIECES * PIECE).unwrap()];
+    let write = |model: &mut Vec<u8>, offset, salt| {
+        let bytes = pattern(offset, PIECE, salt);
+        assert_eq!(writers.write_at(&writer, offset, &bytes), Ok(bytes.len()));
+        put(model, offset, &bytes);
+    };
+    scattered().for_each(|offset| write(&mut model, offset, 1));
+    let rest = || {
+        writers.publish_written(&writer).unwrap();
+        writers.detach(&writer);
+    };
+    let read_all = |model: &[u8]| {
+        let before = node.server.lock().unwrap().looks;
+        for offset in scattered() {
+            check(&readers, &reader, model, offset / 2, PIECE);
+            check(&readers, &reader, model, offset, 3 * PIECE);
+        }
+        node.server.lock().unwrap().looks - before
+    };
+    rest();
+    assert!(read_all(&model) > 0);
+    assert_eq!(read_all(&model), 0);
+    write(&mut model, 5 * PIECE + 1, 2);
+    rest();
+    assert!(read_all(&model) > 0);
+    assert_eq!(read_all(&model), 0);
 }
 
 #[test]
