@@ -308,7 +308,10 @@ impl Vnode {
             let mut at = offset;
             while at < end {
                 let mut found = Found::new(at);
-                let generation = self.find(host, now, &mut found, end)?;
+                // All that is wanted is looked up at once, as far as one answer of the server reaches: so a
+                // read does not see half of a write.
+                let needed = if at == offset { end } else { at + 1 };
+                let generation = self.find(host, now, &mut found, (needed, end))?;
                 if far.is_full() || looked.is_some_and(|looked| looked != generation) {
                     if let Some(looked) = looked.take() {
                         self.bring(host, now, (&mut far, looked), targets)?;
@@ -449,17 +452,17 @@ impl Vnode {
             .map_or(true, |state| state.generation != generation)
     }
 
-    /// Looks up pieces from `found.from` to `end`, in what is known or else at the
-    /// server. Returns the generation that the answer belongs to.
+    /// Looks up pieces from `found.from` to `end`, in what is known, or at the server if that does not
+    /// reach to `needed`. Returns the generation that the answer belongs to.
     fn find<H: Host>(
         &self,
         host: &H,
         now: &mut Moment,
         found: &mut Found,
-        end: u64,
+        (needed, end): (u64, u64),
     ) -> Result<u64, Errno> {
         let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
-        let part = self.know(host, now, &mut map, found.from, end - found.from)?;
+        let part = self.know(host, now, &mut map, found.from, (needed, end))?;
         let known = end.min(part.to).min(found.from + STEP);
         found.limit = known;
         part.index
@@ -467,21 +470,21 @@ impl Vnode {
         Ok(now.state.generation)
     }
 
-    /// What is known at `from`, as of now or later; asks the server if not all of the range is known.
-    /// What it says then is of one moment, so that a read does not see half of a write.
+    /// What is known at `from`, as of now or later. If that does not reach to `needed`, it asks the server
+    /// for what is there up to `end`, or more.
     pub(super) fn know<'m, H: Host>(
         &self,
         host: &H,
         now: &mut Moment,
         map: &'m mut Map,
         from: u64,
-        length: u64,
+        (needed, end): (u64, u64),
     ) -> Result<&'m Part, Errno> {
-        if !map.knows(now, from, from.saturating_add(length)) {
+        if !map.knows(now, from, needed) {
             if !map.is_of(now) {
                 map.forget();
             }
-            map.asked = map.asked.saturating_mul(2).max(length).max(LOOK_AHEAD);
+            map.asked = map.asked.saturating_mul(2).max(end - from).max(LOOK_AHEAD);
             let located = host.locate(self.ino(), from, map.asked)?;
             now.state.generation = located.generation;
             if !map.is_of(now) {

@@ -16,7 +16,7 @@ impl Vnode {
         let (mut at, mut generation) = (offset, None);
         while at < now.size {
             let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
-            let part = self.know(host, &mut now, &mut map, at, 1)?;
+            let part = self.know(host, &mut now, &mut map, at, (at + 1, at + 1))?;
             if generation.is_some_and(|before| before != now.state.generation) {
                 // What was looked at before this is of another state of the file.
                 drop(map);
