@@ -53,6 +53,7 @@ impl Names for Table<'_> {
             home: ino,
             fresh: true,
             ask: false,
+            mapped: false,
             policy: Policy::default(),
             lamination: Lamination::No,
         }))
