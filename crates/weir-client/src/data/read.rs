@@ -33,8 +33,7 @@ const LOOK_AHEAD: u64 = 256 << 10;
 /// A map holds about so many runs.
 const MOST_RUNS: usize = 1 << 15;
 
-/// What a process knows of where a file's bytes are: the server's answers, all of one state of the
-/// file. Whoever reads a fragmented file here and there soon knows all of it.
+/// Keeps the server's answers to where a file's bytes are. All are of one state of the file. Whoever reads a fragmented file here and there soon knows all of it.
 #[derive(Debug, Default)]
 pub struct Map {
     /// The answers by where they begin; they do not overlap.
@@ -83,27 +82,20 @@ impl Map {
         (at < part.to).then_some(part)
     }
 
-    /// The parts of a range, with where each begins and ends in it; `None` if something is not known.
-    fn parts_of(&self, from: u64, to: u64) -> Option<Vec<(u64, u64, &Part)>> {
-        let mut parts = Vec::new();
+    /// The parts of a range, with where each begins and ends in it, up to the first byte of which
+    /// nothing is known.
+    fn parts_of(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, &Part)> {
         let mut at = from;
-        while at < to {
-            let part = self.part_at(at)?;
-            parts.push((at, part.to.min(to), part));
-            at = part.to;
-        }
-        Some(parts)
+        core::iter::from_fn(move || {
+            let part = self.part_at(at).filter(|_| at < to)?;
+            let begin = core::mem::replace(&mut at, part.to.min(to));
+            Some((begin, at, part))
+        })
     }
 
-    fn knows(&self, now: &Moment, from: u64, to: u64) -> bool {
-        let mut at = from;
-        while at < to {
-            match self.part_at(at) {
-                Some(part) => at = part.to,
-                None => return false,
-            }
-        }
-        self.is_of(now)
+    fn knows(&self, from: u64, to: u64) -> bool {
+        let end = self.parts_of(from, to).last();
+        end.map_or(from, |(_, end, _)| end) >= to
     }
 
     fn is_of(&self, now: &Moment) -> bool {
@@ -414,7 +406,7 @@ impl Vnode {
         let mut far = Far::default();
         {
             let map = self.map.lock()?;
-            if map.generation != generation {
+            if map.generation != generation || !map.knows(plan.from, plan.to) {
                 return None;
             }
             let mut add = |piece: Piece| match piece.source {
@@ -430,7 +422,7 @@ impl Vnode {
                 }
                 _ => {}
             };
-            for (from, to, part) in map.parts_of(plan.from, plan.to)? {
+            for (from, to, part) in map.parts_of(plan.from, plan.to) {
                 part.index.for_each_piece_in(from, to, &mut add);
             }
         }
@@ -470,8 +462,8 @@ impl Vnode {
         Ok(now.state.generation)
     }
 
-    /// What is known at `from`, as of now or later. If that does not reach to `needed`, it asks the server
-    /// for what is there up to `end`, or more.
+    /// Returns the answer that speaks of `from`, as of now or later. If the map does not reach to `needed`,
+    /// this asks the server for what is there up to `end`, or more.
     pub(super) fn know<'m, H: Host>(
         &self,
         host: &H,
@@ -480,19 +472,22 @@ impl Vnode {
         from: u64,
         (needed, end): (u64, u64),
     ) -> Result<&'m Part, Errno> {
-        if !map.knows(now, from, needed) {
-            if !map.is_of(now) {
-                map.forget();
-            }
-            map.asked = map.asked.saturating_mul(2).max(end - from).max(LOOK_AHEAD);
-            let located = host.locate(self.ino(), from, map.asked)?;
+        if !map.is_of(now) || !map.knows(from, needed) {
+            let twice = match map.is_of(now) {
+                true => map.asked.saturating_mul(2),
+                false => 0,
+            };
+            let asked = twice.max(end - from).max(LOOK_AHEAD);
+            let located = host.locate(self.ino(), from, asked)?;
             now.state.generation = located.generation;
             if !map.is_of(now) {
-                let asked = map.asked;
-                map.forget();
-                (map.generation, map.activity) = (located.generation, now.activity);
-                map.asked = asked;
+                *map = Map {
+                    generation: located.generation,
+                    activity: now.activity,
+                    ..Map::default()
+                };
             }
+            map.asked = asked;
             map.learn(&located)?;
         }
         map.part_at(from).ok_or(Errno::IO)

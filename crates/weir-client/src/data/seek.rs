@@ -18,7 +18,7 @@ impl Vnode {
             let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
             let part = self.know(host, &mut now, &mut map, at, (at + 1, at + 1))?;
             if generation.is_some_and(|before| before != now.state.generation) {
-                // What was looked at before this is of another state of the file.
+                // The file has changed since the search began: it begins again.
                 drop(map);
                 now = self.moment(host)?;
                 (at, generation) = (offset, None);
