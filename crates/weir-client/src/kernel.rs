@@ -13,6 +13,7 @@ use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::ffi::CString;
 
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -184,6 +185,11 @@ pub fn is_byte_locked(fd: Fd, byte: u64) -> Result<bool, Errno> {
     // SAFETY: the lock is a `struct flock` that lives until the call returns.
     unsafe { syscall4(nr::FCNTL, args) }?;
     Ok(lock.kind != F_UNLCK)
+}
+
+/// The path that the kernel says for a descriptor: proc_pid_fd(5).
+pub fn path_of(fd: Fd) -> Result<CString, Errno> {
+    rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new())
 }
 
 /// A descriptor to hand to rustix. The number may be closed meanwhile: then the call

@@ -9,6 +9,7 @@ use core::ffi::{c_char, c_int, CStr};
 use std::ffi::CString;
 
 use rustix::io::Errno;
+use weir_client::kernel::path_of;
 use weir_client::process::process;
 
 use crate::launch::{environ, keeps_us_out, with_environment, Strings};
@@ -185,10 +186,9 @@ unsafe fn run_ours(
 
 /// Runs a program of the kernel's that a link of weir leads to.
 unsafe fn run_outside(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-    let link = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new());
     // SAFETY: as the caller vouches.
     unsafe {
-        match link {
+        match path_of(fd) {
             Ok(path) => run_kernels(path.as_ptr(), argv, envp),
             Err(_) => next::fexecve().map_or(-1, |f| f(fd, argv, envp)),
         }

@@ -15,7 +15,7 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use weir_client::kernel::block_signals;
+use weir_client::kernel::{block_signals, path_of};
 use weir_client::process::process;
 use weir_client::siglock::SigLock;
 
@@ -217,7 +217,7 @@ unsafe fn name_of_copy(
     let copy = copy?.ok()?;
     if !crate::is_ours(copy) && !is_copy(copy) {
         // A link led out of weir: the loader follows it, as its path.
-        let outside = rustix::fs::readlink(format!("/proc/self/fd/{copy}"), Vec::new());
+        let outside = path_of(copy);
         // SAFETY: it was made here.
         unsafe { calls::close(copy) };
         return outside.ok();
@@ -268,8 +268,7 @@ fn name_of(copy: c_int) -> Option<CString> {
 }
 
 fn is_copy(fd: c_int) -> bool {
-    let link = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new());
-    link.is_ok_and(|link| link.as_bytes().starts_with(b"/memfd:"))
+    path_of(fd).is_ok_and(|link| link.as_bytes().starts_with(b"/memfd:"))
 }
 
 fn identity_of(fd: c_int) -> Option<[u64; 2]> {

@@ -15,7 +15,7 @@ use super::cwd::named_by;
 use super::place::kernel_cwd;
 use super::table::{self, Handle};
 use super::Process;
-use crate::kernel::{Fd, AT_FDCWD};
+use crate::kernel::{path_of, Fd, AT_FDCWD};
 use crate::neighbour::Identity;
 use crate::path::prefix::split;
 use crate::path::Place;
@@ -64,9 +64,7 @@ impl Process {
             AT_FDCWD if self.own_cwd().is_some() => return None,
             AT_FDCWD => kernel_cwd()?,
             fd if table::get(fd).is_some() => return None,
-            fd => rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new())
-                .ok()?
-                .into_bytes(),
+            fd => path_of(fd).ok()?.into_bytes(),
         };
         let full = [&directory, &b"/"[..], path].concat();
         let (link, rest) = self.link_in(&full)?;

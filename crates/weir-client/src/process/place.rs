@@ -16,7 +16,7 @@ use super::start::Instance;
 use super::table::GONE;
 use super::{Outcome, Process};
 use crate::errno::of_open;
-use crate::kernel::{Fd, AT_FDCWD};
+use crate::kernel::{path_of, Fd, AT_FDCWD};
 use crate::node::Node;
 use crate::path::walk::{again, Names};
 use crate::path::{Credentials, Name, Place, Walk};
@@ -241,7 +241,7 @@ impl Process {
         if !path.split(|b| *b == b'/').any(|part| part == name) {
             return None;
         }
-        let dir = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new()).ok()?;
+        let dir = path_of(fd).ok()?;
         let full = [dir.as_bytes(), b"/", path].concat();
         let rest = instance.prefix.strip(&full)?.to_vec();
         Some(Ok((done!(self.view()).root(), Cow::Owned(rest))))
