@@ -33,7 +33,7 @@ use weir_core::node::region::{
     REFUSAL_NAMES, SLEEPS_AT_BELL,
 };
 use weir_core::node::ring::{Note, NoteRing, Record, RecordRing};
-use weir_core::proto::{self, Operation, Publish, Role, Welcome};
+use weir_core::proto::{self, ClientKind, Operation, Publish, Role, Welcome};
 use weir_core::types::ClientId;
 use weir_store::map::{Access, MapError, Region};
 use weir_store::slabmap::SlabMap;
@@ -84,24 +84,29 @@ pub struct Session {
 
 impl Session {
     /// Connects to the instance with this run directory and maps its memory.
-    pub fn connect(run_dir: &[u8]) -> Result<Session, Errno> {
-        Session::connect_with(run_dir, |welcome| {
+    pub fn connect(run_dir: &[u8], kind: ClientKind) -> Result<Session, Errno> {
+        Session::connect_with(run_dir, kind, |welcome| {
             let node = Node::map(welcome.shm_dir.as_bytes())?;
             Ok(Box::leak(Box::new(node)))
         })
     }
 
     /// As [`Session::connect`], where the node's memory is mapped already.
-    pub fn connect_to(run_dir: &[u8], node: &'static Node) -> Result<Session, Errno> {
-        Session::connect_with(run_dir, |_| Ok(node))
+    pub fn connect_to(
+        run_dir: &[u8],
+        node: &'static Node,
+        kind: ClientKind,
+    ) -> Result<Session, Errno> {
+        Session::connect_with(run_dir, kind, |_| Ok(node))
     }
 
     fn connect_with(
         run_dir: &[u8],
+        kind: ClientKind,
         node: impl FnOnce(&Welcome) -> Result<&'static Node, Errno>,
     ) -> Result<Session, Errno> {
         let _signals = kernel::block_signals();
-        let connected = socket::connect(run_dir, Role::Client)?;
+        let connected = socket::connect(run_dir, Role::Client(kind))?;
         let welcome = connected.welcome;
         let node = node(&welcome)?;
         let name = format!("client-{}", welcome.client.0);

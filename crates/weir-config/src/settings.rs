@@ -219,7 +219,7 @@ settings! {
         /// The most files, directories and links at one time. Room for their names is only taken
         /// as it is used.
         max_files: u32 = "4000000",
-        /// The most processes that use the instance at one time.
+        /// The most processes that use the instance at one time, besides kernel mounts.
         max_clients: u32 = "4096",
         /// How long a client watches for an answer before it sleeps, in microseconds, and the
         /// server for the next request; ten times as long while requests follow one another

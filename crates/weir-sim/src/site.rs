@@ -12,7 +12,7 @@ use futures_channel::oneshot;
 use futures_util::future::LocalBoxFuture;
 use weir_core::journal;
 use weir_core::names::{NamesView, Owner, Policy, Shard, Visibility};
-use weir_core::proto::Caller;
+use weir_core::proto::{Caller, ClientKind};
 use weir_core::types::{ClientId, Rank};
 use weir_fabric::sim::dice::Dice;
 use weir_fabric::sim::{End, Network};
@@ -441,9 +441,11 @@ impl Site {
     /// Takes a client process in; with its number as a process.
     pub fn admit(&self) -> Option<(ClientId, u32, Arc<Memory>)> {
         let life = self.life()?;
-        let id = life.node.borrow().vacant_client()?;
+        let id = life.node.borrow().vacant_client(ClientKind::Program)?;
         let (pid, memory) = self.machine.begin(id);
-        life.node.borrow_mut().admit(id, pid, Arc::clone(&memory));
+        life.node
+            .borrow_mut()
+            .admit(id, pid, ClientKind::Program, Arc::clone(&memory));
         Some((id, pid, memory))
     }
 

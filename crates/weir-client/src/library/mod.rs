@@ -26,6 +26,7 @@ use core::sync::atomic::Ordering;
 use std::os::unix::ffi::OsStringExt;
 
 use rustix::io::Errno;
+use weir_core::proto::ClientKind;
 
 use crate::kernel::Slot;
 use crate::process::{process, Process, INSTANCE_VARIABLE};
@@ -131,7 +132,7 @@ fn state_for(run_dir: &[u8]) -> Result<&'static Process, Errno> {
     if let Some(again) = made.find(|made| made.process.is_served()) {
         return Ok(again.process);
     }
-    let process = Process::attached(run_dir, mapped)?;
+    let process = Process::attached(run_dir, mapped, ClientKind::Program)?;
     let attachment = Attachment {
         process,
         run_dir: run_dir.to_vec(),

@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use weir_core::proto::ClientKind;
 
 use super::start::{Instance, READY};
 use super::{table, Process};
@@ -26,10 +27,11 @@ impl Process {
     pub fn attached(
         run_dir: &[u8],
         mapped: Option<&'static Node>,
+        kind: ClientKind,
     ) -> Result<&'static Process, Errno> {
         let session = match mapped {
-            Some(node) => Session::connect_to(run_dir, node)?,
-            None => Session::connect(run_dir)?,
+            Some(node) => Session::connect_to(run_dir, node, kind)?,
+            None => Session::connect(run_dir, kind)?,
         };
         let Some(prefix) = Prefix::new(session.welcome().prefix.as_bytes()) else {
             session.hang_up();

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use weir_core::proto::{PREFIX_LINK, SHM_LINK};
+use weir_core::proto::{ClientKind, PREFIX_LINK, SHM_LINK};
 use weir_core::types::Ino;
 
 use super::table::{Handle, DIR, PATH, READ, WRITE};
@@ -165,7 +165,9 @@ impl Process {
         let (shm_dir, prefix) = if let Some(known) = known {
             known
         } else {
-            let session: &'static Session = Box::leak(Box::new(Session::connect(&run_dir).ok()?));
+            let session: &'static Session = Box::leak(Box::new(
+                Session::connect(&run_dir, ClientKind::Program).ok()?,
+            ));
             self.watch_forks();
             self.node.set(Some(session.node()));
             self.session.set(Some(session));
@@ -208,7 +210,8 @@ impl Process {
             return Ok(session);
         }
         let instance = self.instance.get().ok_or(Errno::SHUTDOWN)?;
-        let session = Session::connect_to(&instance.run_dir, self.node()?).map_err(ended)?;
+        let session = Session::connect_to(&instance.run_dir, self.node()?, ClientKind::Program)
+            .map_err(ended)?;
         let session: &'static Session = Box::leak(Box::new(session));
         self.watch_forks();
         self.session.set(Some(session));

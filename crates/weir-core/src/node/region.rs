@@ -29,6 +29,8 @@ pub const RECORD_SLOTS: usize = 2048;
 pub const NOTE_SLOTS: usize = 1024;
 /// Clients that a server can have at a time.
 pub const MAX_CLIENTS: usize = 4096;
+/// How many kernel mounts of one instance a node can have, besides the programs.
+pub const MAX_MOUNTS: usize = 64;
 
 /// The head of the `open` region.
 #[repr(C, align(64))]
@@ -78,7 +80,7 @@ pub struct Hub {
     pub io_uring: AtomicU32,
     spare_line: [AtomicU64; 3],
     /// Bit c % 64 of word c / 64: client c has asked for something.
-    pub doorbells: [AtomicU64; MAX_CLIENTS / 64],
+    pub doorbells: [AtomicU64; (MAX_CLIENTS + MAX_MOUNTS) / 64],
 }
 
 /// The server sleeps on the word itself.
@@ -151,7 +153,8 @@ pub struct ClientHeader {
     /// How many channels may be used, as the server says: `FIRST_CHANNEL`, `ALL_CHANNELS` or
     /// `NO_MORE_CHANNELS` of [`super::channel`]; a futex.
     pub channels: AtomicU32,
-    /// 1: the client is a kernel mount, which by itself is no use of the instance.
+    /// 1: the client is a kernel mount. Written by the server, which reads it again when it is
+    /// started anew.
     pub mount: AtomicU64,
     spare: [AtomicU64; 1],
     /// The counters of the ring of records.
@@ -314,7 +317,7 @@ impl Hub {
             uses_files: AtomicU32::default(),
             io_uring: AtomicU32::default(),
             spare_line: Default::default(),
-            doorbells: [const { AtomicU64::new(0) }; MAX_CLIENTS / 64],
+            doorbells: [const { AtomicU64::new(0) }; (MAX_CLIENTS + MAX_MOUNTS) / 64],
         }
     }
 }

@@ -18,9 +18,18 @@ pub struct Hello {
 pub enum Role {
     /// A process that will use the file system: gets a client region, and is taken
     /// for dead when the connection ends and its process is gone.
-    Client,
+    Client(ClientKind),
     /// Requests in frames, for tools.
     Control,
+}
+
+/// What a client is; each kind has a limit of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ClientKind {
+    /// A program that uses the instance.
+    Program,
+    /// A kernel mount, which by itself is no use of the instance.
+    Mount,
 }
 
 /// The client's number of one that is not taken in: there are as many as there may be.

@@ -24,7 +24,7 @@ use crate::names::{Attr, FileType, Policy};
 use crate::node::claim::Claim;
 use crate::types::{ClientId, Ino};
 use crate::xattr::SetFlags;
-pub use greeting::{Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
+pub use greeting::{ClientKind, Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
     Attached, Cause, Child, Created, Entry, FsStat, HeldLock, Kept, Landing, Lent, Located,
     ServerStatus, Tier, TierStatus,

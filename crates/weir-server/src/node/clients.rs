@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use weir_core::journal::Item;
-use weir_core::proto::Lent;
+use weir_core::node::region::MAX_MOUNTS;
+use weir_core::proto::{ClientKind, Lent};
 use weir_core::types::{ClientId, SegmentId};
 
 /// A segment as the server lent it.
@@ -40,6 +41,8 @@ pub struct Client<M> {
     pub memory: Arc<M>,
     /// Its process.
     pub pid: u32,
+    /// A program, or a kernel mount.
+    pub kind: ClientKind,
     /// What it may write into, by slab and position.
     pub leases: Vec<Lease>,
     /// Its cells.
@@ -62,15 +65,17 @@ pub struct Clients<M> {
     /// By client number, bit c: the server is serving a request of channel c. A client may be gone
     /// before its requests are served.
     served: Vec<u64>,
-    limit: usize,
+    /// How many programs there may be.
+    most_programs: usize,
 }
 
 impl<M> Client<M> {
     /// A client that was lent nothing yet.
-    pub fn new(memory: Arc<M>, pid: u32) -> Client<M> {
+    pub fn new(memory: Arc<M>, pid: u32, kind: ClientKind) -> Client<M> {
         Client {
             memory,
             pid,
+            kind,
             leases: Vec::new(),
             cells: BTreeSet::new(),
             connected: true,
@@ -123,17 +128,25 @@ impl<M> Client<M> {
 }
 
 impl<M> Clients<M> {
-    /// At most `limit` clients.
-    pub fn new(limit: usize) -> Clients<M> {
+    /// At most `most_programs` of them, and [`MAX_MOUNTS`] kernel mounts.
+    pub fn new(most_programs: usize) -> Clients<M> {
         Clients {
             slots: Vec::new(),
             served: Vec::new(),
-            limit,
+            most_programs,
         }
     }
 
-    /// The number that the next client gets.
-    pub fn vacant(&self) -> Option<ClientId> {
+    /// The number that the next client of a kind gets; `None`: there are as many as may be.
+    pub fn vacant(&self, kind: ClientKind) -> Option<ClientId> {
+        let most = match kind {
+            ClientKind::Program => self.most_programs,
+            ClientKind::Mount => MAX_MOUNTS,
+        };
+        let of_kind = self.iter().filter(|(_, client)| client.kind == kind);
+        if of_kind.count() >= most {
+            return None;
+        }
         // A request of a client that is gone must not act on the next client of its number.
         let is_free = |index: &usize| {
             self.slots.get(*index).is_none_or(Option::is_none)
@@ -142,7 +155,7 @@ impl<M> Clients<M> {
                     .get(*index)
                     .is_none_or(|channels| *channels == 0)
         };
-        let index = (0..self.limit).find(is_free)?;
+        let index = (0..self.most_programs + MAX_MOUNTS).find(is_free)?;
         u32::try_from(index).ok().map(ClientId)
     }
 
@@ -166,7 +179,7 @@ impl<M> Clients<M> {
 
     /// Whether there can be a client of this number.
     pub fn has_place(&self, id: ClientId) -> bool {
-        (id.0 as usize) < self.limit
+        (id.0 as usize) < self.most_programs + MAX_MOUNTS
     }
 
     /// Puts a client in.
@@ -224,7 +237,7 @@ mod tests {
 
     #[test]
     fn only_what_was_lent_is_held() {
-        let mut client = Client::new(Arc::new(()), 1);
+        let mut client = Client::new(Arc::new(()), 1, ClientKind::Program);
         client.lease(&lent(3, 2, 100, 50));
         client.lease(&lent(1, 1, 0, 10));
         client.lease(&lent(2, 1, 10, 10));
@@ -244,5 +257,24 @@ mod tests {
         assert!(client.end_lease(SegmentId(2)));
         assert!(!client.end_lease(SegmentId(2)));
         assert!(!client.holds(1, 5, 15));
+    }
+
+    #[test]
+    fn programs_and_mounts_have_limits_of_their_own() {
+        let mut clients: Clients<()> = Clients::new(2);
+        let mut admit = |kind| {
+            let id = clients.vacant(kind)?;
+            clients.insert(id, Client::new(Arc::new(()), 1, kind));
+            Some(id.0)
+        };
+        assert_eq!(admit(ClientKind::Mount), Some(0));
+        assert_eq!(admit(ClientKind::Program), Some(1));
+        assert_eq!(admit(ClientKind::Program), Some(2));
+        assert_eq!(admit(ClientKind::Program), None);
+        for _ in 1..MAX_MOUNTS {
+            assert!(admit(ClientKind::Mount).is_some());
+        }
+        assert_eq!(admit(ClientKind::Mount), None);
+        assert_eq!(admit(ClientKind::Program), None);
     }
 }

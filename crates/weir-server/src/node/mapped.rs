@@ -10,11 +10,10 @@
 
 use std::collections::BTreeSet;
 
-use weir_core::proto::FsError;
+use weir_core::proto::{ClientKind, FsError};
 use weir_core::types::{ClientId, Ino};
 
 use super::dirs::refusal;
-use super::memory::ClientMemory;
 use super::{Node, Platform};
 
 /// Files of which the kernel keeps pages, by the mount that said so.
@@ -44,10 +43,7 @@ impl<P: Platform> Node<'_, P> {
     /// True if a client is a kernel mount.
     pub(crate) fn is_mount(&self, id: ClientId) -> bool {
         let client = self.clients.get(id);
-        client.is_some_and(|client| {
-            let mount = &client.memory.header().mount;
-            mount.load(core::sync::atomic::Ordering::Relaxed) != 0
-        })
+        client.is_some_and(|client| client.kind == ClientKind::Mount)
     }
 
     /// Lets programs see whether any mount keeps pages of a file.

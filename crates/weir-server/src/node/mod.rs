@@ -63,7 +63,7 @@ use weir_core::node::known::KnownNames;
 use weir_core::node::landing::POOL_BYTES;
 use weir_core::node::ofd::BATCH;
 use weir_core::node::region::set_bits;
-use weir_core::proto::{self, Caller, FsError, Lent, TierStatus};
+use weir_core::proto::{self, Caller, ClientKind, FsError, Lent, TierStatus};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_core::xattr::Xattrs;
 use weir_fabric::bulk;
@@ -355,15 +355,17 @@ impl<'m, P: Platform> Node<'m, P> {
     }
 
     /// The number that the next client gets; `None`: there are too many.
-    pub fn vacant_client(&self) -> Option<ClientId> {
-        self.clients.vacant()
+    pub fn vacant_client(&self, kind: ClientKind) -> Option<ClientId> {
+        self.clients.vacant(kind)
     }
 
     /// Takes a client in, with the fresh region of its number.
-    pub fn admit(&mut self, id: ClientId, pid: u32, memory: Arc<P::Memory>) {
+    pub fn admit(&mut self, id: ClientId, pid: u32, kind: ClientKind, memory: Arc<P::Memory>) {
         let header = memory.header();
         header.id.store(id.0, Ordering::Relaxed);
         header.pid.store(pid, Ordering::Relaxed);
+        let is_mount = u64::from(kind == ClientKind::Mount);
+        header.mount.store(is_mount, Ordering::Relaxed);
         header.records.reset();
         header.notes.reset();
         header.tail.reset();
@@ -373,7 +375,7 @@ impl<'m, P: Platform> Node<'m, P> {
             .magic
             .store(weir_core::node::region::MAGIC, Ordering::Release);
         self.stats.clients_ever += 1;
-        self.clients.insert(id, Client::new(memory, pid));
+        self.clients.insert(id, Client::new(memory, pid, kind));
         self.note(&Item::Client { client: id, pid });
     }
 

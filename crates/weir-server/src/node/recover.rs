@@ -13,10 +13,12 @@ use weir_core::extent::{Run, MAX_OFFSET};
 use weir_core::journal::State;
 
 use weir_core::names::{FileType, Lamination, SetAttr};
+use weir_core::proto::ClientKind;
 use weir_core::types::{ClientId, Ino, SegmentId};
 
 use super::applied::Applied;
 use super::clients::{Client, Lease};
+use super::memory::ClientMemory;
 use super::writers::{OpenFile, Slots, Writer};
 use super::{Node, OfdTable, OpenRegion, Platform, Space, BATCH};
 
@@ -197,7 +199,11 @@ impl<'m, P: Platform> Node<'m, P> {
                 );
                 continue;
             };
-            let mut client = Client::new(memory, *pid);
+            let kind = match memory.header().mount.load(Ordering::Relaxed) {
+                0 => ClientKind::Program,
+                _ => ClientKind::Mount,
+            };
+            let mut client = Client::new(memory, *pid, kind);
             client.connected = false;
             client.ghost = true;
             for (segment, lent) in &state.segments {

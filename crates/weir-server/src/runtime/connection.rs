@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{
     recv, send, sendmsg, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
-use weir_core::proto::{Hello, Role, VERSION};
+use weir_core::proto::{ClientKind, Hello, Role, VERSION};
 
 use super::regions::Placeholder;
 use crate::frame::{self, MAX_REQUEST};
@@ -33,7 +33,7 @@ pub enum Peer {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
     /// It is a client.
-    Client,
+    Client(ClientKind),
     /// It is a tool.
     Tool,
     /// A tool's request.
@@ -134,9 +134,9 @@ impl Connection {
             return Ok(Heard::OtherVersion);
         }
         match hello.role {
-            Role::Client => {
+            Role::Client(kind) => {
                 self.peer = Peer::Client;
-                Ok(Heard::Client)
+                Ok(Heard::Client(kind))
             }
             Role::Control => {
                 self.peer = Peer::Tool;

@@ -11,6 +11,7 @@ use rustix::event::{eventfd, EventfdFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write, Errno};
 use weir_core::node::region::{Hub, SLEEPS_AT_BELL};
+use weir_core::proto::ClientKind;
 
 use super::kernel::wake;
 
@@ -27,6 +28,8 @@ pub enum Event {
         serial: Serial,
         /// The process.
         pid: u32,
+        /// What it says that it is.
+        kind: ClientKind,
     },
     /// A tool connected.
     Tool(Serial),

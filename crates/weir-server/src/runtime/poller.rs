@@ -253,7 +253,7 @@ impl Poller {
             return;
         };
         let pid = connection.pid;
-        if matches!(heard, Heard::Client | Heard::Tool) {
+        if matches!(heard, Heard::Client(_) | Heard::Tool) {
             connection.give(Arc::clone(&self.placeholder));
         }
         match heard {
@@ -269,7 +269,7 @@ impl Poller {
                 self.doors.refuse(Refusal::Version, pid);
                 self.say(serial, &version_only());
             }
-            Heard::Client => {
+            Heard::Client(kind) => {
                 let life = match open_pidfd(pid) {
                     _ if pid == 0 => Life::Unknown,
                     Ok(fd) => Life::Pidfd(fd),
@@ -277,7 +277,7 @@ impl Poller {
                     Err(_) => Life::Proc(pid),
                 };
                 self.lives.insert(serial, life);
-                self.mailbox.tell(Event::Client { serial, pid });
+                self.mailbox.tell(Event::Client { serial, pid, kind });
             }
         }
     }

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::thread::{futex, sched_getcpu};
 use rustix::time::Timespec;
 use weir_core::node::region::{set_bits, Hub, SLEEPS_AT_BELL, SLEEPS_HERE};
-use weir_core::proto::{encode, Caller, ServerStatus, Welcome, NO_CLIENT, NO_ROOM};
+use weir_core::proto::{encode, Caller, ClientKind, ServerStatus, Welcome, NO_CLIENT, NO_ROOM};
 use weir_core::types::ClientId;
 
 use super::doors::{Doors, Refusal};
@@ -239,7 +239,7 @@ impl<'a> Service<'a> {
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Client { serial, pid } => self.admit(serial, pid),
+            Event::Client { serial, pid, kind } => self.admit(serial, pid, kind),
             Event::Tool(serial) => self.say(serial, &self.welcome),
             Event::Request(serial, bytes) => {
                 if let Some(joined) = &mut self.joined {
@@ -273,16 +273,18 @@ impl<'a> Service<'a> {
         self.mailbox.tell(Answer::Send(serial, bytes));
     }
 
-    fn admit(&mut self, serial: Serial, pid: u32) {
+    fn admit(&mut self, serial: Serial, pid: u32, kind: ClientKind) {
         self.bury_predecessors(pid);
-        let vacant = self.node.borrow().vacant_client();
+        let vacant = self.node.borrow().vacant_client(kind);
         let Some(id) = vacant else {
             self.doors.refuse(Refusal::Clients, pid);
             return self.turn_away(serial, NO_CLIENT);
         };
         match self.instance.client_region(id) {
             Ok(region) => {
-                self.node.borrow_mut().admit(id, pid, Arc::new(region));
+                self.node
+                    .borrow_mut()
+                    .admit(id, pid, kind, Arc::new(region));
                 self.clients.insert(serial, id);
                 self.bells = self.bells.max(id.0 as usize / 64 + 1);
                 let welcome = Welcome {

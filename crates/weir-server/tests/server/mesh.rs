@@ -15,7 +15,7 @@ use weir_core::node::known::KnownNames;
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::client_layout;
 use weir_core::proto::peer::{self, PeerOperation};
-use weir_core::proto::{self, Caller, FsError, Operation};
+use weir_core::proto::{self, Caller, ClientKind, FsError, Operation};
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_server::cluster::{enclose, Answer, Cluster, LogBytes, Lost, Net};
 use weir_server::node::{Node, OpenRegion};
@@ -340,9 +340,9 @@ impl Mesh {
     /// A client at a server's node.
     pub fn client(&mut self, rank: usize) -> ClientId {
         let mut node = self.nodes[rank].borrow_mut();
-        let id = node.vacant_client().unwrap();
+        let id = node.vacant_client(ClientKind::Program).unwrap();
         let memory = Arc::new(Memory(map(client_layout().bytes)));
-        node.admit(id, 100 + id.0, memory);
+        node.admit(id, 100 + id.0, ClientKind::Program, memory);
         id
     }
 

@@ -9,7 +9,9 @@ use crate::mesh::{make_pool, Memory, Mesh};
 use futures_util::task::LocalSpawnExt;
 use weir_core::node::landing::{Failed, LANDINGS, LANDINGS_AHEAD};
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::{self, Caller, Fetch, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
+use weir_core::proto::{
+    self, Caller, ClientKind, Fetch, FsError, Landing, FETCH_BYTES, FETCH_PIECES,
+};
 use weir_core::types::{ClientId, Ino};
 use weir_server::node::ClientMemory;
 
@@ -26,7 +28,12 @@ fn range(rank: u16, pos: u64, len: u64) -> LogRange {
 fn admit(mesh: &Mesh, id: u32) -> Arc<Memory> {
     let memory = Arc::new(Memory::fresh());
     let mut node = mesh.nodes[0].borrow_mut();
-    node.admit(ClientId(id), 100 + id, Arc::clone(&memory));
+    node.admit(
+        ClientId(id),
+        100 + id,
+        ClientKind::Program,
+        Arc::clone(&memory),
+    );
     memory
 }
 

@@ -12,7 +12,7 @@ use weir_core::node::cell::{Cell, State};
 use weir_core::node::channel::{Channel, IDLE, REPLY, REQUEST};
 use weir_core::node::region::{client_layout, open_layout, ClientHeader, Hub};
 use weir_core::proto::{
-    self, Attached, Created, FsError, Hello, Lent, Located, Operation, Role, Welcome,
+    self, Attached, ClientKind, Created, FsError, Hello, Lent, Located, Operation, Role, Welcome,
 };
 use weir_core::types::{Ino, Rank};
 use weir_server::{Options, StorageDir};
@@ -73,7 +73,7 @@ impl Session {
         let mut message = vec![0; 4];
         let hello = Hello {
             version: proto::VERSION,
-            role: Role::Client,
+            role: Role::Client(ClientKind::Program),
         };
         proto::encode(&hello, &mut message);
         let length = u32::try_from(message.len() - 4).unwrap();

@@ -17,7 +17,9 @@ use weir_core::node::known::KNOWN_SLOTS;
 use weir_core::node::landing::POOL_BYTES;
 use weir_core::node::region::{client_layout, open_layout};
 use weir_core::node::ring::{Note, Record};
-use weir_core::proto::{self, Attached, Caller, FsError, Lent, Operation, Tier, TierStatus};
+use weir_core::proto::{
+    self, Attached, Caller, ClientKind, FsError, Lent, Operation, Tier, TierStatus,
+};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_fabric::bulk::Landing;
 use weir_server::arrival::Arrival;
@@ -466,9 +468,11 @@ pub struct Client {
 
 impl Client {
     pub fn new(world: &mut World) -> Client {
-        let id = world.node.vacant_client().unwrap();
+        let id = world.node.vacant_client(ClientKind::Program).unwrap();
         let memory = Arc::new(Memory(map(client_layout().bytes)));
-        world.node.admit(id, 100 + id.0, Arc::clone(&memory));
+        world
+            .node
+            .admit(id, 100 + id.0, ClientKind::Program, Arc::clone(&memory));
         Client {
             id,
             memory,

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use weir_core::proto::{self, Hello, Role};
+use weir_core::proto::{self, ClientKind, Hello, Role};
 use weir_core::roster::{Roster, Secret};
 use weir_core::types::Rank;
 use weir_fabric::frame::{self, Greeting, Head, Kind, GREETING_BYTES, HEAD_BYTES, PROOF_BYTES};
@@ -276,7 +276,13 @@ fn strangers_at_the_socket_are_refused_and_disturb_nobody() {
         assert_eq!(send(&[0xFF; 64]), b"");
         assert_eq!(send(&[3, 0, 0, 0, 0xFF, 0xFF, 0xFF]), b"");
         // It is told which version there is.
-        assert_ne!(send(&said_hello(proto::VERSION + 1, Role::Client)), b"");
+        assert_ne!(
+            send(&said_hello(
+                proto::VERSION + 1,
+                Role::Client(ClientKind::Program)
+            )),
+            b""
+        );
     }
     // A tool that asks what makes no sense is told so.
     let mut tool = socket(&run_dir);

@@ -22,12 +22,11 @@ mod names;
 mod open;
 
 use core::fmt;
-use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use weir_core::names::{FileType, NAME_MAX, SYMLINK_MAX};
 pub use weir_core::proto::beneath;
-use weir_core::proto::SetMapped;
+use weir_core::proto::{ClientKind, SetMapped};
 pub use weir_core::types::Ino;
 
 use super::Process;
@@ -84,12 +83,7 @@ pub struct Tree {
 impl Tree {
     /// Connects to the instance with this run directory. Lives as long as the process.
     pub fn attach(run_dir: &[u8]) -> Result<Tree, Errno> {
-        let process = Process::attached(run_dir, None)?;
-        process
-            .session()?
-            .header()
-            .mount
-            .store(1, Ordering::Relaxed);
+        let process = Process::attached(run_dir, None, ClientKind::Mount)?;
         Ok(Tree { process })
     }
 
