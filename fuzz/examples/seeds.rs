@@ -11,7 +11,7 @@ use weir_core::journal::{InodeImage, Item, LockedName, NameChange};
 use weir_core::names::{FileType, Lamination, Policy};
 use weir_core::node::claim::Claim;
 use weir_core::proto::peer::{self, LockOwner, LockWish, LogRange, What};
-use weir_core::proto::{self, Cause, Child, Hello, Operation, Role, Welcome};
+use weir_core::proto::{self, Cause, Child, ClientKind, Hello, Operation, Role, Welcome};
 use weir_core::roster::{InstanceId, Member, Roster, Secret};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_fabric::frame::{Greeting, Head, Kind, GREETING_BYTES, VERSION};
@@ -218,7 +218,7 @@ fn client() {
     }
     let hello = Hello {
         version: proto::VERSION,
-        role: Role::Client,
+        role: Role::Client(ClientKind::Program),
     };
     write("client_message", "hello", &with_kind(1, &post(&hello)));
     let welcome = Welcome {
