@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -44,7 +45,7 @@ pub struct TreeFs {
     tree: Tree,
     files: OpenFiles,
     locks: Locks,
-    pages: Pages,
+    pages: Arc<Pages>,
 }
 
 impl TreeFs {
@@ -54,8 +55,13 @@ impl TreeFs {
             tree,
             files: OpenFiles::default(),
             locks: Locks::new(tree),
-            pages: Pages::new(tree),
+            pages: Arc::new(Pages::new(tree)),
         }
+    }
+
+    /// The files of which the kernel keeps pages.
+    pub fn pages(&self) -> Arc<Pages> {
+        Arc::clone(&self.pages)
     }
 
     /// Gives a file that was opened a number.

@@ -39,11 +39,12 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
-use fuser::{Config, MountOption, Session, SessionACL};
-use nix::fcntl::OFlag;
+use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+use nix::fcntl::{AtFlags, OFlag};
 use nix::mount::{umount2, MntFlags};
 use nix::sys::stat::Mode;
-use weir_client::process::mounted::Tree;
+use weir_client::process::mounted::beneath::name_of;
+use weir_client::process::mounted::{Ino, Tree};
 
 use filesystem::TreeFs;
 
@@ -98,12 +99,22 @@ impl Mounted {
             dir: dir.to_owned(),
             source,
         };
-        let session = Session::new(TreeFs::new(tree), dir, &config()).map_err(kernel)?;
+        let tree_fs = TreeFs::new(tree);
+        let pages = tree_fs.pages();
+        let session = Session::new(tree_fs, dir, &config()).map_err(kernel)?;
+        let notifier = session.notifier();
         let serving = std::thread::Builder::new()
             .name("mount".to_owned())
             .spawn(move || session.run())
             .map_err(kernel)?;
         let place = MountPoint::of(dir).map_err(kernel)?;
+        if tree.has_other_nodes() {
+            let root = place.root.try_clone().map_err(kernel)?;
+            std::thread::Builder::new()
+                .name("pages".to_owned())
+                .spawn(move || pages.follow(|ino| drop_pages(&notifier, &root, ino)))
+                .map_err(kernel)?;
+        }
         Ok(Mounted {
             place,
             tree,
@@ -195,6 +206,18 @@ impl MountPoint {
         if let Err(error) = done {
             tracing::warn!("cannot unmount {}: {error}", self.dir.display());
         }
+    }
+}
+
+/// Lets the kernel learn the size of a file and drop its pages. Both make it ask this process, so the
+/// thread is none that answers requests.
+fn drop_pages(notifier: &Notifier, root: &OwnedFd, ino: Ino) {
+    let stat = nix::sys::stat::fstatat(root, name_of(ino).as_str(), AtFlags::empty());
+    let dropped = stat
+        .map_err(io::Error::from)
+        .and_then(|stat| notifier.inval_inode(INodeNo(stat.st_ino), 0, 0));
+    if let Err(error) = dropped {
+        tracing::debug!("pages of inode {:x}: {error}", ino.0);
     }
 }
 

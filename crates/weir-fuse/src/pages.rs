@@ -4,6 +4,10 @@
 //! the first page of a file is handed out, the server lets all programs of the node know, so that they
 //! read and write the file through the mount from then on. That ends with the last descriptor of
 //! the file in the mount: a mapping keeps its file open.
+//!
+//! Pages do not follow what other nodes write. A thread of its own ([`Pages::follow`]) is woken by the
+//! server when another node changed such a file; it makes the kernel write back what the node's
+//! programs stored and drop the pages, so that the next load reads anew.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,6 +30,8 @@ struct File {
     open: usize,
     /// The kernel keeps pages of it.
     mapped: bool,
+    /// Where its bytes were when the kernel was last told to drop them; see [`Tree::generation`].
+    generation: u64,
 }
 
 impl Pages {
@@ -55,6 +61,35 @@ impl Pages {
             file.mapped = true;
         }
         Ok(())
+    }
+
+    /// Lets the kernel drop pages of files that other nodes change. `drop_pages` is told which file's;
+    /// it may wait for requests to be answered. Returns when the server cannot be asked any more.
+    pub fn follow(&self, drop_pages: impl Fn(Ino)) -> Result<(), Errno> {
+        loop {
+            // What changes after this look changes the word too.
+            let seen = self.tree.news()?;
+            for (ino, dropped) in self.mapped() {
+                // A file that is gone is not changed by anyone.
+                let Ok(generation) = self.tree.generation(ino) else {
+                    continue;
+                };
+                if generation != dropped {
+                    if let Some(file) = self.files().get_mut(&ino) {
+                        file.generation = generation;
+                    }
+                    drop_pages(ino);
+                }
+            }
+            self.tree.wait_for_news(seen)?;
+        }
+    }
+
+    /// The files of which the kernel keeps pages, with what is known of each.
+    fn mapped(&self) -> Vec<(Ino, u64)> {
+        let files = self.files();
+        let mapped = files.iter().filter(|(_, file)| file.mapped);
+        mapped.map(|(ino, file)| (*ino, file.generation)).collect()
     }
 
     /// A description of the file was closed.

@@ -479,6 +479,14 @@ const CHECKS: &[Check] = &[
             &[needs::CC, needs::PYTHON],
         )
     },
+    Check {
+        weir_options: Some(FOUR),
+        ..mounted(
+            "mount::mappings_follow_what_other_nodes_sync",
+            What::Shell("shell/mapped_elsewhere.sh", &[]),
+            &[needs::PYTHON],
+        )
+    },
     // Allocators, which call weir with their locks held
     c(
         "allocators::no_wrapper_asks_the_program_for_memory",

@@ -22,7 +22,7 @@ use super::tail::TailWords;
 use crate::names::Attr;
 
 /// Marks a region of ours, and this version of its layout.
-pub const MAGIC: u64 = 0x5745_4952_0000_0007;
+pub const MAGIC: u64 = 0x5745_4952_0000_0008;
 /// Slots of a client's ring of records.
 pub const RECORD_SLOTS: usize = 2048;
 /// Slots of a client's ring of notes.
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(size_of::<Ofd>(), 64);
         assert_eq!(size_of::<FileBlock>(), 128);
         assert_eq!(size_of::<Cell>(), 384);
-        assert_eq!((size_of::<Hub>(), size_of::<KnownSlot>()), (640, 128));
+        assert_eq!((size_of::<Hub>(), size_of::<KnownSlot>()), (704, 128));
         assert_eq!(size_of::<RecordSlot>(), 64);
         assert_eq!(size_of::<NoteSlot>(), 16);
         assert!(REFUSAL_NAMES.len() <= 64);

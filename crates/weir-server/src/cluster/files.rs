@@ -756,8 +756,16 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// What this node knows of a file is void.
+    /// What this node knows of a file is void: another node changed it.
     pub(super) fn recall_here(&self, ino: Ino) {
+        self.doubt_file(ino);
+        if let Some(local) = self.local(ino) {
+            self.node(|node| node.wake_mounts(local));
+        }
+    }
+
+    /// What this node knows of a file is void.
+    fn doubt_file(&self, ino: Ino) {
         self.inner.recalled.set(self.inner.recalled.get() + 1);
         self.inner.leaving.add_news(ino);
         self.forget_map(ino);
@@ -789,7 +797,11 @@ impl<P: Platform> Cluster<P> {
             self.drop_ended_recalls(ino);
         }
         join_all(earlier).await;
-        self.recall_here(ino);
+        if writer == Some(self.rank()) {
+            self.doubt_file(ino);
+        } else {
+            self.recall_here(ino);
+        }
     }
 
     /// Whether a server but `writer` believes what it knows of a file of this server, or may.

@@ -186,7 +186,8 @@ impl<P: Platform> Node<'_, P> {
         self.wake_waiters(&woken);
     }
 
-    fn wake_waiters(&self, clients: &BTreeSet<ClientId>) {
+    /// Ends the sleep of clients that wait for news of the server.
+    pub(super) fn wake_waiters(&self, clients: &BTreeSet<ClientId>) {
         for client in clients.iter().filter_map(|id| self.clients.get(*id)) {
             let event = &client.memory.header().event;
             event.fetch_add(1, Ordering::SeqCst);

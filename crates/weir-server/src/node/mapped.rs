@@ -57,6 +57,12 @@ impl<P: Platform> Node<'_, P> {
         Ok(())
     }
 
+    /// Another node changed a file: wakes the mounts that have pages of it, which drop them.
+    pub(crate) fn wake_mounts(&self, ino: Ino) {
+        let mounts = self.mapped.iter().filter(|(_, file)| *file == ino);
+        self.wake_waiters(&mounts.map(|(client, _)| ClientId(*client)).collect());
+    }
+
     /// A client is gone, and with it the pages, if it was a mount.
     pub(super) fn forget_pages(&mut self, id: ClientId) {
         let of_client = (id.0, Ino(0))..=(id.0, Ino(u64::MAX));

@@ -22,8 +22,10 @@ mod names;
 mod open;
 
 use core::fmt;
+use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
+use rustix::thread::futex;
 use weir_core::names::{FileType, NAME_MAX, SYMLINK_MAX};
 pub use weir_core::proto::beneath;
 use weir_core::proto::{ClientKind, SetMapped};
@@ -152,6 +154,34 @@ impl Tree {
     /// Says whether the kernel keeps pages of a file.
     pub fn set_mapped(self, ino: Ino, mapped: bool) -> Result<(), Errno> {
         self.process.session()?.call(SetMapped { ino, mapped })
+    }
+
+    /// True if there are other nodes, which change files unseen by the kernel.
+    pub fn has_other_nodes(self) -> bool {
+        self.process
+            .node()
+            .is_ok_and(|node| node.several().is_some())
+    }
+
+    /// A word that changes, among other times, when another node changed a file of which the kernel
+    /// keeps pages.
+    pub fn news(self) -> Result<u32, Errno> {
+        Ok(self.process.session()?.event().load(Ordering::Acquire))
+    }
+
+    /// Blocks until [`Tree::news`] may be another than `seen`.
+    pub fn wait_for_news(self, seen: u32) -> Result<(), Errno> {
+        let event = self.process.session()?.event();
+        match futex::wait(event, futex::Flags::empty(), seen, None) {
+            Ok(()) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A number of a file that changes with the places of its bytes. The server tells of the next
+    /// change once it was asked for this one.
+    pub fn generation(self, ino: Ino) -> Result<u64, Errno> {
+        Ok(self.process.attr(ino)?.index_generation)
     }
 
     /// The state of the file system as a whole.
