@@ -853,6 +853,7 @@ fn journal() {
         atime_ns: 1,
         mtime_ns: 2,
         ctime_ns: 3,
+        btime_ns: 3,
         parent: ROOT,
     };
     let entry = Item::Entry {

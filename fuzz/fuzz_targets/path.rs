@@ -47,6 +47,7 @@ impl Names for Table<'_> {
             atime_ns: 0,
             mtime_ns: 0,
             ctime_ns: 0,
+            btime_ns: 0,
             index_generation: 0,
             block: 0,
             parent: ROOT,

@@ -48,6 +48,8 @@ pub struct Stat {
     pub mtime: Time,
     /// Last change of the attributes.
     pub ctime: Time,
+    /// When it was made; `None`: not known.
+    pub btime: Option<Time>,
 }
 
 /// What statfs(2) says.

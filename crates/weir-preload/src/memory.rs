@@ -34,9 +34,12 @@ pub unsafe fn map(
     offset: off_t,
 ) -> *mut c_void {
     let ours = if flags & libc::MAP_ANONYMOUS == 0 && crate::is_ours(fd) {
-        let shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
         let write = protection & libc::PROT_WRITE != 0;
-        process().mmap(fd, length, shared, write)
+        match flags & libc::MAP_TYPE {
+            libc::MAP_PRIVATE => process().mmap(fd, length, false, write),
+            libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE => process().mmap(fd, length, true, write),
+            _ => Some(Err(Errno::INVAL)),
+        }
     } else {
         None
     };

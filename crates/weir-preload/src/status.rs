@@ -75,7 +75,11 @@ fn statx_of(s: &Stat) -> libc::statx {
     c.stx_blocks = s.blocks;
     c.stx_dev_major = libc::major(s.dev);
     c.stx_dev_minor = libc::minor(s.dev);
+    if s.btime.is_some() {
+        c.stx_mask |= libc::STATX_BTIME;
+    }
     for (to, from) in [
+        (&mut c.stx_btime, &s.btime.unwrap_or_default()),
         (&mut c.stx_atime, &s.atime),
         (&mut c.stx_mtime, &s.mtime),
         (&mut c.stx_ctime, &s.ctime),

@@ -104,6 +104,14 @@ static void stores_and_calls(void)
 	CHECK(msync(m, 3 * PAGE, MS_SYNC) == 0 && msync(m, 3 * PAGE, MS_ASYNC) == 0 &&
 	      msync(m, 3 * PAGE, MS_INVALIDATE) == 0, "msync of each kind");
 	CHECK_FAILS(msync(m, 3 * PAGE, MS_SYNC | MS_ASYNC), EINVAL, "msync of two kinds at once");
+	CHECK(ftruncate(fd, 100 * PAGE) == 0 && lseek(fd, 3 * PAGE, SEEK_DATA) < 0 && errno == ENXIO, "a hole at the end");
+	char *late = mmap(NULL, 100 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	MUST(late != MAP_FAILED);
+	late[50 * PAGE + 7] = 'x';
+	CHECK(lseek(fd, 3 * PAGE, SEEK_DATA) == 50 * PAGE && lseek(fd, 50 * PAGE, SEEK_HOLE) == 51 * PAGE,
+	      "SEEK_DATA finds what was stored in a hole");
+	MUST(munmap(late, 100 * PAGE) == 0 && ftruncate(fd, 3 * PAGE) == 0);
+	CHECK_FAILS(mmap(NULL, PAGE, PROT_READ, 0, fd, 0) == MAP_FAILED ? -1 : 0, EINVAL, "a mapping of no kind");
 	CHECK(fsync(fd) == 0 && close(fd) == 0, "fsync, close");
 	m[7] = 'Z';
 	fd = open(in_dir("calls"), O_RDONLY);

@@ -276,6 +276,32 @@ static void modes_and_times(void)
 }
 
 /* Every way to ask where one is, also where the path is longer than PATH_MAX. */
+/* When a file was made. */
+static void birth(void)
+{
+	struct statx before, after, dir;
+	struct timespec old[2] = { { 1000, 0 }, { 2000, 0 } };
+	const char *name = in_dir("born"), *moved = in_dir("born elsewhere");
+	MUST(mkdir(in_dir("birth"), 0755) == 0);
+	int fd = open(name, O_RDWR | O_CREAT, 0644);
+	MUST(fd >= 0 && statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &before) == 0);
+	CHECK(before.stx_mask & STATX_BTIME && before.stx_btime.tv_sec == before.stx_mtime.tv_sec &&
+		      before.stx_btime.tv_nsec == before.stx_mtime.tv_nsec,
+	      "a file is born when it is first changed");
+	MUST(write(fd, "text", 4) == 4 && fchmod(fd, 0600) == 0 && futimens(fd, old) == 0 && ftruncate(fd, 1) == 0);
+	MUST(rename(name, moved) == 0 && close(fd) == 0);
+	CHECK(statx(AT_FDCWD, moved, 0, STATX_ALL, &after) == 0 && after.stx_mask & STATX_BTIME &&
+		      !memcmp(&before.stx_btime, &after.stx_btime, sizeof before.stx_btime) &&
+		      (after.stx_ctime.tv_sec != before.stx_ctime.tv_sec ||
+		       after.stx_ctime.tv_nsec != before.stx_ctime.tv_nsec),
+	      "and no change moves that");
+	CHECK(statx(AT_FDCWD, in_dir("birth"), 0, STATX_BTIME, &dir) == 0 && dir.stx_mask & STATX_BTIME &&
+		      (dir.stx_btime.tv_sec < after.stx_btime.tv_sec ||
+		       (dir.stx_btime.tv_sec == after.stx_btime.tv_sec &&
+			dir.stx_btime.tv_nsec <= after.stx_btime.tv_nsec)),
+	      "a directory, too");
+}
+
 static void where(void)
 {
 	static char path[16384];
@@ -319,6 +345,7 @@ int main(int argc, char **argv)
 	relative_to_descriptors();
 	listing();
 	modes_and_times();
+	birth();
 	where();
 	return check_end();
 }

@@ -402,7 +402,7 @@ int main(int argc, char **argv)
 	SAYS(statx(AT_FDCWD, "f", AT_STATX_FORCE_SYNC | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &sx));
 	SAYS(statx(AT_FDCWD, "none", 0, STATX_BASIC_STATS, &sx));
 	SAYS(statx(AT_FDCWD, "f", 0, STATX_ALL, &sx));
-	SAYS(sx.stx_mask & (STATX_BASIC_STATS | 0x1000));
+	SAYS(sx.stx_mask & (STATX_BASIC_STATS | STATX_BTIME | 0x1000));
 	SAYS(statx(AT_FDCWD, "f", 0, STATX_SIZE, &sx));
 	SAYS(sx.stx_mask & STATX_SIZE);
 	SAYS(sx.stx_mnt_id != 0);

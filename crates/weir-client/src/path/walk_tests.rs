@@ -59,6 +59,7 @@ impl Names for Table {
             atime_ns: 0,
             mtime_ns: 0,
             ctime_ns: 0,
+            btime_ns: 0,
             index_generation: 0,
             block: 0,
             parent: *parent,

@@ -155,7 +155,13 @@ impl Process {
     ) -> Result<i64, Errno> {
         let file = handle.file.get().ok_or(Errno::INVAL)?;
         let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
-        let found = file.vnode.seek(self.session()?, offset, hole)?;
+        let session = self.session()?;
+        // What was stored in a mapping is data, too: the kernel writes it back.
+        if let Some(written_back) = session.if_mapped(handle.ino(), |file| rustix::fs::fsync(file))
+        {
+            written_back?;
+        }
+        let found = file.vnode.seek(session, offset, hole)?;
         signed(found.ok_or(Errno::NXIO)?)
     }
 

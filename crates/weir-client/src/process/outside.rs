@@ -46,6 +46,7 @@ pub fn stat(path: &[u8], follow: bool) -> Result<Stat, Errno> {
         atime: time(s.st_atime as i64, s.st_atime_nsec as i64),
         mtime: time(s.st_mtime as i64, s.st_mtime_nsec as i64),
         ctime: time(s.st_ctime as i64, s.st_ctime_nsec as i64),
+        btime: None,
     })
 }
 

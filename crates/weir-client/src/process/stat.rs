@@ -172,6 +172,7 @@ fn stat_from(attr: &Attr, hub: &Hub) -> Stat {
         atime: time(attr.atime_ns),
         mtime: time(attr.mtime_ns),
         ctime: time(attr.ctime_ns),
+        btime: Some(time(attr.btime_ns)),
     }
 }
 

@@ -32,6 +32,8 @@ pub struct InodeImage {
     pub mtime_ns: i64,
     /// Last change of the attributes, ns since 1970.
     pub ctime_ns: i64,
+    /// When it was made, ns since 1970.
+    pub btime_ns: i64,
     /// The directory of the entry that names it.
     pub parent: Ino,
 }

@@ -87,6 +87,8 @@ pub struct Attr {
     pub mtime_ns: i64,
     /// Last change of the attributes, in ns since the epoch.
     pub ctime_ns: i64,
+    /// When it was made, in ns since the epoch.
+    pub btime_ns: i64,
     /// Changes whenever the extents of the file do; what was cached under another is void.
     pub index_generation: u64,
     /// The node's `FileBlock` while the file is open for writing here; 0 is none.
@@ -208,6 +210,7 @@ impl InodeRecord {
             atime_ns: self.atime.load(Relaxed),
             mtime_ns: self.mtime.load(Relaxed),
             ctime_ns: self.ctime.load(Relaxed),
+            btime_ns: self.btime.load(Relaxed),
             index_generation: self.index_generation.load(Relaxed),
             block: self.block.load(Relaxed),
         }

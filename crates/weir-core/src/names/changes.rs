@@ -179,6 +179,7 @@ impl Shard<'_> {
             atime_ns: attr.atime_ns,
             mtime_ns: attr.mtime_ns,
             ctime_ns: attr.ctime_ns,
+            btime_ns: attr.btime_ns,
             parent: attr.parent,
         }
     }

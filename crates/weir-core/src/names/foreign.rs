@@ -175,6 +175,7 @@ impl<'a> Shard<'a> {
         });
         record.set_ask(attr.ask);
         record.nlink.store(attr.nlink, Relaxed);
+        record.btime.store(attr.btime_ns, Relaxed);
         record
             .aux
             .store(if leased { LEASED } else { STALE }, Relaxed);

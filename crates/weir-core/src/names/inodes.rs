@@ -152,6 +152,7 @@ fn fill(record: &InodeRecord, new: &NewInode) {
     record.aux.store(new.aux, Relaxed);
     record.entry.store(0, Relaxed);
     record.parent.store(0, Relaxed);
+    record.btime.store(new.now_ns, Relaxed);
     record.apply(&SetAttr {
         mode: None,
         uid: Some(new.uid),

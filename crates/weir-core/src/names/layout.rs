@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weirname");
 
 /// The format's version; another one is refused.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// How many sequence counters the hash buckets share, bucket `b` using `b % STRIPES`.
 pub const STRIPES: usize = 1024;
@@ -101,7 +101,7 @@ impl NamesHeader {
     }
 }
 
-/// An inode. 96 bytes; every word may be read at any time, and several of them belong
+/// An inode. 104 bytes; every word may be read at any time, and several of them belong
 /// together only under an even, unchanged `seq`.
 #[repr(C)]
 #[derive(Default)]
@@ -123,6 +123,7 @@ pub struct InodeRecord {
     pub(super) atime: AtomicI64,
     pub(super) mtime: AtomicI64,
     pub(super) ctime: AtomicI64,
+    pub(super) btime: AtomicI64,
     /// Never goes back, not even at reuse: what was cached of an earlier life is void.
     pub(super) index_generation: AtomicU64,
     /// The directory of `entry`. In a free slot: the next free one. In a file's
@@ -135,7 +136,7 @@ pub struct InodeRecord {
     pub(super) aux: AtomicU32,
 }
 
-const _: () = assert!(size_of::<InodeRecord>() == 96);
+const _: () = assert!(size_of::<InodeRecord>() == 104);
 const _: () = assert!(size_of::<NamesHeader>() as u64 <= 3 * ALIGN);
 
 /// Where one table lies in the file.
@@ -347,6 +348,6 @@ mod tests {
     fn format_of_the_tables() {
         use crate::node::format::check_format;
         check_format!(NamesHeader: fixed bucket_count moves tally stripes);
-        check_format!(InodeRecord: seq generation mode uid gid nlink block size allocated atime mtime ctime index_generation parent entry aux);
+        check_format!(InodeRecord: seq generation mode uid gid nlink block size allocated atime mtime ctime btime index_generation parent entry aux);
     }
 }

@@ -139,6 +139,7 @@ impl<'a> Shard<'a> {
         record.mode.store(restored(image.mode), Relaxed);
         record.atime.store(image.atime_ns, Relaxed);
         record.mtime.store(image.mtime_ns, Relaxed);
+        record.btime.store(image.btime_ns, Relaxed);
         let parent = match kind {
             FileType::File if stands_in => image.home,
             _ => image.parent,
