@@ -8,11 +8,12 @@
 //! A file of the mount is opened by its inode ([`weir_core::proto::beneath`]): names may change.
 
 use rustix::fd::BorrowedFd;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
-use weir_core::proto::beneath::{name_of, MOUNT_LINK, PRIVATE, SHARE_OFFSET};
+use weir_core::proto::beneath::{name_of, MOUNT_LINK, PRIVATE, SHARED, SHARE_OFFSET};
 use weir_core::types::Ino;
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use crate::internal::{Internal, InternalSlot};
@@ -83,7 +84,13 @@ impl Session {
         slot: &InternalSlot,
         bytes: Transfer<'_>,
     ) -> Option<Result<usize, Errno>> {
-        let (fd, is_kept) = match self.open_mapped(ino, slot) {
+        let opened = match bytes {
+            // By a descriptor that does not write: the kernel lets it ask the server, which knows what
+            // other nodes have synced.
+            Transfer::Read(..) => self.open_beneath(ino, slot, OFlags::RDONLY),
+            Transfer::Write(..) => self.open_mapped(ino, slot),
+        };
+        let (fd, is_kept) = match opened {
             Ok(opened) => opened,
             Err(error) => return there(Err(error)),
         };
@@ -100,7 +107,8 @@ impl Session {
     /// The descriptor of a file in the mount, and whether `slot` keeps it: else the caller closes it.
     /// It is one for reading alone where the file's mode allows no more.
     pub(crate) fn open_mapped(&self, ino: Ino, slot: &InternalSlot) -> Result<(Fd, bool), Errno> {
-        self.open_beneath(ino, slot, OFlags::RDWR)
+        let shared = OFlags::from_bits_retain(SHARED.cast_unsigned());
+        self.open_beneath(ino, slot, OFlags::RDWR | shared)
     }
 
     /// The same, of a descriptor for private mappings alone.
@@ -127,7 +135,7 @@ impl Session {
         }
         let mount = mount_of(self.run_dir()).ok_or(Errno::NOTCONN)?;
         let opened = match open_inode(&mount, ino, flags) {
-            Err(Errno::ACCESS | Errno::ROFS) if flags == OFlags::RDWR => {
+            Err(Errno::ACCESS | Errno::ROFS) if flags.contains(OFlags::RDWR) => {
                 open_inode(&mount, ino, OFlags::RDONLY)?
             }
             opened => opened?,
@@ -143,6 +151,43 @@ impl Session {
             Err(opened) => Ok((opened, false)),
         }
     }
+}
+
+/// Lets a range of a file that is mapped read as zeros, with the `flags` of fallocate(2) for it.
+///
+/// The kernel asks for that beside its pages, and a page that is being written back then brings the
+/// bytes of before. That may not happen to a page of which the range is a part only, for others store in
+/// the rest of it: there zeros are written.
+pub fn zero_mapped(
+    file: BorrowedFd<'_>,
+    flags: FallocateFlags,
+    range: Range<u64>,
+) -> Result<(), Errno> {
+    static ZEROS: [u8; 4096] = [0; 4096];
+    const PAGE: u64 = ZEROS.len() as u64;
+    if !flags.contains(FallocateFlags::KEEP_SIZE) {
+        let length = range.end - range.start;
+        rustix::fs::fallocate(file, FallocateFlags::empty(), range.start, length)?;
+    }
+    let size = u64::try_from(rustix::fs::fstat(file)?.st_size).map_err(|_| Errno::IO)?;
+    let Range { start, end } = range;
+    let whole = start.next_multiple_of(PAGE)..end - end % PAGE;
+    let parts = match whole.start <= whole.end {
+        true => [start..whole.start, whole.end..end],
+        false => [start..end, end..end],
+    };
+    for part in parts {
+        let length = part.end.min(size).saturating_sub(part.start);
+        let zeros = &ZEROS[..usize::try_from(length).map_err(|_| Errno::INVAL)?];
+        if !zeros.is_empty() && write_all(file, part.start, zeros)? < zeros.len() {
+            return Err(Errno::NOSPC);
+        }
+    }
+    if whole.start < whole.end {
+        let flags = flags | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(file, flags, whole.start, whole.end - whole.start)?;
+    }
+    Ok(())
 }
 
 /// Writes all bytes; fewer only if an error came behind the first.

@@ -519,18 +519,18 @@ fn copies_and_mappings() {
     assert!(read_all("/weir/copied") == data);
     assert_eq!(p().mmap(from, 4096, true, true), Some(Err(Errno::NODEV)));
     assert_eq!(p().mmap(from, 4096, false, true), Some(Ok(Mapping::Copy)));
-    let mut memory = vec![1; 4096];
-    assert_eq!(
-        p().mmap_private_fill(from, 2_999_000, &mut memory),
-        Some(Ok(1000))
-    );
-    assert_eq!(memory[..1000], data[2_999_000..]);
-    let copy = p().materialize(from).unwrap().unwrap();
-    let mut back = vec![0; data.len()];
-    // SAFETY: `copy` is a memfd of this test's own, which is closed here.
-    let file = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(copy) };
-    std::os::unix::fs::FileExt::read_exact_at(&file, &mut back, 0).unwrap();
-    assert!(back == data);
+    let bytes_of = |copy| {
+        // SAFETY: `copy` is a memfd of this test's own, which is closed here.
+        let file = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(copy) };
+        let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
+        bytes
+    };
+    let part = |offset, length| bytes_of(p().copy_to_map(from, offset, length).unwrap().unwrap());
+    assert_eq!(part(2_999_000, 4096), data[2_999_000..], "to the end");
+    assert_eq!(part(5, 40_000), data[5..40_005]);
+    assert_eq!(part(3_000_000, 4096), [], "behind it");
+    assert!(bytes_of(p().materialize(from).unwrap().unwrap()) == data);
     close(from);
     close(to);
 }

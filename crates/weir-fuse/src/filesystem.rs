@@ -15,7 +15,7 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::io::Errno;
-use weir_client::process::mounted::beneath::{inode_of, PRIVATE, SHARE_OFFSET};
+use weir_client::process::mounted::beneath::{inode_of, PRIVATE, SHARED, SHARE_OFFSET};
 use weir_client::process::mounted::{Changes, OpenFile, Tree, Wish};
 use weir_client::types::Stat;
 
@@ -68,6 +68,29 @@ impl TreeFs {
     fn opened(&self, file: OpenFile) -> FileHandle {
         self.pages.opened(file.ino());
         self.files.insert(file)
+    }
+
+    /// Takes back the number of an open file, and closes it.
+    fn close(&self, handle: FileHandle) -> Result<(), Errno> {
+        let file = self.files.remove(handle)?;
+        self.pages.closed(file.ino());
+        self.tree.close(file)
+    }
+
+    /// How the kernel is to treat a file that was opened with `flags`. By a descriptor that writes, a
+    /// file that is mapped is read and written in the kernel's pages: if a write went to the file
+    /// directly, another program's store could bring its page back with the bytes of before.
+    fn treatment(&self, file: OpenFile, flags: i32) -> Result<FopenFlags, Errno> {
+        let ino = file.ino();
+        let is_wanted = flags & PRIVATE == SHARED || self.pages.are_kept(ino);
+        if !file.may_write() || !is_wanted {
+            return Ok(direct());
+        }
+        Ok(match self.pages.keep(ino)? {
+            true => FopenFlags::FOPEN_KEEP_CACHE,
+            // Pages of the time when it was mapped before, which are not up to date.
+            false => FopenFlags::empty(),
+        })
     }
 
     /// The open file that a request names.
@@ -280,7 +303,14 @@ impl Filesystem for TreeFs {
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let opened = on_behalf(request, |who| self.tree.open(who, ino(number), flags.0));
-        answer!(reply, opened, file => reply.opened(self.opened(file), direct()));
+        let opened = opened.and_then(|file| {
+            let handle = self.opened(file);
+            let how = self.treatment(file, flags.0).inspect_err(|_| {
+                let _ = self.close(handle);
+            })?;
+            Ok((handle, how))
+        });
+        answer!(reply, opened, (handle, how) => reply.opened(handle, how));
     }
 
     fn create(
@@ -383,14 +413,10 @@ impl Filesystem for TreeFs {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let done = self.files.remove(handle).and_then(|file| {
-            if let Some(owner) = owner {
-                self.locks.end(file, owner.0);
-            }
-            self.pages.closed(file.ino());
-            self.tree.close(file)
-        });
-        empty(reply, done);
+        if let (Ok(file), Some(owner)) = (self.file(handle), owner) {
+            self.locks.end(file, owner.0);
+        }
+        empty(reply, self.close(handle));
     }
 
     fn fsync(

@@ -52,15 +52,21 @@ impl Pages {
         self.files().entry(ino).or_default().open += 1;
     }
 
-    /// The kernel is about to be given a page of an open file.
-    pub fn keep(&self, ino: Ino) -> Result<(), Errno> {
+    /// The kernel is about to be given a page of an open file. True: it has kept pages of it before.
+    pub fn keep(&self, ino: Ino) -> Result<bool, Errno> {
         let mut files = self.files();
         let file = files.entry(ino).or_default();
-        if !file.mapped {
+        let was_mapped = file.mapped;
+        if !was_mapped {
             self.tree.set_mapped(ino, true)?;
             file.mapped = true;
         }
-        Ok(())
+        Ok(was_mapped)
+    }
+
+    /// True if the kernel keeps pages of a file.
+    pub fn are_kept(&self, ino: Ino) -> bool {
+        self.files().get(&ino).is_some_and(|file| file.mapped)
     }
 
     /// Lets the kernel drop pages of files that other nodes change. `drop_pages` is told which file's;

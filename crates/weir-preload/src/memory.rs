@@ -1,7 +1,7 @@
 //! Mappings: `mmap(2)` of our files.
 //!
-//! Where the kernel has mounted the instance, it maps the file there. Else a private mapping becomes
-//! anonymous memory filled with the file's bytes (POSIX leaves open whether it shows later writes), and
+//! Where the kernel has mounted the instance, it maps the file there. Else a private mapping is of a
+//! copy of the file's bytes (POSIX leaves open whether it shows later writes), and
 //! shared ones are refused (ENODEV, as for a file system that cannot map) and counted; see
 //! docs/SEMANTICS.md.
 
@@ -108,32 +108,15 @@ unsafe fn private(
     if offset % 4096 != 0 || length == 0 {
         return failed(Errno::INVAL);
     }
-    // SAFETY: anonymous memory where the caller wanted it; what it holds is filled
-    // before the caller sees it.
-    unsafe {
-        let writable = protection | libc::PROT_READ | libc::PROT_WRITE;
-        let place = from_kernel(
-            address,
-            length,
-            writable,
-            flags | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
-        if place == libc::MAP_FAILED {
-            return place;
+    match process().copy_to_map(fd, offset, length) {
+        Some(Ok(copy)) => {
+            // SAFETY: as the caller vouches.
+            let place = unsafe { from_kernel(address, length, protection, flags, copy, 0) };
+            let _ = weir_client::kernel::close(copy);
+            place
         }
-        let bytes = core::slice::from_raw_parts_mut(place.cast::<u8>(), length);
-        let filled = process().mmap_private_fill(fd, offset, bytes);
-        if let Err(errno) = filled.unwrap_or(Err(Errno::BADF)) {
-            raw::syscall(libc::SYS_munmap, [place as usize, length, 0, 0, 0, 0]);
-            return failed(errno);
-        }
-        raw::syscall(
-            libc::SYS_mprotect,
-            [place as usize, length, protection as usize, 0, 0, 0],
-        );
-        place
+        Some(Err(errno)) => failed(errno),
+        None => failed(Errno::BADF),
     }
 }
 

@@ -330,6 +330,91 @@ static void race(void)
 	CHECK(wrong == 0, "a writer that races with the first mapping leaves no stale page (%d)", wrong);
 }
 
+/* One of several processes that have one page, each with bytes of its own: how often these were not its last ones. */
+static int sharer(int number, int share, int rounds)
+{
+	enum { SHARES = 4, BYTES = PAGE / SHARES };
+	unsigned char own[BYTES] = { 0 }, got[BYTES];
+	off_t at = number * BYTES;
+	int wrong = 0, fd = open(in_dir("page"), O_RDWR);
+	MUST(fd >= 0);
+	for (int i = 1; i <= rounds; i++) {
+		unsigned char *m = NULL;
+		switch ((i + share) % 4) {
+		case 0:
+			memset(own, i, BYTES);
+			MUST(pwrite(fd, own, BYTES, at) == BYTES);
+			break;
+		case 1:
+			m = map_shared(fd, PAGE);
+			memset(own, i, BYTES / 2);
+			memset(m + at, i, BYTES / 2);
+			break;
+		case 2:
+			memset(own + BYTES / 4, 0, BYTES / 2);
+			MUST(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at + BYTES / 4, BYTES / 2) == 0);
+			break;
+		case 3:
+			MUST(close(fd) == 0);
+			fd = open(in_dir("page"), O_RDWR);
+			MUST(fd >= 0);
+			m = map(fd, PAGE, PROT_READ, i % 8 < 4 ? MAP_SHARED : MAP_PRIVATE, 0);
+			wrong += memcmp(m + at, own, BYTES) != 0;
+			break;
+		}
+		MUST(pread(fd, got, BYTES, at) == BYTES);
+		wrong += memcmp(got, own, BYTES) != 0;
+		if (m)
+			MUST(munmap(m, PAGE) == 0);
+	}
+	close(fd);
+	return wrong;
+}
+
+/* Writes, stores and holes of several processes in one page. None may bring another's bytes of before back. */
+static void shared_page(void)
+{
+	int fd = make("page", PAGE), lost = 0;
+	pid_t children[4];
+	for (int number = 0; number < 4; number++) {
+		children[number] = fork();
+		MUST(children[number] >= 0);
+		if (children[number] == 0) {
+			/* All begin with a write of their own. */
+			unsigned char zeros[PAGE / 4] = { 0 };
+			MUST(pwrite(fd, zeros, sizeof zeros, number * sizeof zeros) == sizeof zeros);
+			_exit(sharer(number, number, 4000) > 0);
+		}
+	}
+	for (int number = 0; number < 4; number++) {
+		int status = -1;
+		waitpid(children[number], &status, 0);
+		lost += status != 0;
+	}
+	CHECK(lost == 0, "of processes that share a page none loses bytes (%d did)", lost);
+	close(fd);
+}
+
+/* Pages of private mappings that are given up show the file again. */
+static void given_up(void)
+{
+	size_t lengths[] = { 20000, 60000, 200000 };
+	for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+		int fd = make("given up", lengths[i]);
+		unsigned char *m = map(fd, lengths[i], PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
+		m[5000] ^= 1;
+		CHECK(pattern_differs(m, lengths[i], 1, 0) == 5000 && madvise(m, lengths[i], MADV_DONTNEED) == 0 &&
+			      pattern_differs(m, lengths[i], 1, 0) < 0,
+		      "MADV_DONTNEED of %zu private bytes", lengths[i]);
+		MUST(munmap(m, lengths[i]) == 0 && close(fd) == 0);
+	}
+	int fd = make("short", 100);
+	unsigned char *m = map(fd, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
+	CHECK(m[99] != 0 && m[100] == 0 && load_raises(m + PAGE) == SIGBUS && store_raises(m + 2 * PAGE) == SIGBUS,
+	      "SIGBUS behind the end of a file that is mapped privately");
+	MUST(munmap(m, 3 * PAGE) == 0 && close(fd) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	check_begin(argc, argv);
@@ -343,5 +428,7 @@ int main(int argc, char **argv)
 	names();
 	many();
 	race();
+	shared_page();
+	given_up();
 	return check_end();
 }

@@ -217,7 +217,11 @@ impl Vnode {
         if !host.is_mapped(self.ino()) {
             return None;
         }
-        host.move_mapped(self.ino(), &self.beneath, Transfer::Read(offset, bytes))
+        host.move_mapped(
+            self.ino(),
+            &self.beneath_reads,
+            Transfer::Read(offset, bytes),
+        )
     }
 
     /// Lets the server look whether others wrote what is about to be read, if it wants to.

@@ -26,8 +26,10 @@ pub struct Vnode {
     /// What is fetched ahead of its readers, and whether there is or may be anything.
     pub(super) ahead: SigLock<Ahead>,
     pub(super) reads_far: AtomicBool,
-    /// The file in the kernel mount, while it is mapped, and the same for private mappings alone.
+    /// The file in the kernel mount, while it is mapped, the same for reading alone, and for private
+    /// mappings alone.
     pub(crate) beneath: InternalSlot,
+    pub(crate) beneath_reads: InternalSlot,
     pub(crate) beneath_private: InternalSlot,
 }
 
@@ -172,7 +174,8 @@ impl Vnode {
                 stream.detach(host);
             }
         }
-        for slot in [&self.beneath, &self.beneath_private] {
+        let beneath = [&self.beneath, &self.beneath_reads, &self.beneath_private];
+        for slot in beneath {
             slot.take().into_iter().for_each(Internal::close);
         }
         if let Some(mut map) = self.map.lock() {

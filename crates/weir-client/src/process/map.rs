@@ -1,6 +1,6 @@
 //! Mapping a file. The kernel maps it by way of the kernel mount, where there is one; else a private
-//! mapping becomes anonymous memory that is filled, and a shared one is refused. A program or
-//! library to run becomes a memfd of the kernel's.
+//! mapping is of a memfd with a copy, and a shared one is refused. A program or library to run becomes
+//! a memfd, too.
 
 use std::ffi::CString;
 
@@ -17,6 +17,8 @@ use crate::kernel::{self, Fd};
 
 /// How much is copied at a time.
 const BUFFER: usize = 1 << 20;
+/// The same on the stack.
+const PIECE: usize = 16 << 10;
 /// A private mapping of less is a copy: that costs less than the kernel's look at the mount.
 const LEAST_MAPPED: usize = 64 << 10;
 
@@ -30,7 +32,7 @@ pub enum Mapping {
         /// False: the caller closes it once it is mapped.
         is_kept: bool,
     },
-    /// By anonymous memory with a copy of the bytes ([`Process::mmap_private_fill`]).
+    /// By a copy of the bytes ([`Process::copy_to_map`]).
     Copy,
 }
 /// How the name of a copy begins; behind it is the path.
@@ -85,20 +87,35 @@ impl Process {
         }
     }
 
-    /// Fills anonymous memory that stands in for a private mapping from `offset` on;
-    /// how many bytes the file had (the rest is left as it is).
-    pub fn mmap_private_fill(
-        &'static self,
-        fd: Fd,
-        offset: u64,
-        bytes: &mut [u8],
-    ) -> Outcome<usize> {
+    /// A memfd with a copy of what a private mapping of `length` bytes from `offset` on shows; the
+    /// caller maps it, and closes it. Where the file ends, it ends too: behind that is SIGBUS, as it is
+    /// for the file, and pages that are given up (MADV_DONTNEED) show the file's bytes again.
+    pub fn copy_to_map(&'static self, fd: Fd, offset: u64, length: usize) -> Outcome<Fd> {
         let handle = self.sure_handle(fd)?;
-        let open = match self.for_reading(handle) {
-            Ok(open) => open,
-            Err(error) => return Some(Err(error)),
-        };
-        Some(open.read_at(offset, bytes))
+        Some(self.copy_part(handle, offset, length))
+    }
+
+    fn copy_part(
+        &'static self,
+        handle: &'static Handle,
+        offset: u64,
+        length: usize,
+    ) -> Result<Fd, Errno> {
+        let open = self.for_reading(handle)?;
+        let memory = rustix::fs::memfd_create(c"weir-private", MemfdFlags::CLOEXEC)?;
+        // Not of the allocator, which maps memory itself.
+        let mut buffer = [0; PIECE];
+        let mut copied = 0;
+        while copied < length {
+            let piece = &mut buffer[..(length - copied).min(PIECE)];
+            let got = open.read_at(offset + copied as u64, piece)?;
+            if got == 0 {
+                break;
+            }
+            write_all(&memory, &piece[..got])?;
+            copied += got;
+        }
+        Ok(kernel::into_number(memory))
     }
 
     /// The path of an existing file of weir's in the kernel mount, where there is one. Links are
@@ -188,12 +205,16 @@ impl Process {
             if got == 0 {
                 return Ok(kernel::into_number(memory));
             }
-            let mut part = &buffer[..got];
-            while !part.is_empty() {
-                let put = rustix::io::write(&memory, part)?;
-                part = &part[put..];
-            }
+            write_all(&memory, &buffer[..got])?;
             at += got as u64;
         }
     }
+}
+
+fn write_all(memory: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let put = rustix::io::write(memory, bytes)?;
+        bytes = &bytes[put..];
+    }
+    Ok(())
 }

@@ -10,6 +10,7 @@ use weir_store::slab::SlabId;
 use super::place::Found;
 use super::table::{Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};
+use crate::beneath::zero_mapped;
 use crate::kernel::{self, Fd, AT_FDCWD};
 use crate::limits;
 use crate::operation;
@@ -195,7 +196,10 @@ impl Process {
         }
         self.clear_set_ids(ino)?;
         let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
-        let allocate = |file: BorrowedFd<'_>| rustix::fs::fallocate(file, flags, first, bytes);
+        let allocate = |file: BorrowedFd<'_>| match zero {
+            true => zero_mapped(file, flags, first..first + bytes),
+            false => rustix::fs::fallocate(file, flags, first, bytes),
+        };
         if let Some(done) = session.if_mapped(ino, allocate) {
             return done;
         }

@@ -18,6 +18,10 @@ pub const OWN_DIR: &str = "mount";
 /// upper half which life of its entry it is. The mount lets the description's offset follow.
 pub const SHARE_OFFSET: u32 = (1 << 30) | (8 << 16) | ((b'W' as u32) << 8) | 1;
 
+/// A flag of open(2), O_NONBLOCK: a descriptor that writes is for shared mappings, and for writes to a
+/// file that is mapped. These go through the kernel's pages: a write that went around them would be
+/// lost where another program stores in the same page meanwhile.
+pub const SHARED: i32 = 0o4000;
 /// Flags of open(2), O_DIRECT and O_NONBLOCK of x86-64 and aarch64 together: the descriptor is for
 /// private mappings alone, whose pages need not follow what others write.
 pub const PRIVATE: i32 = DIRECT | 0o4000;

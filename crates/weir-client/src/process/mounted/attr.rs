@@ -5,7 +5,6 @@ use weir_core::names::{Attr, FileType};
 use weir_core::proto::{SetAttr, Truncate};
 use weir_core::types::Ino;
 
-use super::open::may_write;
 use super::{OpenFile, Requester, Tree};
 use crate::operation;
 use crate::path::{access, Credentials, Guard};
@@ -79,7 +78,7 @@ impl Tree {
                 FileType::Symlink | FileType::Fifo | FileType::Socket => return Err(Errno::INVAL),
             }
             match open {
-                Some(open) if !may_write(open) => return Err(Errno::INVAL),
+                Some(open) if !open.may_write() => return Err(Errno::INVAL),
                 Some(_) => {}
                 None => who.check(&attr, access::WRITE)?,
             }

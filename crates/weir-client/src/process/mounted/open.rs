@@ -31,6 +31,11 @@ impl OpenFile {
     pub fn ino(&self) -> Ino {
         self.handle.ino()
     }
+
+    /// True if it was opened for writing.
+    pub fn may_write(&self) -> bool {
+        self.handle.has(table::WRITE)
+    }
 }
 
 impl Tree {
@@ -289,9 +294,4 @@ impl Opening for Description<'_> {
         let _held = self.process.lock.hold();
         let _ = self.process.close_handle(handle, Ok(()));
     }
-}
-
-/// True if the handle is one that writes.
-pub(super) fn may_write(open: OpenFile) -> bool {
-    open.handle.has(table::WRITE)
 }
