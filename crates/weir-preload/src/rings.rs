@@ -1,5 +1,4 @@
-//! What hands the kernel requests for files: io_uring, and the kernel's aio (libaio), which refuses files of
-//! weir request by request.
+//! What hands the kernel requests for files: the kernel's aio (libaio), and io_uring.
 //!
 //! Of io_uring the kernel does what a ring asks without a call that could be seen here, so that a program
 //! gets no ring, unless the settings allow it (docs/SEMANTICS.md).
@@ -9,59 +8,159 @@
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weir_client::process::process;
 
 use crate::made::Descriptor;
-use crate::{next, raw};
+use crate::{calls, next, raw};
 
 type Ring = *mut c_void;
 
-/// `struct iocb` of io_submit(2), as far as the descriptor.
+/// `struct iocb` of io_submit(2): see linux/aio_abi.h.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Request {
     data: u64,
     key: u32,
-    flags: u32,
+    rw_flags: c_int,
     operation: u16,
     priority: i16,
-    fd: u32,
+    fd: c_int,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    event_fd: u32,
 }
 
-/// `io_submit(2)`, which libaio makes by `syscall`. EINVAL: the first request is for a file of weir, of
-/// which the kernel's aio can do nothing. Those before one of weir are handed in.
+const _: () = assert!(size_of::<Request>() == 64);
+
+const IOCB_CMD_PREAD: u16 = 0;
+const IOCB_CMD_PWRITE: u16 = 1;
+const IOCB_CMD_FSYNC: u16 = 2;
+const IOCB_CMD_FDSYNC: u16 = 3;
+const IOCB_CMD_PREADV: u16 = 7;
+const IOCB_CMD_PWRITEV: u16 = 8;
+const IOCB_FLAG_RESFD: u32 = 1;
+/// Any address that the kernel allows and does not look at.
+const UNREAD: u64 = 4096;
+
+/// `io_submit(2)`, which libaio makes by `syscall`. A request for a file of weir is done at once. So that
+/// its end is told as that of any other, the kernel gets a request in its place: to write as many bytes as
+/// were moved to /dev/null, which looks at none of them.
+///
+/// Errors: as of io_submit(2), and those of the first request itself, which the kernel would tell later. EINVAL,
+/// counted: a request of another kind for a file of weir.
 ///
 /// # Safety
 ///
 /// As the system call demands.
-pub unsafe fn submit(context: usize, count: c_long, requests: *const *const Request) -> c_long {
-    let given = usize::try_from(count).unwrap_or(0);
-    let is_kernels = |nth: &usize| {
-        // SAFETY: as the caller vouches: so many addresses of requests.
-        let request = unsafe { requests.add(*nth).read() };
-        // SAFETY: as above.
-        !crate::is_address(request) || !crate::is_ours(unsafe { (*request).fd } as c_int)
-    };
-    let looked_at = match crate::is_address(requests) && process().is_active() {
-        true => (0..given).take_while(is_kernels).count(),
-        false => given,
-    };
-    if looked_at == 0 && given > 0 {
-        process().note_refusal("libaio");
-        raw::set_errno(Errno::INVAL);
-        return -1;
-    }
-    let count = if looked_at == given {
-        count as usize
-    } else {
-        looked_at
-    };
+pub unsafe fn submit(context: usize, count: c_long, requests: *const *mut Request) -> c_long {
     // SAFETY: as the caller vouches.
-    let done = unsafe {
-        let arguments = next::six([context, count, requests as usize]);
-        raw::syscall(libc::SYS_io_submit, arguments)
+    let kernel = |count: usize, from: *const *mut Request| unsafe {
+        let arguments = next::six([context, count, from as usize]);
+        raw::outcome(raw::syscall(libc::SYS_io_submit, arguments)) as c_long
     };
-    raw::outcome(done) as c_long
+    let given = usize::try_from(count).unwrap_or(0);
+    let ours = |nth: usize| {
+        // SAFETY: as the caller vouches: so many addresses of requests.
+        let request = unsafe { requests.add(nth).read() };
+        // SAFETY: as above.
+        let is_ours =
+            crate::is_address(request) && crate::is_ours(unsafe { (*request).fd } as c_int);
+        is_ours.then_some(request)
+    };
+    let is_looked_at = crate::is_address(requests) && process().is_active();
+    if !is_looked_at || (0..given).all(|nth| ours(nth).is_none()) {
+        return kernel(count as usize, requests);
+    }
+    for nth in 0..given {
+        let one = requests.wrapping_add(nth);
+        let handed_in = match ours(nth) {
+            // SAFETY: as the caller vouches: nobody else changes a request that is being handed in.
+            Some(request) => match unsafe { done_at_once(&*request) } {
+                Ok(told) => {
+                    // SAFETY: as above.
+                    let asked = unsafe { request.replace(told) };
+                    let handed_in = kernel(1, one);
+                    let _ = weir_client::kernel::close(told.fd);
+                    // SAFETY: as above; the kernel has read it.
+                    unsafe { request.write(asked) };
+                    handed_in
+                }
+                Err(errno) => {
+                    raw::set_errno(errno);
+                    -1
+                }
+            },
+            None => kernel(1, one),
+        };
+        if handed_in < 1 {
+            // What is not handed in is asked for again by the program, or given up.
+            return match nth {
+                0 => handed_in,
+                done => done as c_long,
+            };
+        }
+    }
+    count
+}
+
+/// Does what a request for a file of weir asks; the request by which the kernel tells how many bytes were
+/// moved. Its descriptor is the caller's to close.
+///
+/// # Safety
+///
+/// What the request points to is as io_submit(2) demands.
+unsafe fn done_at_once(asked: &Request) -> Result<Request, Errno> {
+    let one = libc::iovec {
+        iov_base: asked.buffer as *mut c_void,
+        iov_len: asked.bytes as usize,
+    };
+    let (pieces, count) = match asked.operation {
+        IOCB_CMD_PREADV | IOCB_CMD_PWRITEV => (
+            asked.buffer as *const libc::iovec,
+            c_int::try_from(asked.bytes).map_err(|_| Errno::INVAL)?,
+        ),
+        _ => (&raw const one, 1),
+    };
+    let is_sync = matches!(asked.operation, IOCB_CMD_FSYNC | IOCB_CMD_FDSYNC);
+    if asked.offset < 0 && !is_sync {
+        return Err(Errno::INVAL);
+    }
+    let (fd, offset, flags) = (asked.fd, asked.offset, asked.rw_flags);
+    // SAFETY: as the caller vouches.
+    let moved = unsafe {
+        match asked.operation {
+            IOCB_CMD_PREAD | IOCB_CMD_PREADV => calls::preadv2(fd, pieces, count, offset, flags),
+            IOCB_CMD_PWRITE | IOCB_CMD_PWRITEV => calls::pwritev2(fd, pieces, count, offset, flags),
+            IOCB_CMD_FSYNC => calls::fsync(fd) as isize,
+            IOCB_CMD_FDSYNC => calls::fdatasync(fd) as isize,
+            _ => {
+                process().note_refusal("libaio");
+                return Err(Errno::INVAL);
+            }
+        }
+    };
+    let moved = u64::try_from(moved).map_err(|_| Errno::from_raw_os_error(raw::errno()))?;
+    let null = rustix::fs::open(
+        c"/dev/null",
+        OFlags::WRONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    Ok(Request {
+        rw_flags: 0,
+        operation: IOCB_CMD_PWRITE,
+        priority: 0,
+        fd: weir_client::kernel::into_number(null),
+        buffer: UNREAD,
+        bytes: moved,
+        offset: 0,
+        flags: asked.flags & IOCB_FLAG_RESFD,
+        ..*asked
+    })
 }
 
 /// `io_uring_setup(2)`, as `syscall` makes it.

@@ -184,7 +184,7 @@ by_number! {
     SYS_recvmsg: sockets::recvmsg, (a c_int, b *mut libc::msghdr, c c_int);
     SYS_sendmmsg: sockets::sendmmsg, (a c_int, b *mut libc::mmsghdr, c c_uint, d c_int);
     SYS_recvmmsg: sockets::recvmmsg, (a c_int, b *mut libc::mmsghdr, c c_uint, d c_int, e *mut libc::timespec);
-    SYS_io_submit: rings::submit, (a usize, b c_long, c *const *const rings::Request);
+    SYS_io_submit: rings::submit, (a usize, b c_long, c *const *mut rings::Request);
     SYS_io_uring_setup: rings::setup, (a c_uint, b *mut c_void);
 
     SYS_setrlimit: limits::set, (a c_int, b usize);

@@ -1,9 +1,14 @@
 /*
- * POSIX asynchronous I/O and lists of it. glibc runs these in threads of its own that call its internal pread and
+ * The kernel's asynchronous I/O, as libaio asks for it; POSIX asynchronous I/O and lists of it. glibc runs these in threads of its own that call its internal pread and
  * pwrite, past the exported symbols: an interposer must take the aio calls themselves.
  */
 #include "check.h"
 #include <aio.h>
+#include <linux/aio_abi.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -198,6 +203,82 @@ static void mixed(void)
 	CHECK(aio_write(&cb) == 0 && finish(&cb) == 4 && close(fd) == 0 && file_is(in_dir("append"), "start tail"), "aio_write with O_APPEND appends");
 }
 
+static struct iocb kernels(int operation, int fd, const void *buffer, size_t bytes, off_t at)
+{
+	struct iocb request;
+	memset(&request, 0, sizeof request);
+	request.aio_lio_opcode = operation;
+	request.aio_fildes = fd;
+	request.aio_buf = (uintptr_t)buffer;
+	request.aio_nbytes = bytes;
+	request.aio_offset = at;
+	request.aio_data = 1000 + operation;
+	return request;
+}
+
+/* The kernel's own. What is asked of a file elsewhere is between what is asked of one here. */
+static void the_kernels(int fd)
+{
+	aio_context_t context = 0;
+	MUST(syscall(SYS_io_setup, 64, &context) == 0);
+	int elsewhere = memfd_create("elsewhere", 0), bell = eventfd(0, 0);
+	struct iovec parts[2] = { { data[1], 5000 }, { data[2], 7000 } }, into[2] = { { back[1], 5000 }, { back[2], 7000 } };
+	memset(back, 0, sizeof back);
+	MUST(ftruncate(fd, 0) == 0);
+	struct iocb requests[] = {
+		kernels(IOCB_CMD_PWRITE, fd, data[0], BLOCK, 0),
+		kernels(IOCB_CMD_PWRITE, elsewhere, data[0], 100, 0),
+		kernels(IOCB_CMD_PWRITEV, fd, parts, 2, BLOCK),
+		kernels(IOCB_CMD_FDSYNC, fd, NULL, 0, 0),
+		kernels(IOCB_CMD_PREAD, fd, back[0], BLOCK, 0),
+		kernels(IOCB_CMD_PREADV, fd, into, 2, BLOCK),
+		kernels(IOCB_CMD_PREAD, fd, back[3], BLOCK, BLOCK + 11000),
+		kernels(IOCB_CMD_PREAD, fd, back[4], 10, 1 << 30),
+	};
+	long long wanted[] = { BLOCK, 100, 12000, 0, BLOCK, 12000, 1000, 0 };
+	enum { COUNT = sizeof requests / sizeof *requests };
+	struct iocb *list[COUNT], before[COUNT];
+	struct io_event events[COUNT];
+	for (int i = 0; i < COUNT; i++)
+		list[i] = &requests[i];
+	requests[0].aio_flags = IOCB_FLAG_RESFD;
+	requests[0].aio_resfd = bell;
+	memcpy(before, requests, sizeof before);
+	long handed_in = syscall(SYS_io_submit, context, (long)COUNT, list);
+	CHECK(handed_in == COUNT, "io_submit of %d requests (%ld)", COUNT, handed_in);
+	CHECK(!memcmp(before, requests, sizeof before), "the requests are the program's own again");
+	struct timespec limit = { 20, 0 };
+	long told = syscall(SYS_io_getevents, context, (long)COUNT, (long)COUNT, events, &limit);
+	int right = 0;
+	for (long e = 0; e < told; e++)
+		for (int i = 0; i < COUNT; i++)
+			right += events[e].obj == (uintptr_t)list[i] && events[e].data == requests[i].aio_data &&
+				 events[e].res == wanted[i];
+	CHECK(told == COUNT && right == COUNT, "io_getevents: each with its result (%d of %ld)", right, told);
+	CHECK(!memcmp(back[0], data[0], BLOCK) && !memcmp(back[1], data[1], 5000) && !memcmp(back[2], data[2], 7000) &&
+		      !memcmp(back[3], data[2] + 6000, 1000),
+	      "with its bytes");
+	uint64_t rings = 0;
+	CHECK(read(bell, &rings, 8) == 8 && rings == 1, "an eventfd is told");
+
+	int reader = open(in_dir("file"), O_RDONLY), full = 0;
+	struct iocb bad[] = { kernels(IOCB_CMD_PWRITE, reader, data[0], 10, 0), kernels(IOCB_CMD_PREAD, fd, back[0], 10, -1) };
+	int errors[] = { EBADF, EINVAL };
+	for (int i = 0; i < 2; i++) {
+		struct iocb *one = &bad[i];
+		CHECK_FAILS(syscall(SYS_io_submit, context, 1L, &one), errors[i], "a bad request, %d", i);
+	}
+	list[1] = &bad[0];
+	CHECK(syscall(SYS_io_submit, context, 2L, list) == 1, "those before a bad one are handed in");
+	MUST(syscall(SYS_io_getevents, context, 1L, 64L, events, &limit) == 1);
+	list[1] = list[0];
+	for (int i = 0; i < 100000 && !full; i++)
+		full = syscall(SYS_io_submit, context, 1L, list) == -1 && errno == EAGAIN;
+	CHECK(full, "EAGAIN once there is no room for events");
+	MUST(syscall(SYS_io_destroy, context) == 0);
+	close(reader), close(elsewhere), close(bell);
+}
+
 int main(int argc, char **argv)
 {
 	check_begin(argc, argv);
@@ -207,6 +288,7 @@ int main(int argc, char **argv)
 	notices(fd);
 	lists(fd);
 	mixed();
+	the_kernels(fd);
 	close(fd);
 	return check_end();
 }
