@@ -22,6 +22,7 @@ mod limits;
 mod lock;
 mod manual;
 mod mount;
+mod namespace;
 mod place;
 mod report;
 mod roster;

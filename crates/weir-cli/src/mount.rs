@@ -32,6 +32,7 @@ use weir_fuse::Mounted;
 use crate::args::MountArgs;
 use crate::exit::Failure;
 use crate::launch::server::{read_line, to_line};
+use crate::namespace;
 use crate::run::live_run_dir;
 
 /// What a mount's process says, a line.
@@ -54,10 +55,10 @@ pub fn obstacle() -> Option<&'static str> {
     if !Path::new("/dev/fuse").exists() {
         return Some("there is no /dev/fuse");
     }
-    let is_root = nix::unistd::geteuid().is_root();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let helper = || std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file());
-    (!is_root && !helper()).then_some("there is no fusermount3, which mounts for users")
+    let may = namespace::may_mount() || helper();
+    (!may).then_some("there is no fusermount3, which mounts for users")
 }
 
 /// `weir mount`.
@@ -195,6 +196,10 @@ impl Beneath {
             match started {
                 Ok(child) => return Ok(Some(Self::watch(child, dir, run_dir)?)),
                 Err(e) => failed = e,
+            }
+            if dir == own {
+                // What was made there would be in no instance.
+                let _ = std::fs::remove_dir(&dir);
             }
         }
         if is_required {

@@ -15,7 +15,7 @@ use crate::launch::nodes;
 use crate::launch::root::{self, run_dir_of_rank, Root};
 use crate::launch::server::{self, Launch, Ready, Server};
 use crate::place::{self, Job, Parent, Remains};
-use crate::{inject, limits, report, show, supervise};
+use crate::{inject, limits, namespace, report, show, supervise};
 
 /// Which instance is meant: by name or run directory, by `WEIR_INSTANCE`, or by default.
 pub fn run_dir_of(named: Option<&str>, config: &Config, env: &Environment) -> Result<PathBuf> {
@@ -88,6 +88,16 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
             "--rank {}: a new instance has one server here, unless --servers says how many",
             args.rank
         )));
+    }
+    if config.mount.namespace {
+        if found.is_some() {
+            return Err(Failure::Refused(
+                "mount.namespace is for an instance of one server: ranks that a batch system starts \
+                 on other nodes would not be in the namespace; leave it out"
+                    .to_owned(),
+            ));
+        }
+        namespace::enter(config.mount.prefix.as_path()).context("mount.namespace")?;
     }
     if let Some(found) = found {
         let root = root::start(&found, None, settings, &job, true)?;
@@ -329,6 +339,13 @@ fn end(server: Server, settings: &Loaded, env: &Environment) -> bool {
 
 /// `weir start`.
 pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
+    if settings.config.mount.namespace {
+        return Err(Failure::Refused(
+            "mount.namespace is for weir run: weir start ends before the commands that would be in the \
+             namespace; leave it out"
+                .to_owned(),
+        ));
+    }
     let library = library(env)?;
     let name = args
         .instance

@@ -260,3 +260,113 @@ fn a_stop_after_both_were_killed_clears_all_but_no_file_of_others() {
     nothing_stays(&room);
     assert!(by_hand.is_dir());
 }
+
+/// daemon, whom fusermount3 finds on each machine.
+const USER: u32 = 1;
+
+/// The command as an ordinary user who may use /dev/fuse, in a mount namespace of the test's own.
+fn run_as_user(room: &Room, arguments: &[&str]) -> Done {
+    let program = room.path().join("weir");
+    if !program.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
+        for dir in [room.path(), room.memory()] {
+            std::os::unix::fs::chown(dir, Some(USER), Some(USER)).unwrap();
+        }
+    }
+    let setup = r#"
+        set -e
+        mknod "$0" c 10 229
+        chmod 666 "$0"
+        mount --bind "$0" /dev/fuse
+        rm "$0"
+        exec setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}""#;
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "bash", "-c", setup]);
+    command.arg(room.path().join("fuse"));
+    command.arg(USER.to_string()).arg(program);
+    let weir = room.weir(arguments);
+    command.args(weir.get_args()).env_clear();
+    let given = weir.get_envs();
+    command.envs(given.filter_map(|(name, value)| Some((name, value?))));
+    command.current_dir(room.path()).stdin(Stdio::null());
+    Done::of(&command.output().unwrap())
+}
+
+#[test]
+fn an_ordinary_user_mounts_by_fusermount3() {
+    let Some(room) = room() else { return };
+    let path = std::env::var_os("PATH").unwrap();
+    if !std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists()) {
+        eprintln!("SKIP: no fusermount3");
+        return;
+    }
+    let script = "id -u; cd $WEIR_INSTANCE/mount; echo text > f; cat f; rm f; ls; \
+                  grep -c \" $PWD .*user_id=1,\" /proc/self/mountinfo";
+    let done = run_as_user(&room, &["run", "bash", "-c", script]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(done.out, "1\ntext\n1\n", "{done:?}");
+    nothing_stays(&room);
+    assert_eq!(room.left_behind(), [""; 0]);
+}
+
+#[test]
+fn a_namespace_has_the_prefix() {
+    let Some(room) = room() else { return };
+    let prefix = format!("/weir-test-{}", std::process::id());
+    let script = format!(
+        "id -u; pwd; cd {prefix}; echo text > f; cat f; rmdir {prefix} || ls -d {prefix}/*; \
+         grep -c ' {prefix} .* fuse' /proc/self/mountinfo; touch /stray || ls /proc/self/exe; \
+         ls -A / | grep -c '^weir-test'; grep CapPrm /proc/self/status"
+    );
+    let set = ["run", "--set", "mount.namespace=true"];
+    let run = [&set[..], &["--mount", &prefix, "bash", "-c", &script]].concat();
+    let no_rights = "CapPrm:\t0000000000000000\n";
+    let expected = |uid: u32| {
+        let pwd = room.path().canonicalize().unwrap();
+        format!(
+            "{uid}\n{}\ntext\n{prefix}/f\n1\n/proc/self/exe\n1\n",
+            pwd.display()
+        )
+    };
+    let done = run_as_user(&room, &run);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(done.out, expected(USER) + no_rights, "{done:?}");
+    nothing_stays(&room);
+    assert_eq!(room.left_behind(), [""; 0]);
+    assert!(!Path::new(&prefix).exists());
+    let names = fs::read_dir(room.path()).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    let rooted = |name: &&std::ffi::OsString| name.to_string_lossy().starts_with("weir-root-");
+    assert_eq!(names.iter().filter(rooted).count(), 0, "{names:?}");
+
+    // Root needs no user namespace, and keeps its rights.
+    let root = Room::new();
+    let done = root.run(&run);
+    let pwd = root.path().canonicalize().unwrap();
+    let begin = format!("0\n{}\ntext\n", pwd.display());
+    assert!(done.out.starts_with(&begin), "{done:?}");
+    assert!(!Path::new(&prefix).exists());
+    nothing_stays(&root);
+
+    let refused = |arguments: &[&str], wanted: &str| {
+        let done = root.run(arguments);
+        assert_ne!(done.code, Some(0), "{arguments:?}: {done:?}");
+        assert!(done.err.contains(wanted), "{arguments:?}: {done:?}");
+    };
+    let set = ["--set", "mount.namespace=true"];
+    refused(
+        &[&["start", "x"], &set[..]].concat(),
+        "mount.namespace is for weir run",
+    );
+    refused(
+        &[&["run", "--servers", "2"], &set[..], &["true"]].concat(),
+        "one server",
+    );
+    let deep = ["--mount", "/no/such/prefix", "true"];
+    refused(&[&["run"], &set[..], &deep].concat(), "no directory");
+    let full = root.path().to_str().unwrap();
+    refused(
+        &[&["run"], &set[..], &["--mount", full, "true"]].concat(),
+        "not empty",
+    );
+}

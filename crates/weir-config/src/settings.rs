@@ -135,6 +135,11 @@ settings! {
         /// directory; `never`; or the directory to mount it at, which must exist, and then a start
         /// fails where it cannot.
         kernel: KernelMount = "auto",
+        /// Whether `weir run` moves itself and its command into user and mount namespaces of their own,
+        /// in which `mount.prefix` is a directory, so that the kernel can mount there without
+        /// privileges (no root, no fusermount3; /dev/fuse must be open to the user, and user
+        /// namespaces allowed). setuid programs have no effect there. Instances of one server only.
+        namespace: bool = "false",
     }
 
     /// The memory tier, which takes data first.

@@ -81,7 +81,7 @@ fn kernel_mount(settings: &Mount) -> Option<Finding> {
         return Some(Finding::ok(check, place));
     };
     let remedy = "static and setuid programs do not see weir, and files cannot be mapped shared; \
-                  ask for the package fuse3";
+                  ask for the package fuse3, or see mount.namespace";
     Some(Finding::warn(check, obstacle, remedy))
 }
 
