@@ -9,11 +9,13 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, uid_t};
 use rustix::io::Errno;
+use weir_client::process::process;
 use weir_client::types::{Outcome, Time};
 
 use crate::bytes_of;
 use crate::made::Descriptor;
-use crate::next::interpose;
+use crate::next::{interpose, six};
+use crate::raw;
 
 /// A caller's buffer.
 ///
@@ -149,6 +151,35 @@ const NOFOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 /// A path's bytes, in a closure that may leave early where it is null.
+/// A bind mount of a directory of weir somewhere else: of that of the kernel mount.
+///
+/// # Safety
+///
+/// As mount(2) demands.
+unsafe fn bind(
+    source: *const c_char,
+    target: *const c_char,
+    kind: *const c_char,
+    flags: libc::c_ulong,
+    data: *const c_void,
+) -> Outcome<()> {
+    if flags & libc::MS_BIND == 0 {
+        return None;
+    }
+    // SAFETY: as the caller vouches.
+    let source = unsafe { bytes_of(source) }.and_then(|source| process().path_beneath(source))?;
+    let arguments = [
+        source.as_ptr() as usize,
+        target as usize,
+        kind as usize,
+        flags as usize,
+        data as usize,
+    ];
+    // SAFETY: as above; the source is a C string.
+    let done = unsafe { raw::syscall(libc::SYS_mount, six(arguments)) };
+    Some(raw::result(done).map(drop))
+}
+
 macro_rules! path {
     ($p:expr) => {
         // SAFETY: the caller of the C function vouches for its string.
@@ -248,7 +279,8 @@ interpose! {
             false => path!(path).and_then(|path| p.refuse_path(at, path, "fanotify")),
         };
     [mount] (source: *const c_char, target: *const c_char, kind: *const c_char, flags: libc::c_ulong, data: *const c_void) -> c_int: libc::SYS_mount, [source, target, kind, flags, data]
-        => |p| path!(target).and_then(|target| p.refuse_path(HERE, target, "mount"));
+        => |p| path!(target).and_then(|target| p.refuse_path(HERE, target, "mount"))
+            .or_else(|| unsafe { bind(source, target, kind, flags, data) });
     [umount2] (target: *const c_char, flags: c_int) -> c_int: libc::SYS_umount2, [target, flags]
         => |p| path!(target).and_then(|target| p.not_mounted(target));
     [umount] (target: *const c_char) -> c_int: libc::SYS_umount2, [target, 0]

@@ -133,6 +133,20 @@ check "and an injected one its path in weir" sh -c "cp /usr/bin/readlink there &
 check "env -i" is one env -i /usr/bin/head -n 1 file
 check "a script whose interpreter is static" sh -c "./script && [ \$(head -c 2 script) = '#!' ]"
 
+# Tools of containers: what they find out is for the kernel
+check "realpath of the mount's path is in the mount" is "$there/file" realpath "$there/./file"
+check "and of weir's path in weir" is "$dir/file" realpath "$dir/./file"
+mkdir "$outside/bound"
+check "a bind mount of the mount's directory" is one unshare -m sh -c "mount --bind '$there' '$outside/bound' && LD_PRELOAD= head -n 1 '$outside/bound/file'"
+check "and of weir's" is one unshare -m python3 -c "
+import ctypes, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+at, to = sys.argv[1].encode(), sys.argv[2].encode()
+assert libc.mount(b'none', b'/', None, 0x44000, None) == 0
+assert libc.mount(at, to, None, 0x1000, None) == 0, ctypes.get_errno()
+print(subprocess.run(['head', '-n', '1', to + b'/file'], env={}, capture_output=True, text=True).stdout, end='')
+" "$dir" "$outside/bound"
+
 # Listings
 listed() {
 	mkdir big && (cd big && python3 -c 'for i in range(10000): open("k%d" % i, "w").close()')

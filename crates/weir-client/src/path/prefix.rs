@@ -50,6 +50,12 @@ impl Prefix {
         &self.path
     }
 
+    /// The directory of the kernel mount, if a path says it.
+    pub fn mount_in(&self, path: &[u8]) -> Option<&[u8]> {
+        let mount = self.mount.as_deref()?;
+        behind(mount, path).map(|_| mount)
+    }
+
     /// The directory it is in: `/` for `/weir`.
     pub fn parent(&self) -> &[u8] {
         let slash = self.path.iter().rposition(|b| *b == b'/').unwrap_or(0);
@@ -59,14 +65,11 @@ impl Prefix {
     /// What is behind the prefix in an absolute path that is ours.
     #[inline]
     pub fn strip<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
-        let behind = |prefix: &[u8]| {
-            let rest = path.strip_prefix(prefix)?;
-            rest.first().is_none_or(|b| *b == b'/').then_some(rest)
-        };
-        if let Some(rest) = behind(&self.path) {
+        if let Some(rest) = behind(&self.path, path) {
             return Some(rest);
         }
-        if let Some(rest) = self.mount.as_deref().and_then(behind) {
+        let mount = self.mount.as_deref();
+        if let Some(rest) = mount.and_then(|mount| behind(mount, path)) {
             return Some(rest);
         }
         if is_plain(path) || path.first() != Some(&b'/') {
@@ -99,6 +102,12 @@ impl Prefix {
         }
         None
     }
+}
+
+/// What is behind a directory in the path of what is in it, or the directory's own.
+fn behind<'p>(dir: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+    let rest = path.strip_prefix(dir)?;
+    rest.first().is_none_or(|b| *b == b'/').then_some(rest)
 }
 
 /// The first component and what is behind it; `None` if there are only slashes.

@@ -394,7 +394,14 @@ impl Process {
                 }
             })
         }));
-        Some(put_whole(&full, out))
+        // Who asks by way of the kernel mount may hand the answer to the kernel (mount, bwrap).
+        let prefix = self.instance.get().map(|instance| &instance.prefix);
+        let by_mount =
+            prefix.and_then(|prefix| Some((prefix.mount_in(path)?, prefix.strip(&full)?)));
+        Some(match by_mount {
+            Some((mount, below)) => put_whole(&[mount, below].concat(), out),
+            None => put_whole(&full, out),
+        })
     }
 }
 
