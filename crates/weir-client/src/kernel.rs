@@ -109,13 +109,13 @@ pub fn dup3(old: Fd, new: Fd, flags: i32) -> Result<Fd, Errno> {
     unsafe { syscall4(nr::DUP3, [arg(old), arg(new), arg(flags), 0]) }.map(int)
 }
 
-/// fcntl(2) of commands whose argument is an integer.
+/// fcntl(2) of commands whose argument is an integer: F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL,
+/// F_DUPFD_CLOEXEC. EINVAL: another command.
 pub fn fcntl(fd: Fd, command: i32, argument: i32) -> Result<i32, Errno> {
-    debug_assert!(
-        matches!(command, 0..=4 | 1030),
-        "an argument that is a number"
-    );
-    // SAFETY: the commands take integers.
+    if !matches!(command, 0..=4 | 1030) {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: these commands take integers.
     unsafe { syscall4(nr::FCNTL, [arg(fd), arg(command), arg(argument), 0]) }.map(int)
 }
 

@@ -11,6 +11,7 @@
 //! fence: a wake that is missed costs a fraction of a millisecond, and rarely.
 
 use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -28,9 +29,13 @@ pub struct SigLock<T> {
 // pointer is in `owner` holds, once.
 unsafe impl<T: Send> Sync for SigLock<T> {}
 
-/// Leave to use the value; given back when dropped.
+/// Leave to use the value; given back when dropped. It is its thread's alone: the lock knows its holder
+/// by the thread, and of the value it is known only that threads may hand it on to one another.
 #[derive(Debug)]
-pub struct Guard<'a, T>(&'a SigLock<T>);
+pub struct Guard<'a, T> {
+    lock: &'a SigLock<T>,
+    of_this_thread: PhantomData<*mut T>,
+}
 
 /// What came of asking for a lock.
 #[derive(Debug)]
@@ -78,7 +83,7 @@ impl<T> SigLock<T> {
             }
         };
         match free {
-            0 => TryLock::Held(Guard(self)),
+            0 => TryLock::Held(Guard::of(self)),
             owner if owner == me => TryLock::Own,
             _ => TryLock::Taken,
         }
@@ -111,19 +116,31 @@ impl<T> SigLock<T> {
     ///
     /// This thread kept a guard of this lock, and has not given it back.
     pub unsafe fn give_back(&self) {
-        drop(Guard(self));
+        drop(Guard::of(self));
     }
 
     /// Forgets who held it: in a child after fork, whose other threads are gone.
     ///
     /// The value may be in the middle of a change; the caller replaces it.
-    pub fn break_after_fork(&self) {
+    ///
+    /// # Safety
+    ///
+    /// Nobody goes on with a guard of this lock: it was another thread's, or the one of a function that this
+    /// thread does not return to.
+    pub unsafe fn break_after_fork(&self) {
         self.owner.store(0, Ordering::Relaxed);
         self.waiters.store(0, Ordering::Relaxed);
     }
 }
 
-impl<T> Guard<'_, T> {
+impl<'a, T> Guard<'a, T> {
+    fn of(lock: &'a SigLock<T>) -> Guard<'a, T> {
+        Guard {
+            lock,
+            of_this_thread: PhantomData,
+        }
+    }
+
     /// Keeps the lock until [`SigLock::give_back`].
     pub fn keep(self) {
         core::mem::forget(self);
@@ -133,10 +150,10 @@ impl<T> Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.0.owner.store(0, Ordering::Release);
-        if self.0.waiters.load(Ordering::Relaxed) != 0 {
-            self.0.waiters.store(0, Ordering::Relaxed);
-            sys::futex_wake(&self.0.waiters, i32::MAX);
+        self.lock.owner.store(0, Ordering::Release);
+        if self.lock.waiters.load(Ordering::Relaxed) != 0 {
+            self.lock.waiters.store(0, Ordering::Relaxed);
+            sys::futex_wake(&self.lock.waiters, i32::MAX);
         }
     }
 }
@@ -148,7 +165,7 @@ impl<T> Deref for Guard<'_, T> {
     fn deref(&self) -> &T {
         // SAFETY: a guard exists only while its thread is the owner, and `try_lock`
         // gives no second one; so nobody changes the value meanwhile.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.lock.value.get() }
     }
 }
 
@@ -156,7 +173,7 @@ impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`; the guard itself is borrowed mutably.
-        unsafe { &mut *self.0.value.get() }
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 

@@ -153,11 +153,15 @@ unsafe fn fileno(file: *mut FILE) -> c_int {
     unsafe { file.cast::<u8>().add(FILENO).cast::<c_int>().read() }
 }
 
-fn original<F: Copy>(slot: usize) -> F {
-    assert!(size_of::<F>() == size_of::<usize>());
+/// The function of libc's that was in a slot of the table.
+///
+/// # Safety
+///
+/// `F` is the type of the slot's functions, and one of ours was reached by way of the table.
+unsafe fn original<F: Copy>(slot: usize) -> F {
+    const { assert!(size_of::<F>() == size_of::<usize>()) };
     let address = ORIGINAL[slot].load(Ordering::Relaxed);
-    // SAFETY: a function pointer of the slot's type, stored by `patch` before any of
-    // our functions could be reached.
+    // SAFETY: as the caller vouches: `patch` stored it before any of our functions could be reached.
     unsafe { core::mem::transmute_copy(&address) }
 }
 

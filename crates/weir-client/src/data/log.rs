@@ -188,7 +188,8 @@ impl Log {
 
     /// Forgets all segments: in a child after fork, to which nothing was lent.
     pub fn forget(&self) {
-        self.0.break_after_fork();
+        // SAFETY: of what the parent's threads held nothing goes on here.
+        unsafe { self.0.break_after_fork() };
         if let Some(mut state) = self.0.lock() {
             *state = State::default();
         }

@@ -212,17 +212,20 @@ impl Vnode {
     /// other threads.
     pub fn forget_after_fork(&self) {
         for stream in &self.streams {
-            stream.break_after_fork();
+            // SAFETY: of what the parent's threads held nothing goes on here.
+            unsafe { stream.break_after_fork() };
             if let Some(mut stream) = stream.lock() {
                 *stream = Stream::default();
             }
         }
         self.reads_far.store(false, Ordering::Relaxed);
-        self.ahead.break_after_fork();
+        // SAFETY: as above.
+        unsafe { self.ahead.break_after_fork() };
         if let Some(mut ahead) = self.ahead.lock() {
             ahead.forget();
         }
-        self.map.break_after_fork();
+        // SAFETY: as above.
+        unsafe { self.map.break_after_fork() };
         if let Some(mut map) = self.map.lock() {
             map.forget();
         }
