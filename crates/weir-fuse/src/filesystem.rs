@@ -25,6 +25,8 @@ use crate::locks::Locks;
 use crate::pages::Pages;
 use crate::requester::on_behalf;
 
+/// Of open(2), on x86-64 and aarch64.
+const O_APPEND: i32 = 0o2000;
 /// How long the kernel may believe a name or an attribute: not at all.
 const NEVER: Duration = Duration::ZERO;
 /// An inode number is never used again for another inode: its own bits say which life it is.
@@ -79,11 +81,12 @@ impl TreeFs {
 
     /// How the kernel is to treat a file that was opened with `flags`. By a descriptor that writes, a
     /// file that is mapped is read and written in the kernel's pages: if a write went to the file
-    /// directly, another program's store could bring its page back with the bytes of before.
+    /// directly, another program's store could bring its page back with the bytes of before. What appends
+    /// does not know where its bytes will be, and cannot put them in pages.
     fn treatment(&self, file: OpenFile, flags: i32) -> Result<FopenFlags, Errno> {
         let ino = file.ino();
         let is_wanted = flags & PRIVATE == SHARED || self.pages.are_kept(ino);
-        if !file.may_write() || !is_wanted {
+        if !file.may_write() || !is_wanted || flags & O_APPEND != 0 {
             return Ok(direct());
         }
         Ok(match self.pages.keep(ino)? {

@@ -40,6 +40,26 @@ many() {
 	[ "$(wc -l < many)" = 1200 ] && [ "$(sort many | uniq -c | tr -s ' ' | tr '\n' ';')" = " 600 injected, aline; 600 static, a line;" ]
 }
 check "appends of both kinds at once lose nothing" many
+mapped() {
+	head -c 4095 /dev/zero | tr '\0' s > many && echo >> many
+	python3 -c '
+import mmap, os, time
+m = mmap.mmap(os.open("many", os.O_RDWR), 4096)
+print(flush=True)
+end = time.monotonic() + 60
+while not os.path.exists("enough") and time.monotonic() < end:
+    m[0:1] = b"s"' > ready &
+	until [ -s ready ]; do sleep 0.01; done
+	for i in 1 2 3; do
+		bare bash -c 'for i in {1..200}; do echo bare, a line; done >> "$1"' bash "$there/many" &
+		bash -c 'for i in {1..200}; do echo injected, a line; done >> many' &
+	done
+	sleep 1
+	: > enough
+	wait
+	[ "$(tail -n +2 many | sort | uniq -c | tr -s ' ' | tr '\n' ';')" = " 600 bare, a line; 600 injected, a line;" ]
+}
+check "appends to a file that is mapped" mapped
 check "unlinked while open" sh -c "echo abc > gone; [ \"\$('$s' unlinked gone)\" = 'u 0' ] && [ ! -e gone ]"
 long=$(printf 'n%.0s' {1..255})
 check "a name of 255 bytes" sh -c "'$s' exclusive $long && [ -f $long ] && rm $long"
