@@ -67,15 +67,15 @@ impl TreeFs {
     }
 
     /// Gives a file that was opened a number.
-    fn opened(&self, file: OpenFile) -> FileHandle {
-        self.pages.opened(file.ino());
+    fn opened(&self, file: OpenFile, flags: i32) -> FileHandle {
+        self.pages.opened(file.ino(), is_private(flags));
         self.files.insert(file)
     }
 
     /// Takes back the number of an open file, and closes it.
-    fn close(&self, handle: FileHandle) -> Result<(), Errno> {
+    fn close(&self, handle: FileHandle, flags: i32) -> Result<(), Errno> {
         let file = self.files.remove(handle)?;
-        self.pages.closed(file.ino());
+        self.pages.closed(file.ino(), is_private(flags));
         self.tree.close(file)
     }
 
@@ -126,6 +126,11 @@ fn give(reply: ReplyXattr, length: Result<usize, Errno>, value: &[u8]) {
         Some(value) if !value.is_empty() => reply.data(value),
         _ => reply.size(u32::try_from(length).unwrap_or(u32::MAX)),
     });
+}
+
+/// True if a file was opened for private mappings alone.
+fn is_private(flags: i32) -> bool {
+    flags & PRIVATE == PRIVATE
 }
 
 /// How the kernel is to treat an open file: each read and write is a request.
@@ -307,9 +312,9 @@ impl Filesystem for TreeFs {
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let opened = on_behalf(request, |who| self.tree.open(who, ino(number), flags.0));
         let opened = opened.and_then(|file| {
-            let handle = self.opened(file);
+            let handle = self.opened(file, flags.0);
             let how = self.treatment(file, flags.0).inspect_err(|_| {
-                let _ = self.close(handle);
+                let _ = self.close(handle, flags.0);
             })?;
             Ok((handle, how))
         });
@@ -329,7 +334,7 @@ impl Filesystem for TreeFs {
         let place = (ino(parent), name.as_bytes());
         let created = on_behalf(request, |who| self.tree.create(who, place, flags, mode));
         answer!(reply, created, (file, stat) => {
-            let handle = self.opened(file);
+            let handle = self.opened(file, flags);
             reply.created(&NEVER, &attributes(&stat), GENERATION, handle, direct());
         });
     }
@@ -345,9 +350,8 @@ impl Filesystem for TreeFs {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // No process asks: the kernel wants a page. Who has the file open for private mappings alone
-        // does not need it to follow what others write.
-        let is_page = owner.is_none() && flags.0 & PRIVATE != PRIVATE;
+        // No process asks: the kernel wants a page.
+        let is_page = owner.is_none();
         BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
             if buffer.len() < size {
@@ -355,7 +359,9 @@ impl Filesystem for TreeFs {
             }
             let bytes = &mut buffer[..size];
             let got = self.file(handle).and_then(|file| {
-                if is_page {
+                if is_page && is_private(flags.0) {
+                    self.pages.keep_private(file.ino())?;
+                } else if is_page {
                     self.pages.keep(file.ino())?;
                 }
                 let got = self.tree.read(file, offset, bytes)?;
@@ -411,7 +417,7 @@ impl Filesystem for TreeFs {
         _: &Request,
         _number: INodeNo,
         handle: FileHandle,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
@@ -419,7 +425,7 @@ impl Filesystem for TreeFs {
         if let (Ok(file), Some(owner)) = (self.file(handle), owner) {
             self.locks.end(file, owner.0);
         }
-        empty(reply, self.close(handle));
+        empty(reply, self.close(handle, flags.0));
     }
 
     fn fsync(

@@ -26,8 +26,9 @@ pub struct Pages {
 
 #[derive(Debug, Default)]
 struct File {
-    /// How many descriptions of it are open.
+    /// How many descriptions of it are open, and how many of these for private mappings alone.
     open: usize,
+    private: usize,
     /// The kernel keeps pages of it.
     mapped: bool,
     /// Where its bytes were when the kernel was last told to drop them; see [`Tree::generation`].
@@ -47,9 +48,23 @@ impl Pages {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A description of the file was opened.
-    pub fn opened(&self, ino: Ino) {
-        self.files().entry(ino).or_default().open += 1;
+    /// A description of the file was opened. The kernel drops pages of the file with that.
+    pub fn opened(&self, ino: Ino, is_private: bool) {
+        let mut files = self.files();
+        let file = files.entry(ino).or_default();
+        file.open += 1;
+        file.private += usize::from(is_private);
+    }
+
+    /// The kernel is about to be given a page for a private mapping. It need not follow what is written,
+    /// unless other descriptions are open, whose mappings would show it.
+    pub fn keep_private(&self, ino: Ino) -> Result<(), Errno> {
+        let is_shown = |file: &File| file.open > file.private;
+        let is_shown = self.files().get(&ino).is_some_and(is_shown);
+        match is_shown {
+            true => self.keep(ino).map(drop),
+            false => Ok(()),
+        }
     }
 
     /// The kernel is about to be given a page of an open file. True: it has kept pages of it before.
@@ -99,12 +114,13 @@ impl Pages {
     }
 
     /// A description of the file was closed.
-    pub fn closed(&self, ino: Ino) {
+    pub fn closed(&self, ino: Ino, is_private: bool) {
         let mut files = self.files();
         let Some(file) = files.get_mut(&ino) else {
             return;
         };
         file.open = file.open.saturating_sub(1);
+        file.private = file.private.saturating_sub(usize::from(is_private));
         if file.open > 0 {
             return;
         }

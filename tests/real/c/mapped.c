@@ -395,6 +395,23 @@ static void shared_page(void)
 	close(fd);
 }
 
+/* Pages that were read for a private mapping alone need not follow what is written. Those of a shared one must. */
+static void private_beside_shared(void)
+{
+	size_t length = 64 * PAGE;
+	int fd = make("beside", length), reader = open(in_dir("beside"), O_RDONLY);
+	MUST(reader >= 0);
+	unsigned char *own = map(reader, length, PROT_READ, MAP_PRIVATE, 0);
+	volatile unsigned char first = own[0];
+	unsigned char *both = map(reader, length, PROT_READ, MAP_SHARED, 0);
+	volatile unsigned char other = own[40 * PAGE];
+	(void)first, (void)other;
+	MUST(pwrite(fd, "new", 3, 40 * PAGE) == 3 && pwrite(fd, "new", 3, 0) == 3);
+	CHECK(!memcmp(both + 40 * PAGE, "new", 3) && !memcmp(both, "new", 3),
+	      "a shared mapping shows what is written, whatever private ones have read");
+	MUST(munmap(both, length) == 0 && munmap(own, length) == 0 && close(fd) == 0 && close(reader) == 0);
+}
+
 /* Pages of private mappings that are given up show the file again. */
 static void given_up(void)
 {
@@ -429,6 +446,7 @@ int main(int argc, char **argv)
 	many();
 	race();
 	shared_page();
+	private_beside_shared();
 	given_up();
 	return check_end();
 }
