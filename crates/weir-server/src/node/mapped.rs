@@ -41,7 +41,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// True if a client is a kernel mount.
-    pub(crate) fn is_mount(&self, id: ClientId) -> bool {
+    pub fn is_mount(&self, id: ClientId) -> bool {
         let client = self.clients.get(id);
         client.is_some_and(|client| client.kind == ClientKind::Mount)
     }

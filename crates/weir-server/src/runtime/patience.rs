@@ -10,6 +10,9 @@ use std::time::Duration;
 
 /// For how many times the short time it may watch.
 const LONG: u32 = 10;
+/// The same after requests of a kernel mount: the program, the kernel and the mount's process take turns
+/// between two of them.
+const LONG_FOR_MOUNT: u32 = 40;
 /// After how many fast requests in a row it does.
 const NEEDED: u32 = 4;
 /// The most that it wants to see after it watched in vain.
@@ -22,6 +25,8 @@ pub struct Patience {
     /// Requests that came in a row, each within the long time.
     fast: u32,
     needed: u32,
+    /// The last request was a kernel mount's.
+    by_mount: bool,
 }
 
 impl Patience {
@@ -31,7 +36,13 @@ impl Patience {
             short,
             fast: 0,
             needed: NEEDED,
+            by_mount: false,
         }
+    }
+
+    /// A request is served: of a kernel mount, or of a program.
+    pub fn asked_by(&mut self, mount: bool) {
+        self.by_mount = mount;
     }
 
     /// For how long to watch now.
@@ -70,7 +81,11 @@ impl Patience {
     }
 
     fn long(&self) -> Duration {
-        self.short * LONG
+        self.short
+            * match self.by_mount {
+                true => LONG_FOR_MOUNT,
+                false => LONG,
+            }
     }
 }
 
@@ -117,6 +132,18 @@ mod tests {
         patience.asked_after(FAST);
         patience.watched_in_vain();
         assert_eq!(fast(&mut patience, NEEDED * 2), SHORT * LONG);
+    }
+
+    #[test]
+    fn a_mount_is_given_longer() {
+        let mut patience = Patience::new(SHORT);
+        patience.asked_by(true);
+        (0..NEEDED).for_each(|_| patience.asked_after(SHORT * LONG * 2));
+        assert_eq!(patience.limit(), SHORT * LONG_FOR_MOUNT);
+        patience.asked_by(false);
+        assert_eq!(patience.limit(), SHORT * LONG);
+        patience.asked_after(SHORT * LONG * 2);
+        assert_eq!(patience.limit(), SHORT);
     }
 
     #[test]

@@ -150,6 +150,8 @@ impl<'a> Service<'a> {
     }
 
     fn poll_client(&mut self, id: ClientId) {
+        let is_mount = self.node.borrow().is_mount(id);
+        self.patience.asked_by(is_mount);
         match &mut self.joined {
             Some(joined) => joined.poll_client(id, now_ns()),
             None => self.node.borrow_mut().poll_client(id, now_ns()),
