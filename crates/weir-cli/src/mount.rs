@@ -184,6 +184,10 @@ impl Beneath {
             KernelMount::Never => return Ok(None),
             KernelMount::At(dir) if is_first => (vec![dir.clone()], true),
             KernelMount::At(_) => (vec![own.clone()], true),
+            // The prefix is an empty directory there, in which programs would write past weir.
+            KernelMount::Auto if config.mount.namespace => {
+                (vec![config.mount.prefix.as_path().to_owned()], true)
+            }
             KernelMount::Auto if is_first => {
                 let prefix = config.mount.prefix.as_path().to_owned();
                 (vec![prefix, own.clone()], false)

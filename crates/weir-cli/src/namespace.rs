@@ -7,24 +7,27 @@
 //! /weir        the prefix, an empty directory
 //! ```
 //!
-//! The user stays the user, and nobody else is known there: setuid programs have no effect. The right to
+//! The user stays the user, and no other user or group is mapped there: setuid programs have no effect. The right to
 //! mount goes to servers, which hand it on to their mounts' processes ([`MountRight`]), not to the command.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{bail, Context, Result};
 use nix::errno::Errno;
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sched::{unshare, CloneFlags};
-use nix::unistd::{getegid, geteuid, pivot_root};
+use nix::unistd::{chroot, getegid, geteuid, pivot_root};
 use rustix::thread::{
-    capabilities, clear_ambient_capability_set, configure_capability_in_ambient_set,
-    set_capabilities, CapabilitySet,
+    capabilities, configure_capability_in_ambient_set, set_capabilities, CapabilitySet,
 };
 
 const NONE: Option<&str> = None;
+
+/// This process has made a user namespace, and has rights in it that are to be handed on.
+static HAS_OWN: AtomicBool = AtomicBool::new(false);
 
 /// Moves this process, which has one thread, into namespaces of its own, where `prefix` is an empty
 /// directory.
@@ -69,14 +72,23 @@ fn leave_namespaces() -> Result<()> {
         let path = Path::new("/proc/self").join(file);
         fs::write(&path, text).with_context(|| path.display().to_string())?;
     }
+    HAS_OWN.store(true, Ordering::Relaxed);
     Ok(())
 }
 
 /// Makes a root directory that has what is in the present one, and the prefix.
 fn replace_root(prefix: &Path) -> Result<()> {
-    let (root, whole) = (Path::new("/"), MsFlags::MS_BIND | MsFlags::MS_REC);
     let new = nix::unistd::mkdtemp(&std::env::temp_dir().join("weir-root-XXXXXX"))?;
-    let new = new.as_path();
+    let replaced = replace_root_by(&new, prefix);
+    // Where the new root was made there is another mount of it, bound with the directory around it.
+    let _ = umount2(&new, MntFlags::MNT_DETACH);
+    let removed = fs::remove_dir(&new);
+    replaced?;
+    Ok(removed?)
+}
+
+fn replace_root_by(new: &Path, prefix: &Path) -> Result<()> {
+    let (root, whole) = (Path::new("/"), MsFlags::MS_BIND | MsFlags::MS_REC);
     let few = Some("mode=755,size=1m");
     mount(Some("weir"), new, Some("tmpfs"), MsFlags::empty(), few).context("mounting tmpfs")?;
     for entry in fs::read_dir(root)? {
@@ -93,9 +105,15 @@ fn replace_root(prefix: &Path) -> Result<()> {
             fs::File::create(&to)?;
         }
         match mount(Some(&from), &to, NONE, whole, NONE) {
-            // What the user may not even look at stays empty.
+            // A directory that the user may not search stays empty.
             Ok(()) | Err(Errno::EACCES | Errno::ENOENT) => {}
-            Err(errno) => return Err(errno).with_context(|| from.display().to_string()),
+            // So does a file system that is out of reach, on a server that does not answer.
+            Err(errno) => {
+                eprintln!(
+                    "weir: {} is empty in the namespace: {errno}",
+                    from.display()
+                );
+            }
         }
     }
     fs::create_dir(new.join(prefix.strip_prefix(root)?))?;
@@ -103,12 +121,14 @@ fn replace_root(prefix: &Path) -> Result<()> {
     mount(NONE, new, NONE, read_only, NONE).context("closing the root directory")?;
     // The old root is laid over the new one, and taken off: pivot_root(2).
     std::env::set_current_dir(new)?;
-    pivot_root(".", ".").context("pivot_root")?;
-    umount2(".", MntFlags::MNT_DETACH).context("taking the old root directory off")?;
-    // Where the new root was made there is another mount of it, bound with the directory around it.
-    match umount2(new, MntFlags::MNT_DETACH) {
-        Ok(()) | Err(Errno::EINVAL) => Ok(fs::remove_dir(new)?),
-        Err(errno) => Err(errno).context("taking the new root directory off its place"),
+    match pivot_root(".", ".") {
+        Ok(()) => umount2(".", MntFlags::MNT_DETACH).context("taking the old root directory off"),
+        // The root is the initial one of a node without disks.
+        Err(Errno::EINVAL) => {
+            mount(Some("."), "/", NONE, MsFlags::MS_MOVE, NONE).context("moving the root")?;
+            Ok(chroot(".")?)
+        }
+        Err(errno) => Err(errno).context("pivot_root"),
     }
 }
 
@@ -124,22 +144,22 @@ pub fn may_mount() -> bool {
 pub struct MountRight(());
 
 impl MountRight {
-    /// Hands the right on.
-    pub fn hand_on() -> Result<Option<MountRight>> {
-        if geteuid().is_root() || !may_mount() {
-            return Ok(None);
+    /// Hands the right on. `None`: there is none, or it cannot be handed on (the mount says so then).
+    pub fn hand_on() -> Option<MountRight> {
+        if geteuid().is_root() || !HAS_OWN.load(Ordering::Relaxed) {
+            return None;
         }
-        let mut own = capabilities(None)?;
+        let mut own = capabilities(None).ok()?;
         own.inheritable |= CapabilitySet::SYS_ADMIN;
-        set_capabilities(None, own)?;
-        configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)?;
-        Ok(Some(MountRight(())))
+        set_capabilities(None, own).ok()?;
+        configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true).ok()?;
+        Some(MountRight(()))
     }
 }
 
 impl Drop for MountRight {
     fn drop(&mut self) {
-        let _ = clear_ambient_capability_set();
+        let _ = configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, false);
         if let Ok(mut own) = capabilities(None) {
             own.inheritable -= CapabilitySet::SYS_ADMIN;
             let _ = set_capabilities(None, own);

@@ -20,6 +20,9 @@ use crate::internal::{Internal, InternalSlot};
 use crate::kernel::{self, Fd};
 use crate::session::Session;
 
+/// How often to look again at a record that the server is changing.
+const MOST_YIELDS: u32 = 10_000;
+
 /// Bytes to be moved between a program and a file, at an offset.
 #[derive(Debug)]
 pub enum Transfer<'b> {
@@ -51,7 +54,15 @@ impl Session {
     /// True if the kernel keeps pages of a file. Never for the mount itself, which is asked for them.
     pub(crate) fn is_mapped(&self, ino: Ino) -> bool {
         let is_mount = || self.header().mount.load(Ordering::Relaxed) != 0;
-        matches!(self.names().attr(ino), Ok(Some(attr)) if attr.mapped) && !is_mount()
+        for _ in 0..MOST_YIELDS {
+            match self.names().attr(ino) {
+                Ok(attr) => return attr.is_some_and(|attr| attr.mapped) && !is_mount(),
+                // The server is changing the record, and may have lost its processor meanwhile.
+                Err(_) => rustix::thread::sched_yield(),
+            }
+        }
+        // By way of the mount nothing is lost; past it, bytes could be.
+        !is_mount()
     }
 
     /// Does something that changes a file as a whole through the kernel mount, if the kernel keeps
@@ -164,27 +175,31 @@ pub fn zero_mapped(
     range: Range<u64>,
 ) -> Result<(), Errno> {
     static ZEROS: [u8; 4096] = [0; 4096];
-    const PAGE: u64 = ZEROS.len() as u64;
+    let page = rustix::param::page_size() as u64;
     if !flags.contains(FallocateFlags::KEEP_SIZE) {
         let length = range.end - range.start;
         rustix::fs::fallocate(file, FallocateFlags::empty(), range.start, length)?;
     }
     let size = u64::try_from(rustix::fs::fstat(file)?.st_size).map_err(|_| Errno::IO)?;
     let Range { start, end } = range;
-    let whole = start.next_multiple_of(PAGE)..end - end % PAGE;
+    let whole = start.next_multiple_of(page)..end - end % page;
     let parts = match whole.start <= whole.end {
         true => [start..whole.start, whole.end..end],
         false => [start..end, end..end],
     };
     for part in parts {
-        let length = part.end.min(size).saturating_sub(part.start);
-        let zeros = &ZEROS[..usize::try_from(length).map_err(|_| Errno::INVAL)?];
-        if !zeros.is_empty() && write_all(file, part.start, zeros)? < zeros.len() {
-            return Err(Errno::NOSPC);
+        let (mut at, end) = (part.start, part.end.min(size));
+        while at < end {
+            let length = usize::try_from(end - at).unwrap_or(usize::MAX);
+            match write_all(file, at, &ZEROS[..length.min(ZEROS.len())])? {
+                0 => return Err(Errno::NOSPC),
+                written => at += written as u64,
+            }
         }
     }
     if whole.start < whole.end {
-        let flags = flags | FallocateFlags::KEEP_SIZE;
+        // FUSE has no FALLOC_FL_ZERO_RANGE before Linux 5.14, and holes are zeros here.
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(file, flags, whole.start, whole.end - whole.start)?;
     }
     Ok(())

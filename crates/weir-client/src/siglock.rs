@@ -29,8 +29,8 @@ pub struct SigLock<T> {
 // pointer is in `owner` holds, once.
 unsafe impl<T: Send> Sync for SigLock<T> {}
 
-/// Leave to use the value; given back when dropped. It is its thread's alone: the lock knows its holder
-/// by the thread, and of the value it is known only that threads may hand it on to one another.
+/// Leave to use the value; given back when dropped. Not `Send`: the lock identifies its holder by
+/// thread. Not `Sync`: the value need only be `Send`.
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     lock: &'a SigLock<T>,
@@ -125,8 +125,8 @@ impl<T> SigLock<T> {
     ///
     /// # Safety
     ///
-    /// Nobody goes on with a guard of this lock: it was another thread's, or the one of a function that this
-    /// thread does not return to.
+    /// No guard of this lock is used afterwards: its holder was another thread, or a function to which
+    /// this thread does not return.
     pub unsafe fn break_after_fork(&self) {
         self.owner.store(0, Ordering::Relaxed);
         self.waiters.store(0, Ordering::Relaxed);

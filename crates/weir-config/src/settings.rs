@@ -228,7 +228,7 @@ settings! {
         max_clients: u32 = "4096",
         /// How long a client watches for an answer before it sleeps, in microseconds, and the
         /// server for the next request; ten times as long while requests follow one another
-        /// that fast. A client does so only while the server runs on another CPU.
+        /// that fast, 40 times if they are of a kernel mount. A client does so only while the server runs on another CPU.
         spin_us: u32 = "5",
     }
 

@@ -33,7 +33,7 @@ use weir_core::types::Rank;
 use crate::CallId;
 
 /// The version of this format and of `proto::peer`.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// "WFAB".
 const MAGIC: u32 = u32::from_le_bytes(*b"WFAB");
 /// Bytes of a frame's head.

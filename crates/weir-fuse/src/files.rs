@@ -15,16 +15,25 @@ pub struct OpenFiles {
 
 #[derive(Debug, Default)]
 struct Inner {
-    open: HashMap<u64, OpenFile>,
+    open: HashMap<u64, Open>,
     /// Those that stand for open file descriptions of interposed programs.
     follows: HashMap<u64, Followed>,
     /// The number that was given last. None is given twice, so that a late request finds nothing.
     last: u64,
 }
 
+/// A file, and how it was opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Open {
+    /// The file.
+    pub file: OpenFile,
+    /// It is for private mappings alone.
+    pub is_private: bool,
+}
+
 impl OpenFiles {
     /// Gives an open file a number.
-    pub fn insert(&self, file: OpenFile) -> FileHandle {
+    pub fn insert(&self, file: Open) -> FileHandle {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         inner.last += 1;
         let number = inner.last;
@@ -33,7 +42,7 @@ impl OpenFiles {
     }
 
     /// The file with a number; EBADF: there is none.
-    pub fn get(&self, number: FileHandle) -> Result<OpenFile, Errno> {
+    pub fn get(&self, number: FileHandle) -> Result<Open, Errno> {
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
         inner.open.get(&number.0).copied().ok_or(Errno::BADF)
     }
@@ -55,7 +64,7 @@ impl OpenFiles {
     }
 
     /// Takes the file with a number out.
-    pub fn remove(&self, number: FileHandle) -> Result<OpenFile, Errno> {
+    pub fn remove(&self, number: FileHandle) -> Result<Open, Errno> {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         inner.follows.remove(&number.0);
         inner.open.remove(&number.0).ok_or(Errno::BADF)

@@ -15,12 +15,12 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::io::Errno;
-use weir_client::process::mounted::beneath::{inode_of, PRIVATE, SHARED, SHARE_OFFSET};
+use weir_client::process::mounted::beneath::{inode_of, DROP, PRIVATE, SHARED, SHARE_OFFSET};
 use weir_client::process::mounted::{Changes, OpenFile, Tree, Wish};
 use weir_client::types::Stat;
 
 use crate::convert::{attributes, errno, ino, kind, time};
-use crate::files::OpenFiles;
+use crate::files::{Open, OpenFiles};
 use crate::locks::Locks;
 use crate::pages::Pages;
 use crate::requester::on_behalf;
@@ -68,14 +68,15 @@ impl TreeFs {
 
     /// Gives a file that was opened a number.
     fn opened(&self, file: OpenFile, flags: i32) -> FileHandle {
-        self.pages.opened(file.ino(), is_private(flags));
-        self.files.insert(file)
+        let is_private = flags & PRIVATE == PRIVATE;
+        self.pages.opened(file.ino(), is_private);
+        self.files.insert(Open { file, is_private })
     }
 
     /// Takes back the number of an open file, and closes it.
-    fn close(&self, handle: FileHandle, flags: i32) -> Result<(), Errno> {
-        let file = self.files.remove(handle)?;
-        self.pages.closed(file.ino(), is_private(flags));
+    fn close(&self, handle: FileHandle) -> Result<(), Errno> {
+        let Open { file, is_private } = self.files.remove(handle)?;
+        self.pages.closed(file.ino(), is_private);
         self.tree.close(file)
     }
 
@@ -83,22 +84,32 @@ impl TreeFs {
     /// file that is mapped is read and written in the kernel's pages: if a write went to the file
     /// directly, another program's store could bring its page back with the bytes of before. What appends
     /// does not know where its bytes will be, and cannot put them in pages.
+    ///
+    /// The kernel must not drop pages of a mapped file as it is opened: a page that is read again while a
+    /// write of it is under way has the bytes of before, too.
     fn treatment(&self, file: OpenFile, flags: i32) -> Result<FopenFlags, Errno> {
         let ino = file.ino();
-        let is_wanted = flags & PRIVATE == SHARED || self.pages.are_kept(ino);
-        if !file.may_write() || !is_wanted || flags & O_APPEND != 0 {
+        if flags & DROP == DROP {
             return Ok(direct());
         }
-        Ok(match self.pages.keep(ino)? {
-            true => FopenFlags::FOPEN_KEEP_CACHE,
-            // Pages of the time when it was mapped before, which are not up to date.
-            false => FopenFlags::empty(),
+        let are_kept = self.pages.are_kept(ino);
+        let is_wanted = flags & PRIVATE == SHARED || are_kept;
+        if file.may_write() && is_wanted && flags & O_APPEND == 0 {
+            let is_old = !self.pages.keep(ino)? && self.pages.may_be_old(ino);
+            return Ok(match is_old {
+                true => FopenFlags::empty(),
+                false => FopenFlags::FOPEN_KEEP_CACHE,
+            });
+        }
+        Ok(match are_kept {
+            true => direct() | FopenFlags::FOPEN_KEEP_CACHE,
+            false => direct(),
         })
     }
 
     /// The open file that a request names.
     fn file(&self, handle: FileHandle) -> Result<OpenFile, Errno> {
-        self.files.get(handle)
+        Ok(self.files.get(handle)?.file)
     }
 }
 
@@ -126,11 +137,6 @@ fn give(reply: ReplyXattr, length: Result<usize, Errno>, value: &[u8]) {
         Some(value) if !value.is_empty() => reply.data(value),
         _ => reply.size(u32::try_from(length).unwrap_or(u32::MAX)),
     });
-}
-
-/// True if a file was opened for private mappings alone.
-fn is_private(flags: i32) -> bool {
-    flags & PRIVATE == PRIVATE
 }
 
 /// How the kernel is to treat an open file: each read and write is a request.
@@ -314,7 +320,7 @@ impl Filesystem for TreeFs {
         let opened = opened.and_then(|file| {
             let handle = self.opened(file, flags.0);
             let how = self.treatment(file, flags.0).inspect_err(|_| {
-                let _ = self.close(handle, flags.0);
+                let _ = self.close(handle);
             })?;
             Ok((handle, how))
         });
@@ -346,7 +352,7 @@ impl Filesystem for TreeFs {
         handle: FileHandle,
         offset: u64,
         size: u32,
-        flags: OpenFlags,
+        _flags: OpenFlags,
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
@@ -358,16 +364,19 @@ impl Filesystem for TreeFs {
                 buffer.resize(size, 0);
             }
             let bytes = &mut buffer[..size];
-            let got = self.file(handle).and_then(|file| {
-                if is_page && is_private(flags.0) {
-                    self.pages.keep_private(file.ino())?;
-                } else if is_page {
-                    self.pages.keep(file.ino())?;
-                }
-                let got = self.tree.read(file, offset, bytes)?;
-                self.files.moved(handle, offset, got);
-                Ok(got)
-            });
+            let got = self
+                .files
+                .get(handle)
+                .and_then(|Open { file, is_private }| {
+                    if is_page && is_private {
+                        self.pages.keep_private(file.ino())?;
+                    } else if is_page {
+                        self.pages.keep(file.ino())?;
+                    }
+                    let got = self.tree.read(file, offset, bytes)?;
+                    self.files.moved(handle, offset, got);
+                    Ok(got)
+                });
             answer!(reply, got, got => reply.data(&bytes[..got]));
         });
     }
@@ -417,7 +426,7 @@ impl Filesystem for TreeFs {
         _: &Request,
         _number: INodeNo,
         handle: FileHandle,
-        flags: OpenFlags,
+        _flags: OpenFlags,
         owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
@@ -425,7 +434,7 @@ impl Filesystem for TreeFs {
         if let (Ok(file), Some(owner)) = (self.file(handle), owner) {
             self.locks.end(file, owner.0);
         }
-        empty(reply, self.close(handle, flags.0));
+        empty(reply, self.close(handle));
     }
 
     fn fsync(
@@ -645,6 +654,16 @@ impl Filesystem for TreeFs {
         const SEEK_DATA: i32 = 3;
         const SEEK_HOLE: i32 = 4;
         let found = self.file(handle).and_then(|file| match whence {
+            // What programs stored may not be written back yet: all is data.
+            SEEK_DATA | SEEK_HOLE if self.pages.are_kept(file.ino()) => {
+                let size = self.tree.stat(file.ino())?.size;
+                let size = i64::try_from(size).map_err(|_| Errno::FBIG)?;
+                match (0..size).contains(&offset) {
+                    true if whence == SEEK_HOLE => Ok(size),
+                    true => Ok(offset),
+                    false => Err(Errno::NXIO),
+                }
+            }
             SEEK_DATA | SEEK_HOLE => self.tree.seek(file, offset, whence == SEEK_HOLE),
             _ => Err(Errno::INVAL),
         });

@@ -39,11 +39,11 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
-use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
-use nix::fcntl::{AtFlags, OFlag};
+use fuser::{Config, MountOption, Session, SessionACL};
+use nix::fcntl::OFlag;
 use nix::mount::{umount2, MntFlags};
 use nix::sys::stat::Mode;
-use weir_client::process::mounted::beneath::name_of;
+use weir_client::process::mounted::beneath::{name_of, DROP};
 use weir_client::process::mounted::{Ino, Tree};
 
 use filesystem::TreeFs;
@@ -102,7 +102,7 @@ impl Mounted {
         let tree_fs = TreeFs::new(tree);
         let pages = tree_fs.pages();
         let session = Session::new(tree_fs, dir, &config()).map_err(kernel)?;
-        let notifier = session.notifier();
+        pages.tell_kernel_by(session.notifier());
         let serving = std::thread::Builder::new()
             .name("mount".to_owned())
             .spawn(move || session.run())
@@ -110,9 +110,18 @@ impl Mounted {
         let place = MountPoint::of(dir).map_err(kernel)?;
         if tree.has_other_nodes() {
             let root = place.root.try_clone().map_err(kernel)?;
+            let follow = move || {
+                let followed = let_go_of_device().and_then(|()| {
+                    let followed = pages.follow(|ino| drop_pages(&root, ino));
+                    followed.map_err(|errno| io::Error::from_raw_os_error(errno.raw_os_error()))
+                });
+                if let Err(error) = followed {
+                    tracing::warn!("mappings do not follow other nodes any more: {error}");
+                }
+            };
             std::thread::Builder::new()
                 .name("pages".to_owned())
-                .spawn(move || pages.follow(|ino| drop_pages(&notifier, &root, ino)))
+                .spawn(follow)
                 .map_err(kernel)?;
         }
         Ok(Mounted {
@@ -209,16 +218,41 @@ impl MountPoint {
     }
 }
 
-/// Lets the kernel learn the size of a file and drop its pages. Both make it ask this process, so the
-/// thread is none that answers requests.
-fn drop_pages(notifier: &Notifier, root: &OwnedFd, ino: Ino) {
-    let stat = nix::sys::stat::fstatat(root, name_of(ino).as_str(), AtFlags::empty());
-    let dropped = stat
-        .map_err(io::Error::from)
-        .and_then(|stat| notifier.inval_inode(INodeNo(stat.st_ino), 0, 0));
-    if let Err(error) = dropped {
-        tracing::debug!("pages of inode {:x}: {error}", ino.0);
+/// Lets the kernel learn the size of a file and drop its pages: it does so when a file is opened.
+fn drop_pages(root: &OwnedFd, ino: Ino) -> io::Result<()> {
+    let flags = OFlag::from_bits_retain(DROP) | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    match nix::fcntl::openat(root, name_of(ino).as_str(), flags, Mode::empty()) {
+        // It is gone.
+        Ok(_) | Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ESTALE) => Ok(()),
+        // Its own user may not read it, and it cannot be opened otherwise.
+        Err(nix::errno::Errno::EACCES) => {
+            tracing::warn!(
+                "mappings of inode {:x} do not follow other nodes: EACCES",
+                ino.0
+            );
+            Ok(())
+        }
+        Err(errno) => Err(errno.into()),
     }
+}
+
+/// Gives the calling thread a table of descriptors of its own, without those of the FUSE device.
+///
+/// The thread asks the kernel for something that this very process answers. If the process is killed
+/// meanwhile, the kernel ends such a request once the device is closed: by all threads that have it.
+fn let_go_of_device() -> io::Result<()> {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES)?;
+    for entry in std::fs::read_dir("/proc/thread-self/fd")? {
+        let entry = entry?;
+        let Ok(target) = std::fs::read_link(entry.path()) else {
+            continue;
+        };
+        let number = entry.file_name().to_string_lossy().parse();
+        if let (true, Ok(number)) = (target == Path::new("/dev/fuse"), number) {
+            let _ = nix::unistd::close::<i32>(number);
+        }
+    }
+    Ok(())
 }
 
 fn config() -> Config {

@@ -10,11 +10,17 @@
 //! programs stored and drop the pages, so that the next load reads anew.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
+use fuser::{INodeNo, Notifier};
 use rustix::io::Errno;
 use weir_client::process::mounted::Ino;
 use weir_client::process::mounted::Tree;
+
+/// When to try once more to drop pages that could not be dropped.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// What is known of the files that programs have open through the mount.
 #[derive(Debug)]
@@ -22,6 +28,7 @@ pub struct Pages {
     tree: Tree,
     /// Held while the server is told, so that it is told in order.
     files: Mutex<HashMap<Ino, File>>,
+    kernel: OnceLock<Notifier>,
 }
 
 #[derive(Debug, Default)]
@@ -31,7 +38,7 @@ struct File {
     private: usize,
     /// The kernel keeps pages of it.
     mapped: bool,
-    /// Where its bytes were when the kernel was last told to drop them; see [`Tree::generation`].
+    /// The generation of the file when its pages were last dropped; see [`Tree::generation`].
     generation: u64,
 }
 
@@ -41,7 +48,13 @@ impl Pages {
         Pages {
             tree,
             files: Mutex::default(),
+            kernel: OnceLock::new(),
         }
+    }
+
+    /// Says how the kernel is told.
+    pub fn tell_kernel_by(&self, notifier: Notifier) {
+        let _ = self.kernel.set(notifier);
     }
 
     fn files(&self) -> MutexGuard<'_, HashMap<Ino, File>> {
@@ -79,6 +92,11 @@ impl Pages {
         Ok(was_mapped)
     }
 
+    /// True if the kernel may have pages of a file that do not follow what is written.
+    pub fn may_be_old(&self, ino: Ino) -> bool {
+        self.files().get(&ino).is_none_or(|file| file.private > 0)
+    }
+
     /// True if the kernel keeps pages of a file.
     pub fn are_kept(&self, ino: Ino) -> bool {
         self.files().get(&ino).is_some_and(|file| file.mapped)
@@ -86,23 +104,34 @@ impl Pages {
 
     /// Lets the kernel drop pages of files that other nodes change. `drop_pages` is told which file's;
     /// it may wait for requests to be answered. Returns when the server cannot be asked any more.
-    pub fn follow(&self, drop_pages: impl Fn(Ino)) -> Result<(), Errno> {
+    pub fn follow(&self, drop_pages: impl Fn(Ino) -> io::Result<()>) -> Result<(), Errno> {
         loop {
             // What changes after this look changes the word too.
             let seen = self.tree.news()?;
+            let mut all_dropped = true;
             for (ino, dropped) in self.mapped() {
-                // A file that is gone is not changed by anyone.
-                let Ok(generation) = self.tree.generation(ino) else {
-                    continue;
+                let generation = match self.tree.generation(ino) {
+                    Ok(generation) if generation == dropped => continue,
+                    Ok(generation) => generation,
+                    // A file that is gone is not changed by anyone.
+                    Err(Errno::NOENT | Errno::STALE) => continue,
+                    // Its home cannot be asked: what it said last may be over.
+                    Err(_) => dropped,
                 };
-                if generation != dropped {
-                    if let Some(file) = self.files().get_mut(&ino) {
-                        file.generation = generation;
-                    }
-                    drop_pages(ino);
+                if let Err(error) = drop_pages(ino) {
+                    tracing::warn!("pages of inode {:x} are not dropped: {error}", ino.0);
+                    all_dropped = false;
+                } else if generation == dropped {
+                    all_dropped = false;
+                } else if let Some(file) = self.files().get_mut(&ino) {
+                    file.generation = generation;
                 }
             }
-            self.tree.wait_for_news(seen)?;
+            match all_dropped {
+                true => self.tree.wait_for_news(seen)?,
+                false if self.tree.is_served() => std::thread::sleep(AGAIN),
+                false => return Err(Errno::SHUTDOWN),
+            }
         }
     }
 
@@ -127,6 +156,12 @@ impl Pages {
         let was_mapped = file.mapped;
         files.remove(&ino);
         if was_mapped {
+            // Nobody has the file, so that the kernel waits for no request; programs may soon write past
+            // these pages. Held back until then is who opens the file again.
+            let number = self.tree.number(ino);
+            if let (Some(kernel), Ok(number)) = (self.kernel.get(), number) {
+                let _ = kernel.inval_inode(INodeNo(number), 0, 0);
+            }
             if let Err(error) = self.tree.set_mapped(ino, false) {
                 tracing::debug!("inode {:x} stays mapped: {error}", ino.0);
             }

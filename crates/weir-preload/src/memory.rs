@@ -115,8 +115,44 @@ unsafe fn private(
             let _ = weir_client::kernel::close(copy);
             place
         }
+        Some(Err(Errno::FBIG)) => {
+            // SAFETY: as the caller vouches.
+            unsafe { anonymous(address, length, protection, flags, fd, offset) }
+        }
         Some(Err(errno)) => failed(errno),
         None => failed(Errno::BADF),
+    }
+}
+
+/// A private mapping of a process that may not make a file for it: anonymous memory with the bytes.
+///
+/// # Safety
+///
+/// As mmap(2) demands.
+unsafe fn anonymous(
+    address: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: u64,
+) -> *mut c_void {
+    // SAFETY: anonymous memory where the caller wanted it, which is filled before the caller sees it.
+    unsafe {
+        let writable = protection | libc::PROT_READ | libc::PROT_WRITE;
+        let flags = flags | libc::MAP_ANONYMOUS;
+        let place = from_kernel(address, length, writable, flags, -1, 0);
+        if place == libc::MAP_FAILED {
+            return place;
+        }
+        let bytes = core::slice::from_raw_parts_mut(place.cast::<u8>(), length);
+        if let Some(Err(errno)) = process().fill_mapping(fd, offset, bytes) {
+            raw::syscall(libc::SYS_munmap, [place as usize, length, 0, 0, 0, 0]);
+            return failed(errno);
+        }
+        let arguments = [place as usize, length, protection as usize, 0, 0, 0];
+        raw::syscall(libc::SYS_mprotect, arguments);
+        place
     }
 }
 

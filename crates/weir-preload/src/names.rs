@@ -150,7 +150,6 @@ const HERE: c_int = libc::AT_FDCWD;
 const NOFOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
-/// A path's bytes, in a closure that may leave early where it is null.
 /// A bind mount of a directory of weir somewhere else: of that of the kernel mount.
 ///
 /// # Safety
@@ -180,6 +179,7 @@ unsafe fn bind(
     Some(raw::result(done).map(drop))
 }
 
+/// A path's bytes, in a closure that may leave early where it is null.
 macro_rules! path {
     ($p:expr) => {
         // SAFETY: the caller of the C function vouches for its string.

@@ -7,6 +7,7 @@
 //! negative error numbers.
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -46,10 +47,17 @@ const IOCB_CMD_PWRITEV: u16 = 8;
 const IOCB_FLAG_RESFD: u32 = 1;
 /// Any address that the kernel allows and does not look at.
 const UNREAD: u64 = 4096;
+/// For how long [`events`] waits at most for requests to be given back: nobody is left who would where a
+/// process forked meanwhile.
+const MOST_YIELDS: u32 = 10_000;
+
+/// Requests in which the program finds others at this moment.
+static REPLACED: AtomicU32 = AtomicU32::new(0);
 
 /// `io_submit(2)`, which libaio makes by `syscall`. A request for a file of weir is done at once. So that
 /// its end is told as that of any other, the kernel gets a request in its place: to write as many bytes as
-/// were moved to /dev/null, which looks at none of them.
+/// were moved to /dev/null, which looks at none of them. It has to lie where the program's request lies,
+/// for by that address the program knows it.
 ///
 /// Errors: as of io_submit(2), and those of the first request itself, which the kernel would tell later. EINVAL,
 /// counted: a request of another kind for a file of weir.
@@ -68,26 +76,42 @@ pub unsafe fn submit(context: usize, count: c_long, requests: *const *mut Reques
         // SAFETY: as the caller vouches: so many addresses of requests.
         let request = unsafe { requests.add(nth).read() };
         // SAFETY: as above.
-        let is_ours =
-            crate::is_address(request) && crate::is_ours(unsafe { (*request).fd } as c_int);
+        let is_ours = crate::is_address(request) && crate::is_ours(unsafe { (*request).fd });
         is_ours.then_some(request)
     };
     let is_looked_at = crate::is_address(requests) && process().is_active();
     if !is_looked_at || (0..given).all(|nth| ours(nth).is_none()) {
         return kernel(count as usize, requests);
     }
-    for nth in 0..given {
-        let one = requests.wrapping_add(nth);
-        let handed_in = match ours(nth) {
-            // SAFETY: as the caller vouches: nobody else changes a request that is being handed in.
+    // Before anything is done that could not be told of.
+    let null = rustix::fs::open(
+        c"/dev/null",
+        OFlags::WRONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    );
+    let null = match null {
+        Ok(null) => weir_client::kernel::into_number(null),
+        Err(errno) => {
+            raw::set_errno(errno);
+            return -1;
+        }
+    };
+    let mut handed_in = 0;
+    let mut last = 1;
+    while handed_in < given && last == 1 {
+        let one = requests.wrapping_add(handed_in);
+        last = match ours(handed_in) {
+            // SAFETY: as the caller vouches.
             Some(request) => match unsafe { done_at_once(&*request) } {
-                Ok(told) => {
-                    // SAFETY: as above.
-                    let asked = unsafe { request.replace(told) };
+                Ok(moved) => {
+                    REPLACED.fetch_add(1, Ordering::SeqCst);
+                    // SAFETY: nobody else uses a request that is being handed in, and who learns that it
+                    // has come to its end waits until it is given back ([`events`]).
+                    let original = unsafe { request.replace((*request).stand_in(null, moved)) };
                     let handed_in = kernel(1, one);
-                    let _ = weir_client::kernel::close(told.fd);
-                    // SAFETY: as above; the kernel has read it.
-                    unsafe { request.write(asked) };
+                    // SAFETY: as above.
+                    unsafe { request.write(original) };
+                    REPLACED.fetch_sub(1, Ordering::SeqCst);
                     handed_in
                 }
                 Err(errno) => {
@@ -97,24 +121,74 @@ pub unsafe fn submit(context: usize, count: c_long, requests: *const *mut Reques
             },
             None => kernel(1, one),
         };
-        if handed_in < 1 {
-            // What is not handed in is asked for again by the program, or given up.
-            return match nth {
-                0 => handed_in,
-                done => done as c_long,
-            };
-        }
+        handed_in += usize::from(last == 1);
     }
-    count
+    let saved = raw::errno();
+    let _ = weir_client::kernel::close(null);
+    raw::restore_errno(saved);
+    // What is not handed in is asked for again by the program, or given up.
+    match handed_in {
+        0 => last,
+        some => some as c_long,
+    }
 }
 
-/// Does what a request for a file of weir asks; the request by which the kernel tells how many bytes were
-/// moved. Its descriptor is the caller's to close.
+/// `io_getevents(2)`, as `syscall` makes it: the requests of which it tells are the program's own again.
+///
+/// # Safety
+///
+/// As the system call demands.
+pub unsafe fn events(
+    context: usize,
+    least: c_long,
+    most: c_long,
+    events: *mut c_void,
+    timeout: *mut c_void,
+) -> c_long {
+    let arguments = [
+        context,
+        least as usize,
+        most as usize,
+        events as usize,
+        timeout as usize,
+    ];
+    // SAFETY: as the caller vouches.
+    let told = unsafe { raw::syscall(libc::SYS_io_getevents, next::six(arguments)) };
+    await_originals();
+    raw::outcome(told) as c_long
+}
+
+fn await_originals() {
+    let mut yields = 0;
+    while REPLACED.load(Ordering::SeqCst) > 0 && yields < MOST_YIELDS {
+        rustix::thread::sched_yield();
+        yields += 1;
+    }
+}
+
+impl Request {
+    /// The request by which the kernel tells that as many bytes were moved as were.
+    fn stand_in(&self, null: c_int, moved: u64) -> Request {
+        Request {
+            rw_flags: 0,
+            operation: IOCB_CMD_PWRITE,
+            priority: 0,
+            fd: null,
+            buffer: UNREAD,
+            bytes: moved,
+            offset: 0,
+            flags: self.flags & IOCB_FLAG_RESFD,
+            ..*self
+        }
+    }
+}
+
+/// Does what a request for a file of weir asks; how many bytes were moved.
 ///
 /// # Safety
 ///
 /// What the request points to is as io_submit(2) demands.
-unsafe fn done_at_once(asked: &Request) -> Result<Request, Errno> {
+unsafe fn done_at_once(asked: &Request) -> Result<u64, Errno> {
     let one = libc::iovec {
         iov_base: asked.buffer as *mut c_void,
         iov_len: asked.bytes as usize,
@@ -127,7 +201,7 @@ unsafe fn done_at_once(asked: &Request) -> Result<Request, Errno> {
         _ => (&raw const one, 1),
     };
     let is_sync = matches!(asked.operation, IOCB_CMD_FSYNC | IOCB_CMD_FDSYNC);
-    if asked.offset < 0 && !is_sync {
+    if asked.reserved != 0 || (asked.offset < 0 && !is_sync) {
         return Err(Errno::INVAL);
     }
     let (fd, offset, flags) = (asked.fd, asked.offset, asked.rw_flags);
@@ -144,23 +218,7 @@ unsafe fn done_at_once(asked: &Request) -> Result<Request, Errno> {
             }
         }
     };
-    let moved = u64::try_from(moved).map_err(|_| Errno::from_raw_os_error(raw::errno()))?;
-    let null = rustix::fs::open(
-        c"/dev/null",
-        OFlags::WRONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    Ok(Request {
-        rw_flags: 0,
-        operation: IOCB_CMD_PWRITE,
-        priority: 0,
-        fd: weir_client::kernel::into_number(null),
-        buffer: UNREAD,
-        bytes: moved,
-        offset: 0,
-        flags: asked.flags & IOCB_FLAG_RESFD,
-        ..*asked
-    })
+    u64::try_from(moved).map_err(|_| Errno::from_raw_os_error(raw::errno()))
 }
 
 /// `io_uring_setup(2)`, as `syscall` makes it.

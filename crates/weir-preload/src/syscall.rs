@@ -185,6 +185,7 @@ by_number! {
     SYS_sendmmsg: sockets::sendmmsg, (a c_int, b *mut libc::mmsghdr, c c_uint, d c_int);
     SYS_recvmmsg: sockets::recvmmsg, (a c_int, b *mut libc::mmsghdr, c c_uint, d c_int, e *mut libc::timespec);
     SYS_io_submit: rings::submit, (a usize, b c_long, c *const *mut rings::Request);
+    SYS_io_getevents: rings::events, (a usize, b c_long, c c_long, d *mut c_void, e *mut c_void);
     SYS_io_uring_setup: rings::setup, (a c_uint, b *mut c_void);
 
     SYS_setrlimit: limits::set, (a c_int, b usize);

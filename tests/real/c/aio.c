@@ -1,6 +1,7 @@
 /*
- * The kernel's asynchronous I/O, as libaio asks for it; POSIX asynchronous I/O and lists of it. glibc runs these in threads of its own that call its internal pread and
- * pwrite, past the exported symbols: an interposer must take the aio calls themselves.
+ * The kernel's asynchronous I/O, as libaio asks for it; POSIX asynchronous I/O and lists of it. glibc runs the latter
+ * in threads of its own that call its internal pread and pwrite, past the exported symbols: an interposer must take
+ * the aio calls themselves.
  */
 #include "check.h"
 #include <aio.h>

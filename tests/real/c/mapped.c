@@ -10,6 +10,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/uio.h>
 
 #define PAGE 4096
@@ -375,6 +376,9 @@ static int sharer(int number, int share, int rounds)
 static void shared_page(void)
 {
 	int fd = make("page", PAGE), lost = 0;
+	unsigned char *all_the_time = map_shared(fd, PAGE);
+	volatile unsigned char touched = *all_the_time;
+	(void)touched;
 	pid_t children[4];
 	for (int number = 0; number < 4; number++) {
 		children[number] = fork();
@@ -392,6 +396,7 @@ static void shared_page(void)
 		lost += status != 0;
 	}
 	CHECK(lost == 0, "of processes that share a page none loses bytes (%d did)", lost);
+	MUST(munmap(all_the_time, PAGE) == 0);
 	close(fd);
 }
 
@@ -425,6 +430,17 @@ static void given_up(void)
 		      "MADV_DONTNEED of %zu private bytes", lengths[i]);
 		MUST(munmap(m, lengths[i]) == 0 && close(fd) == 0);
 	}
+	/* Also where the program may make no file of that length. */
+	struct rlimit before, small = { 4096, RLIM_INFINITY };
+	int limited = make("limited", 20000);
+	MUST(getrlimit(RLIMIT_FSIZE, &before) == 0);
+	small.rlim_max = before.rlim_max;
+	MUST(setrlimit(RLIMIT_FSIZE, &small) == 0);
+	unsigned char *of_limited = map(limited, 20000, PROT_READ, MAP_PRIVATE, 0);
+	MUST(setrlimit(RLIMIT_FSIZE, &before) == 0);
+	CHECK(pattern_differs(of_limited, 20000, 1, 0) < 0, "a private mapping beyond RLIMIT_FSIZE");
+	MUST(munmap(of_limited, 20000) == 0 && close(limited) == 0);
+
 	int fd = make("short", 100);
 	unsigned char *m = map(fd, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
 	CHECK(m[99] != 0 && m[100] == 0 && load_raises(m + PAGE) == SIGBUS && store_raises(m + 2 * PAGE) == SIGBUS,

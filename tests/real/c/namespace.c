@@ -275,7 +275,6 @@ static void modes_and_times(void)
 	CHECK(mkfifo(in_dir("fifo"), 0600) == 0 || errno == EPERM || errno == EOPNOTSUPP, "mkfifo works or refuses");
 }
 
-/* Every way to ask where one is, also where the path is longer than PATH_MAX. */
 /* When a file was made. */
 static void birth(void)
 {
@@ -302,6 +301,7 @@ static void birth(void)
 	      "a directory, too");
 }
 
+/* Every way to ask where one is, also where the path is longer than PATH_MAX. */
 static void where(void)
 {
 	static char path[16384];

@@ -46,12 +46,14 @@ fd = os.open(sys.argv[1], os.O_WRONLY)
 os.pwrite(fd, sys.argv[3].encode(), int(sys.argv[2]))
 os.fsync(fd)'
 
-# Made at one server, mapped at the next, written at the others: each is once the file's home.
-for ((home = 0; home < servers; home++)); do
-	file=file.$home
+# Made at one server, its home, mapped at another one or there, and written at the others.
+for ((made = 0; made < servers + 2; made++)); do
+	file=file.$made
+	home=$((made % servers))
 	mapper=$(((home + 1) % servers))
 	writer=$(((home + 2) % servers))
-	on $home sh -c "head -c 16384 /dev/zero | tr '\0' - > $file"
+	if ((made >= servers)); then mapper=$home home=$(((home + 1) % servers)); fi
+	on $((made % servers)) sh -c "head -c 16384 /dev/zero | tr '\0' - > $file"
 	coproc MAPPER { on $mapper python3 mapper.py $file; }
 	say() { echo "$@" >&"${MAPPER[1]}"; }
 	answer() { IFS= read -r -t 60 line <&"${MAPPER[0]}"; echo "$line"; }

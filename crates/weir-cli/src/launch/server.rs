@@ -143,7 +143,7 @@ pub struct Server {
 /// Starts a server process and tells it what it is; it has not answered yet.
 pub fn spawn(launch: &Launch) -> Result<(Child, ChildStdin, ChildStdout)> {
     let program = std::env::current_exe().context("finding the weir program")?;
-    let _right = MountRight::hand_on().context("handing on the right to mount")?;
+    let _right = MountRight::hand_on();
     let mut child = Command::new(program)
         .arg("server")
         // Nothing is to be injected into the server, by an outer weir run or by anyone.

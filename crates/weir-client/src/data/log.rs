@@ -188,7 +188,7 @@ impl Log {
 
     /// Forgets all segments: in a child after fork, to which nothing was lent.
     pub fn forget(&self) {
-        // SAFETY: of what the parent's threads held nothing goes on here.
+        // SAFETY: the parent's other threads do not exist here; no guard of theirs is used again.
         unsafe { self.0.break_after_fork() };
         if let Some(mut state) = self.0.lock() {
             *state = State::default();

@@ -212,7 +212,7 @@ impl Vnode {
     /// other threads.
     pub fn forget_after_fork(&self) {
         for stream in &self.streams {
-            // SAFETY: of what the parent's threads held nothing goes on here.
+            // SAFETY: the parent's other threads do not exist here; no guard of theirs is used again.
             unsafe { stream.break_after_fork() };
             if let Some(mut stream) = stream.lock() {
                 *stream = Stream::default();

@@ -14,11 +14,12 @@ use super::table::{Handle, PATH, READ, WRITE};
 use super::{Outcome, Process};
 use crate::beneath::mount_of;
 use crate::kernel::{self, Fd};
+use crate::limits;
 
 /// How much is copied at a time.
 const BUFFER: usize = 1 << 20;
 /// The same on the stack.
-const PIECE: usize = 16 << 10;
+const PIECE: usize = 4 << 10;
 /// A private mapping of less is a copy: that costs less than the kernel's look at the mount.
 const LEAST_MAPPED: usize = 64 << 10;
 
@@ -89,10 +90,18 @@ impl Process {
 
     /// A memfd with a copy of what a private mapping of `length` bytes from `offset` on shows; the
     /// caller maps it, and closes it. Where the file ends, it ends too: behind that is SIGBUS, as it is
-    /// for the file, and pages that are given up (MADV_DONTNEED) show the file's bytes again.
+    /// for the file, and pages that are given up (MADV_DONTNEED) show again what it had.
+    /// EFBIG: the process may not make files of that length ([`Process::fill_mapping`] anonymous memory).
     pub fn copy_to_map(&'static self, fd: Fd, offset: u64, length: usize) -> Outcome<Fd> {
         let handle = self.sure_handle(fd)?;
         Some(self.copy_part(handle, offset, length))
+    }
+
+    /// Fills memory with the bytes of a file from `offset` on; how many it had.
+    pub fn fill_mapping(&'static self, fd: Fd, offset: u64, bytes: &mut [u8]) -> Outcome<usize> {
+        let handle = self.sure_handle(fd)?;
+        let open = self.for_reading(handle);
+        Some(open.and_then(|open| open.read_at(offset, bytes)))
     }
 
     fn copy_part(
@@ -102,6 +111,11 @@ impl Process {
         length: usize,
     ) -> Result<Fd, Errno> {
         let open = self.for_reading(handle)?;
+        // The last page shows what the file has there, also behind the mapping.
+        let length = length.next_multiple_of(rustix::param::page_size());
+        if length as u64 > limits::file_bytes() {
+            return Err(Errno::FBIG);
+        }
         let memory = rustix::fs::memfd_create(c"weir-private", MemfdFlags::CLOEXEC)?;
         // Not of the allocator, which maps memory itself.
         let mut buffer = [0; PIECE];

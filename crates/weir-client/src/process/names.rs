@@ -394,7 +394,8 @@ impl Process {
                 }
             })
         }));
-        // Who asks by way of the kernel mount may hand the answer to the kernel (mount, bwrap).
+        // A program that names the kernel mount's directory may pass the answer to the kernel (mount,
+        // bwrap), which knows no other path.
         let prefix = self.instance.get().map(|instance| &instance.prefix);
         let by_mount =
             prefix.and_then(|prefix| Some((prefix.mount_in(path)?, prefix.strip(&full)?)));

@@ -18,13 +18,15 @@ pub const OWN_DIR: &str = "mount";
 /// upper half which life of its entry it is. The mount lets the description's offset follow.
 pub const SHARE_OFFSET: u32 = (1 << 30) | (8 << 16) | ((b'W' as u32) << 8) | 1;
 
-/// A flag of open(2), O_NONBLOCK: a descriptor that writes is for shared mappings, and for writes to a
-/// file that is mapped. These go through the kernel's pages: a write that went around them would be
+/// A flag of open(2), O_NONBLOCK: a writable descriptor that has it serves shared mappings and writes to
+/// mapped files. These go through the kernel's pages: a write that went around them would be
 /// lost where another program stores in the same page meanwhile.
 pub const SHARED: i32 = 0o4000;
 /// Flags of open(2), O_DIRECT and O_NONBLOCK of x86-64 and aarch64 together: the descriptor is for
 /// private mappings alone, whose pages need not follow what others write.
 pub const PRIVATE: i32 = DIRECT | 0o4000;
+/// The same with O_DSYNC, which the mount itself uses: the kernel drops its pages of the file.
+pub const DROP: i32 = PRIVATE | 0o10_000;
 #[cfg(target_arch = "aarch64")]
 const DIRECT: i32 = 0o200_000;
 #[cfg(not(target_arch = "aarch64"))]

@@ -756,7 +756,7 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    /// What this node knows of a file is void: another node changed it.
+    /// Another node changed a file: voids this node's knowledge of it, and wakes its mounts.
     pub(super) fn recall_here(&self, ino: Ino) {
         self.doubt_file(ino);
         if let Some(local) = self.local(ino) {
@@ -764,7 +764,7 @@ impl<P: Platform> Cluster<P> {
         }
     }
 
-    /// What this node knows of a file is void.
+    /// Voids this node's knowledge of a file; its mounts keep their pages, since the change came from here.
     fn doubt_file(&self, ino: Ino) {
         self.inner.recalled.set(self.inner.recalled.get() + 1);
         self.inner.leaving.add_news(ino);

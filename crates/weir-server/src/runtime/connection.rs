@@ -129,10 +129,12 @@ impl Connection {
             Peer::Client => return Err(End::Garbled),
             Peer::Unknown => {}
         }
-        let hello: Hello = postcard::from_bytes(&message).map_err(|_| End::Garbled)?;
-        if hello.version != VERSION {
+        // Of another version only this is known of its first message.
+        let (version, _) = postcard::take_from_bytes::<u32>(&message).map_err(|_| End::Garbled)?;
+        if version != VERSION {
             return Ok(Heard::OtherVersion);
         }
+        let hello: Hello = postcard::from_bytes(&message).map_err(|_| End::Garbled)?;
         match hello.role {
             Role::Client(kind) => {
                 self.peer = Peer::Client;

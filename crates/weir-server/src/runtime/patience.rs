@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use weir_core::proto::ClientKind;
+
 /// For how many times the short time it may watch.
 const LONG: u32 = 10;
 /// The same after requests of a kernel mount: the program, the kernel and the mount's process take turns
@@ -25,8 +27,8 @@ pub struct Patience {
     /// Requests that came in a row, each within the long time.
     fast: u32,
     needed: u32,
-    /// The last request was a kernel mount's.
-    by_mount: bool,
+    /// The sender of the last request.
+    last: ClientKind,
 }
 
 impl Patience {
@@ -36,13 +38,13 @@ impl Patience {
             short,
             fast: 0,
             needed: NEEDED,
-            by_mount: false,
+            last: ClientKind::Program,
         }
     }
 
-    /// A request is served: of a kernel mount, or of a program.
-    pub fn asked_by(&mut self, mount: bool) {
-        self.by_mount = mount;
+    /// A request was served: of a kernel mount, or of a program or another server.
+    pub fn served(&mut self, kind: ClientKind) {
+        self.last = kind;
     }
 
     /// For how long to watch now.
@@ -82,9 +84,9 @@ impl Patience {
 
     fn long(&self) -> Duration {
         self.short
-            * match self.by_mount {
-                true => LONG_FOR_MOUNT,
-                false => LONG,
+            * match self.last {
+                ClientKind::Mount => LONG_FOR_MOUNT,
+                ClientKind::Program => LONG,
             }
     }
 }
@@ -137,10 +139,10 @@ mod tests {
     #[test]
     fn a_mount_is_given_longer() {
         let mut patience = Patience::new(SHORT);
-        patience.asked_by(true);
+        patience.served(ClientKind::Mount);
         (0..NEEDED).for_each(|_| patience.asked_after(SHORT * LONG * 2));
         assert_eq!(patience.limit(), SHORT * LONG_FOR_MOUNT);
-        patience.asked_by(false);
+        patience.served(ClientKind::Program);
         assert_eq!(patience.limit(), SHORT * LONG);
         patience.asked_after(SHORT * LONG * 2);
         assert_eq!(patience.limit(), SHORT);

@@ -150,8 +150,11 @@ impl<'a> Service<'a> {
     }
 
     fn poll_client(&mut self, id: ClientId) {
-        let is_mount = self.node.borrow().is_mount(id);
-        self.patience.asked_by(is_mount);
+        let kind = match self.node.borrow().is_mount(id) {
+            true => ClientKind::Mount,
+            false => ClientKind::Program,
+        };
+        self.patience.served(kind);
         match &mut self.joined {
             Some(joined) => joined.poll_client(id, now_ns()),
             None => self.node.borrow_mut().poll_client(id, now_ns()),
@@ -164,6 +167,9 @@ impl<'a> Service<'a> {
             return false;
         };
         let stepped = joined.step(look);
+        if stepped {
+            self.patience.served(ClientKind::Program);
+        }
         for (serial, reply) in joined.answers() {
             self.mailbox.tell(Answer::Send(serial, reply));
         }

@@ -184,6 +184,11 @@ impl Tree {
         Ok(self.process.attr(ino)?.index_generation)
     }
 
+    /// The number by which the kernel knows an inode.
+    pub fn number(self, ino: Ino) -> Result<u64, Errno> {
+        Ok(self.process.attr(ino)?.home.0)
+    }
+
     /// The state of the file system as a whole.
     pub fn statfs(self) -> Result<StatFs, Errno> {
         self.process.state_of_all()

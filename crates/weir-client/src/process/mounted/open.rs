@@ -199,7 +199,8 @@ impl Tree {
     /// Of close(2): shows other nodes what was written. The description lives on while others have it.
     pub fn publish(self, open: OpenFile) -> Result<(), Errno> {
         let _call = operation::begin();
-        match open.handle.file.get() {
+        // What was written by other descriptors is not this one's to show.
+        match open.handle.file.get().filter(|_| open.may_write()) {
             Some(file) => file.vnode.publish_written(self.process.session()?),
             None => Ok(()),
         }
