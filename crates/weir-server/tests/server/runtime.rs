@@ -267,7 +267,8 @@ fn nonsense_on_the_socket_disturbs_nobody() {
     let path = server.options.run_dir.join("server.sock");
     for bytes in [
         &[0xFF; 64][..],
-        &[5, 0, 0, 0, 9, 9, 9, 9, 9],
+        &[5, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF],
+        &[3, 0, 0, 0, u8::try_from(proto::VERSION).unwrap(), 9, 9],
         &[1],
         &[0, 0, 0, 0],
     ] {
@@ -280,6 +281,12 @@ fn nonsense_on_the_socket_disturbs_nobody() {
             assert!(rest.is_empty());
         }
     }
+    // Of another version only its number is understood, whatever is behind it; that one is told so.
+    let mut socket = UnixStream::connect(&path).unwrap();
+    socket.write_all(&[5, 0, 0, 0, 9, 9, 9, 9, 9]).unwrap();
+    let mut told = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut socket, &mut told);
+    assert!(!told.is_empty());
     let mut control = server.control();
     control.call(proto::Ping {}).unwrap();
     server.stop();
