@@ -21,7 +21,7 @@ use crate::kernel::{self, Fd};
 use crate::session::Session;
 
 /// How often to look again at a record that the server is changing.
-const MOST_YIELDS: u32 = 10_000;
+const MOST_YIELDS: u32 = 1000;
 
 /// Bytes to be moved between a program and a file, at an offset.
 #[derive(Debug)]
@@ -219,10 +219,13 @@ fn write_all(file: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> Result<usize, E
     Ok(done)
 }
 
-/// `None` where the mount is gone; what it would have agreed with is gone too.
+/// `None` where the mount is gone; what it would have agreed with is gone too. The directory that it
+/// was mounted at may be left, where the name of an inode is too long for a file system of the kernel's.
 fn there<T>(done: Result<T, Errno>) -> Option<Result<T, Errno>> {
     match done {
-        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::NOENT | Errno::NODEV) => None,
+        Err(
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::NOENT | Errno::NODEV | Errno::NAMETOOLONG,
+        ) => None,
         done => Some(done),
     }
 }
