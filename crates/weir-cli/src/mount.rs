@@ -202,7 +202,7 @@ impl Beneath {
                 Err(e) => failed = e,
             }
             if dir == own {
-                // What was made there would be in no instance.
+                // Files made in that directory would belong to no instance.
                 let _ = std::fs::remove_dir(&dir);
             }
         }

@@ -46,7 +46,7 @@ pub fn enter(prefix: &Path) -> Result<()> {
         );
     }
     leave_namespaces()?;
-    // What is mounted outside later is seen here, and not the other way around.
+    // Later mounts outside appear here; mounts made here do not appear outside.
     let all_follow = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(NONE, "/", NONE, all_follow, NONE).context("separating the mounts")?;
     if !is_there {

@@ -88,6 +88,11 @@ impl Session {
         there(done)
     }
 
+    /// Lets the kernel write back the pages of a file and sync it: `None` if it keeps none.
+    pub(crate) fn write_back(&self, ino: Ino) -> Option<Result<(), Errno>> {
+        self.if_mapped(ino, |file| rustix::fs::fsync(file))
+    }
+
     /// See [`crate::data::Host::move_mapped`].
     pub(crate) fn move_mapped(
         &self,

@@ -83,7 +83,7 @@ impl<T> SigLock<T> {
             }
         };
         match free {
-            0 => TryLock::Held(Guard::of(self)),
+            0 => TryLock::Held(Guard::new(self)),
             owner if owner == me => TryLock::Own,
             _ => TryLock::Taken,
         }
@@ -116,7 +116,7 @@ impl<T> SigLock<T> {
     ///
     /// This thread kept a guard of this lock, and has not given it back.
     pub unsafe fn give_back(&self) {
-        drop(Guard::of(self));
+        drop(Guard::new(self));
     }
 
     /// Forgets who held it: in a child after fork, whose other threads are gone.
@@ -134,7 +134,7 @@ impl<T> SigLock<T> {
 }
 
 impl<'a, T> Guard<'a, T> {
-    fn of(lock: &'a SigLock<T>) -> Guard<'a, T> {
+    fn new(lock: &'a SigLock<T>) -> Guard<'a, T> {
         Guard {
             lock,
             of_this_thread: PhantomData,

@@ -135,8 +135,8 @@ settings! {
         /// directory; `never`; or the directory to mount it at, which must exist, and then a start
         /// fails where it cannot.
         kernel: KernelMount = "auto",
-        /// Whether `weir run` moves itself and its command into user and mount namespaces of their own,
-        /// in which `mount.prefix` is a directory, so that the kernel can mount there without
+        /// `weir run` moves itself and its command into user and mount namespaces of their own, in
+        /// which `mount.prefix` is a directory, so that the kernel can mount there without
         /// privileges (no root, no fusermount3; /dev/fuse must be open to the user, and user
         /// namespaces allowed). setuid programs have no effect there. Instances of one server only.
         namespace: bool = "false",
@@ -228,7 +228,8 @@ settings! {
         max_clients: u32 = "4096",
         /// How long a client watches for an answer before it sleeps, in microseconds, and the
         /// server for the next request; ten times as long while requests follow one another
-        /// that fast, 40 times if they are of a kernel mount. A client does so only while the server runs on another CPU.
+        /// that fast, 40 times if they are of a kernel mount. A client does so only while the server
+        /// runs on another CPU.
         spin_us: u32 = "5",
     }
 

@@ -654,7 +654,7 @@ impl Filesystem for TreeFs {
         const SEEK_DATA: i32 = 3;
         const SEEK_HOLE: i32 = 4;
         let found = self.file(handle).and_then(|file| match whence {
-            // What programs stored may not be written back yet: all is data.
+            // The kernel may not have written back all stores yet, so the whole file counts as data.
             SEEK_DATA | SEEK_HOLE if self.pages.are_kept(file.ino()) => {
                 let size = self.tree.stat(file.ino())?.size;
                 let size = i64::try_from(size).map_err(|_| Errno::FBIG)?;

@@ -61,7 +61,7 @@ impl Pages {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A description of the file was opened. The kernel drops pages of the file with that.
+    /// A description of the file was opened.
     pub fn opened(&self, ino: Ino, is_private: bool) {
         let mut files = self.files();
         let file = files.entry(ino).or_default();
@@ -106,7 +106,7 @@ impl Pages {
     /// it may wait for requests to be answered. Returns when the server cannot be asked any more.
     pub fn follow(&self, drop_pages: impl Fn(Ino) -> io::Result<()>) -> Result<(), Errno> {
         loop {
-            // What changes after this look changes the word too.
+            // A later change of a file changes the word, and the wait below returns at once.
             let seen = self.tree.news()?;
             let mut all_dropped = true;
             for (ino, dropped) in self.mapped() {
@@ -157,7 +157,7 @@ impl Pages {
         files.remove(&ino);
         if was_mapped {
             // Nobody has the file, so that the kernel waits for no request; programs may soon write past
-            // these pages. Held back until then is who opens the file again.
+            // these pages. The mutex holds back the next open until then.
             let number = self.tree.number(ino);
             if let (Some(kernel), Ok(number)) = (self.kernel.get(), number) {
                 let _ = kernel.inval_inode(INodeNo(number), 0, 0);

@@ -1,4 +1,4 @@
-//! What hands the kernel requests for files: the kernel's aio (libaio), and io_uring.
+//! Interfaces that hand requests for files to the kernel: its aio (libaio), and io_uring.
 //!
 //! Of io_uring the kernel does what a ring asks without a call that could be seen here, so that a program
 //! gets no ring, unless the settings allow it (docs/SEMANTICS.md).
@@ -126,7 +126,7 @@ pub unsafe fn submit(context: usize, count: c_long, requests: *const *mut Reques
     let saved = raw::errno();
     let _ = weir_client::kernel::close(null);
     raw::restore_errno(saved);
-    // What is not handed in is asked for again by the program, or given up.
+    // The program asks again for requests that were not handed in, or gives them up.
     match handed_in {
         0 => last,
         some => some as c_long,
@@ -187,7 +187,7 @@ impl Request {
 ///
 /// # Safety
 ///
-/// What the request points to is as io_submit(2) demands.
+/// The request's addresses are as io_submit(2) demands.
 unsafe fn done_at_once(asked: &Request) -> Result<u64, Errno> {
     let one = libc::iovec {
         iov_base: asked.buffer as *mut c_void,

@@ -104,7 +104,7 @@ impl Prefix {
     }
 }
 
-/// What is behind a directory in the path of what is in it, or the directory's own.
+/// The rest of a path behind the directory `dir`; `None`: the path does not lead into it.
 fn behind<'p>(dir: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(dir)?;
     rest.first().is_none_or(|b| *b == b'/').then_some(rest)

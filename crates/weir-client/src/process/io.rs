@@ -156,11 +156,8 @@ impl Process {
         let file = handle.file.get().ok_or(Errno::INVAL)?;
         let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
         let session = self.session()?;
-        // What was stored in a mapping is data, too: the kernel writes it back.
-        if let Some(written_back) = session.if_mapped(handle.ino(), |file| rustix::fs::fsync(file))
-        {
-            written_back?;
-        }
+        // Stores of programs in mappings are data too; the kernel may not have written them back yet.
+        session.write_back(handle.ino()).transpose()?;
         let found = file.vnode.seek(session, offset, hole)?;
         signed(found.ok_or(Errno::NXIO)?)
     }

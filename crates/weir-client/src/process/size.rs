@@ -105,7 +105,7 @@ impl Process {
 
     /// As [`Process::fsync`], of a file; of several servers, the others see it then.
     pub(super) fn sync_file(session: &Session, ino: Ino) -> Result<(), Errno> {
-        if let Some(written_back) = session.if_mapped(ino, |file| rustix::fs::fsync(file)) {
+        if let Some(written_back) = session.write_back(ino) {
             return written_back;
         }
         if session.is_all_in_memory() && !session.server_gone() {

@@ -23,7 +23,7 @@ pub enum Role {
     Control,
 }
 
-/// What a client is; each kind has a limit of its own.
+/// The kind of a client. The server limits the number of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ClientKind {
     /// A program that uses the instance.

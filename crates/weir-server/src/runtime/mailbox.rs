@@ -28,7 +28,7 @@ pub enum Event {
         serial: Serial,
         /// The process.
         pid: u32,
-        /// What it says that it is.
+        /// Its kind, as its hello says.
         kind: ClientKind,
     },
     /// A tool connected.

@@ -199,7 +199,7 @@ impl Tree {
     /// Of close(2): shows other nodes what was written. The description lives on while others have it.
     pub fn publish(self, open: OpenFile) -> Result<(), Errno> {
         let _call = operation::begin();
-        // What was written by other descriptors is not this one's to show.
+        // A descriptor that only reads publishes nothing: the writers do so when they close.
         match open.handle.file.get().filter(|_| open.may_write()) {
             Some(file) => file.vnode.publish_written(self.process.session()?),
             None => Ok(()),
