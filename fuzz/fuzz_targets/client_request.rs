@@ -15,19 +15,14 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 0 => client.caller(),
                 _ => Caller::Control,
             };
-            let mut reply = Vec::new();
-            world.now_ns += 1;
-            world.node.serve(from, request, world.now_ns, &mut reply);
+            let reply = world.serve(from, request);
             assert!(!reply.is_empty(), "every request has a reply");
             let fits = reply.len() <= weir_core::node::channel::REPLY_BYTES;
             assert!(fits, "a reply of {} bytes", reply.len());
         }
         let mut request = Vec::new();
         proto::request(Statfs {}, &mut request);
-        let mut reply = Vec::new();
-        world
-            .node
-            .serve(client.caller(), &request, world.now_ns, &mut reply);
+        let reply = world.serve(client.caller(), &request);
         assert!(proto::reply::<Statfs>(&reply).is_ok(), "it still serves");
     });
 });

@@ -34,7 +34,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             let _ = world.call(Caller::Control, op);
         }
         let now_ns = world.now_ns;
-        world.node.gone(hostile.id, now_ns);
+        world.node().gone(hostile.id, now_ns);
         assert_eq!(world.size(b"good"), 259);
         assert_eq!(world.read(good, 259)[3..], bytes[..]);
     });
@@ -111,7 +111,7 @@ fn deed(world: &mut World, hostile: &Client, bad: Ino, (kind, part): (u8, &[u8])
                 .header()
                 .asked
                 .store(u64::MAX, Ordering::SeqCst);
-            world.node.poll_client(hostile.id, world.now_ns);
+            world.poll_client(hostile.id, world.now_ns);
         }
     }
 }

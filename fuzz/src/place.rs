@@ -11,10 +11,9 @@ use std::rc::Rc;
 use futures_executor::LocalPool;
 use futures_util::future::LocalBoxFuture;
 use futures_util::task::LocalSpawnExt;
-use weir_core::proto::FsError;
 use weir_core::types::Rank;
-use weir_server::cluster::{Answer, Cluster, LogBytes, Lost, Net};
-use world::{Fake, Regions, Store, Units, World};
+use weir_server::cluster::{Answer, Cluster, Lost, Net};
+use world::{Fake, Regions, ServerTables, StoreLog, World};
 
 /// Servers that the server at hand believes there are.
 pub const SERVERS: u16 = 3;
@@ -25,7 +24,7 @@ thread_local! {
 
 /// Has `body` use the only server of an instance.
 pub fn with_one(body: impl FnOnce(&mut World)) {
-    REGIONS.with(|regions| body(&mut World::within(regions, (Rank(0), 1), 24)));
+    REGIONS.with(|regions| body(&mut World::within(regions, 24)));
 }
 
 /// A server of several, whose others say what the input has them say.
@@ -41,16 +40,15 @@ pub type Replies = Rc<RefCell<VecDeque<Vec<u8>>>>;
 /// Has `body` use server 0 of [`SERVERS`].
 pub fn with_several(body: impl FnOnce(&mut Several)) {
     REGIONS.with(|regions| {
-        let world = World::within(regions, (Rank(0), SERVERS), 24);
-        world.store.0.borrow_mut().lenient = true;
-        let log = Rc::new(StoreLog(world.store.clone()));
+        let tables = ServerTables::within(regions, (Rank(0), SERVERS), 24);
+        tables.store.0.borrow_mut().lenient = true;
+        let log = Rc::new(StoreLog(tables.store.clone()));
         let replies = Replies::default();
         let net = Rc::new(Liars(Rc::clone(&replies)));
         let pool = LocalPool::new();
         let spawner = pool.spawner();
         let spawn = move |task| spawner.spawn_local(task).expect("the pool lives");
-        let node = Rc::new(RefCell::new(world.node));
-        let server = Cluster::new((Rank(0), SERVERS), node, net, log, spawn);
+        let server = Cluster::new((Rank(0), SERVERS), tables.node, net, log, spawn);
         body(&mut Several {
             pool,
             server,
@@ -70,25 +68,5 @@ impl Net for Liars {
             let bulk = body.clone();
             Ok(Answer { body, bulk })
         })
-    }
-}
-
-/// A server's log, out of its store.
-struct StoreLog(Store);
-
-impl LogBytes for StoreLog {
-    fn read(&self, slab: u32, pos: u64, len: u64, out: &mut Vec<u8>) -> Result<(), FsError> {
-        let units = self.0 .0.borrow();
-        let begin = u64::from(slab)
-            .checked_mul(Units::SLAB_BYTES)
-            .and_then(|at| at.checked_add(pos));
-        let end = begin.and_then(|at| at.checked_add(len));
-        let (Some(begin), Some(end)) = (begin, end) else {
-            return Err(FsError::Invalid);
-        };
-        let range = usize::try_from(begin).unwrap_or(usize::MAX)
-            ..usize::try_from(end).unwrap_or(usize::MAX);
-        out.extend_from_slice(units.bytes.get(range).ok_or(FsError::Invalid)?);
-        Ok(())
     }
 }

@@ -1,41 +1,13 @@
 //! The one place where weir's errors become errno values.
 
 use rustix::io::Errno;
-use weir_core::proto::FsError;
-
-/// Operations on what a program has named or looks for, not on what it has open.
-const NAMING: [&str; 24] = [
-    "find",
-    "get_attr",
-    "passage",
-    "hold",
-    "create",
-    "lease",
-    "mkdir",
-    "symlink",
-    "link",
-    "unlink",
-    "rmdir",
-    "rename",
-    "readlink",
-    "readdir",
-    "path_of",
-    "set_attr",
-    "truncate",
-    "laminate",
-    "create_unnamed",
-    "make_special",
-    "get_xattr",
-    "list_xattrs",
-    "set_xattr",
-    "remove_xattr",
-];
+use weir_core::proto::{FsError, Object};
 
 /// The errno that POSIX programs expect where an operation ends with an error of the server.
 ///
 /// That an inode is gone is never ESTALE. What was named is then as if it had been named later
 /// (ENOENT); what is open lives, unless its server was started anew without it (EIO).
-pub fn errno_of(op: &str, error: FsError) -> Errno {
+pub fn errno_of(object: Object, error: FsError) -> Errno {
     match error {
         FsError::NotFound => Errno::NOENT,
         FsError::Exists => Errno::EXIST,
@@ -46,7 +18,7 @@ pub fn errno_of(op: &str, error: FsError) -> Errno {
         FsError::Invalid | FsError::WouldLoop => Errno::INVAL,
         FsError::TooManyLinks => Errno::MLINK,
         FsError::Busy => Errno::BUSY,
-        FsError::Stale if NAMING.contains(&op) => Errno::NOENT,
+        FsError::Stale if object == Object::Named => Errno::NOENT,
         FsError::ReadOnly => Errno::ROFS,
         FsError::NotPermitted => Errno::PERM,
         FsError::NoSpace => Errno::NOSPC,
@@ -108,14 +80,18 @@ mod tests {
             (FsError::NoAttribute, 61),
         ];
         for (error, number) in all {
-            assert_eq!(errno_of("rename", error).raw_os_error(), number, "{error}");
+            assert_eq!(
+                errno_of(Object::Named, error).raw_os_error(),
+                number,
+                "{error}"
+            );
         }
     }
 
     #[test]
     fn what_is_gone_is_never_estale() {
-        assert_eq!(errno_of("get_attr", FsError::Stale), Errno::NOENT);
-        assert_eq!(errno_of("locate", FsError::Stale), Errno::IO);
+        assert_eq!(errno_of(Object::Named, FsError::Stale), Errno::NOENT);
+        assert_eq!(errno_of(Object::Open, FsError::Stale), Errno::IO);
         assert_eq!(of_open::<()>(Err(Errno::NOENT)), Err(Errno::IO));
         assert_eq!(of_open::<()>(Err(Errno::SHUTDOWN)), Err(Errno::SHUTDOWN));
     }

@@ -352,7 +352,7 @@ impl Session {
         let mut bytes = Vec::with_capacity(512);
         proto::request(op, &mut bytes);
         self.exchange(place, &mut bytes)?;
-        proto::reply::<O>(&bytes).map_err(|error| errno_of(O::NAME, error))
+        proto::reply::<O>(&bytes).map_err(|error| errno_of(O::OBJECT, error))
     }
 
     /// Hands a closed record to the server; waits for room if the ring is full.

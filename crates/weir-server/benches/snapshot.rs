@@ -77,24 +77,24 @@ fn main() {
         client.write(&mut world, ino, 0, b"x", None).1.unwrap();
         client.detach(ino);
         if i % 16 == 0 {
-            world.node.idle(1);
+            world.node().idle(1);
         }
     }
-    world.node.idle(1);
+    world.node().idle(1);
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let begun = Instant::now();
     let file = JournalFile::create(dir.path(), HEAD, &mut |out| {
-        world.node.for_each_item(&mut |item| out.add(item));
+        world.node().for_each_item(&mut |item| out.add(item));
     });
     println!("{:>9.1?} in one step", begun.elapsed());
-    world.node.keep_journal(Box::new(File(file.unwrap())));
+    world.node().keep_journal(Box::new(File(file.unwrap())));
     for round in 0..3 {
         let mut steps = Vec::new();
         let first = FILES + (round << 20);
         // One whole renewal, with what it leaves to be freed.
         for made in first..first + 8_000 {
             let begun = Instant::now();
-            world.node.renew_journal(&|_, _| None);
+            world.node().renew_journal(&|_, _| None);
             steps.push(begun.elapsed());
             world.create(&name(made)).unwrap();
             world.unlink(&name(made));

@@ -177,7 +177,7 @@ impl<'f> Process<'f> {
         proto::request(op, &mut request);
         let asked = Rc::clone(&self.site).ask(self.id, request);
         let reply = self.waiter.wait(asked).ok_or(Errno::SHUTDOWN)?;
-        proto::reply::<O>(&reply).map_err(|error| errno_of(O::NAME, error))
+        proto::reply::<O>(&reply).map_err(|error| errno_of(O::OBJECT, error))
     }
 
     /// The file system as the process sees it.

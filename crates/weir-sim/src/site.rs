@@ -418,7 +418,7 @@ impl Site {
             let (now_ns, Some(life)) = (site.now_ns(), site.life()) else {
                 return;
             };
-            life.node.borrow_mut().poll_client(id, now_ns);
+            life.cluster.poll_client(id, now_ns);
             life.cluster.tick(now_ns);
             let reply = life.cluster.serve(Caller::Client(id), &request).await;
             // The process may be gone meanwhile.

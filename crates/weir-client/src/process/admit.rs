@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
-use weir_core::proto::{Admit, FsError, Request, Role};
+use weir_core::proto::{Admit, FsError, Operation, Request, Role};
 
 use super::Process;
 use crate::socket;
@@ -31,5 +31,5 @@ fn admit(run_dir: &[u8], uid: u32) -> Result<(), Errno> {
     let request: Request = Admit { uid }.into();
     socket::send(&connected.socket, &request)?;
     let (reply, _): (Result<(), FsError>, _) = socket::receive_with(&connected.socket)?;
-    reply.map_err(|error| crate::errno::errno_of("admit", error))
+    reply.map_err(|error| crate::errno::errno_of(Admit::OBJECT, error))
 }

@@ -1,659 +1,487 @@
 //! The operations that a client may ask of its server, each declared once.
 //!
-//! [`operations!`] makes of one line the message, its place in [`Request`], its
-//! dispatch ([`Operations`], [`dispatch`]) and its client stub ([`request`],
-//! [`reply`]). Messages are postcard (a compact, documented serde format); the wire
-//! format is the order of the fields. They pass through a client's channel
-//! ([`crate::node::channel`]) or, for control, in frames of a Unix socket. What servers
-//! ask of each other is in [`peer`], what messages are made of in `parts`, how a connection
-//! begins in `greeting`. Names and targets are bytes, as in POSIX.
+//! The table ([`table`]) makes of one line the message, its place in [`Request`], its dispatch
+//! ([`perform`]) and its client stub ([`request`], [`reply`]). Messages are postcard (a compact,
+//! documented serde format); the wire format is the order of the fields. They pass through a
+//! client's channel ([`crate::node::channel`]) or, for control, in frames of a Unix socket. The
+//! operations between servers are in [`peer`], the parts of messages in `parts`, the beginning of a
+//! connection in `greeting`. Names and targets are bytes, as in POSIX.
 //!
 //! A reply is `Result<Reply, FsError>`: an operation either did all that it says, or
 //! changed nothing.
 
 pub mod audit;
 pub mod beneath;
+mod error;
 mod greeting;
 mod parts;
 pub mod peer;
+pub mod table;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::names::{Attr, FileType, Policy};
 use crate::node::claim::Claim;
 use crate::types::{ClientId, Ino};
 use crate::xattr::SetFlags;
+pub use error::FsError;
 pub use greeting::{ClientKind, Hello, Role, Welcome, NO_CLIENT, NO_ROOM, PREFIX_LINK, SHM_LINK};
 pub use parts::{
     Attached, Cause, Child, Created, Entry, FsStat, HeldLock, Kept, Landing, Lent, Located,
     ServerStatus, Tier, TierStatus,
 };
+use table::{messages, operations};
+pub use table::{Asker, Caller, Control, Object, Operation};
 
 /// The version of this protocol; both sides must have the same.
-pub const VERSION: u32 = 11;
-
-/// Why an operation was refused. Mapped to errno in `weir-client`, one by one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
-pub enum FsError {
-    /// ENOENT.
-    #[error("no such file or directory")]
-    NotFound,
-    /// EEXIST.
-    #[error("file exists")]
-    Exists,
-    /// ENOTDIR.
-    #[error("not a directory")]
-    NotADirectory,
-    /// EISDIR.
-    #[error("is a directory")]
-    IsADirectory,
-    /// ENOTEMPTY.
-    #[error("directory not empty")]
-    NotEmpty,
-    /// ENAMETOOLONG.
-    #[error("file name too long")]
-    NameTooLong,
-    /// EINVAL.
-    #[error("invalid argument")]
-    Invalid,
-    /// EINVAL: a directory moved below itself.
-    #[error("a directory cannot be moved below itself")]
-    WouldLoop,
-    /// EMLINK.
-    #[error("too many links")]
-    TooManyLinks,
-    /// EBUSY: the root.
-    #[error("device or resource busy")]
-    Busy,
-    /// ENOENT for what was named, EIO for what is open: the inode is gone.
-    #[error("stale inode")]
-    Stale,
-    /// EROFS: the file is laminated.
-    #[error("the file is laminated: read-only for good")]
-    ReadOnly,
-    /// EPERM.
-    #[error("operation not permitted")]
-    NotPermitted,
-    /// ENOSPC: neither memory nor file tier has room, or a table is full.
-    #[error("no space left in the instance")]
-    NoSpace,
-    /// EFBIG.
-    #[error("file too large")]
-    TooBig,
-    /// EAGAIN: a lock is held by another.
-    #[error("the lock is held by another")]
-    WouldBlock,
-    /// EDEADLK.
-    #[error("the lock would deadlock")]
-    Deadlock,
-    /// ENOLCK.
-    #[error("no locks available")]
-    NoLocks,
-    /// EIO: storage failed.
-    #[error("input/output error")]
-    Io,
-    /// EOPNOTSUPP: this weir does not do it.
-    #[error("operation not supported")]
-    NotSupported,
-    /// EPROTO: the request could not be understood.
-    #[error("malformed request")]
-    Malformed,
-    /// EIO: a server of the instance does not answer.
-    #[error("a server of the instance does not answer")]
-    Unreachable,
-    /// Between servers: the asker's session has ended, and nothing was done.
-    #[error("the session between two servers has ended")]
-    NewSession,
-    /// ESHUTDOWN: the instance has stopped.
-    #[error("the instance has stopped")]
-    Stopped,
-    /// Between servers: the asked server is not the home of the entry, and nothing was done.
-    #[error("the entry's home is another server")]
-    Elsewhere,
-    /// ENODATA: there is no such extended attribute.
-    #[error("no such extended attribute")]
-    NoAttribute,
-}
-
-/// Who asks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Caller {
-    /// A client process, through its channel.
-    Client(ClientId),
-    /// A control connection (`weir status` and its like).
-    Control,
-}
-
-/// An operation: a message with its kind of reply.
-pub trait Operation: Into<Request> {
-    /// What comes back when it was done.
-    type Reply: Serialize + DeserializeOwned;
-    /// Its name, for counters and logs.
-    const NAME: &'static str;
-}
-
-/// Makes of each line a message, and an enum of all of them.
-macro_rules! messages {
-    ($(
-        $(#[$meta:meta])*
-        $name:ident { $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)? }
-    )*) => {
-        $(
-            $(#[$meta])*
-            #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-            pub struct $name { $( $(#[$field_meta])* pub $field: $type ),* }
-
-            impl From<$name> for Request {
-                fn from(op: $name) -> Request {
-                    Request::$name(op)
-                }
-            }
-        )*
-
-        /// Any operation, as it travels.
-        #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-        pub enum Request {
-            $( #[doc = concat!("See [`", stringify!($name), "`].")] $name($name), )*
-        }
-    };
-}
-pub(crate) use messages;
-
-macro_rules! operations {
-    ($(
-        $(#[$meta:meta])*
-        $method:ident: $name:ident { $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)? } -> $reply:ty;
-    )*) => {
-        messages! { $( $(#[$meta])* $name { $( $(#[$field_meta])* $field: $type ),* } )* }
-
-        $(
-            impl Operation for $name {
-                type Reply = $reply;
-                const NAME: &'static str = stringify!($method);
-            }
-        )*
-
-        impl Request {
-            /// The operation's name, for counting.
-            pub fn name(&self) -> &'static str {
-                match self {
-                    $( Request::$name(_) => $name::NAME, )*
-                }
-            }
-        }
-
-        /// What a server does for each operation.
-        pub trait Operations {
-            $( $(#[$meta])* fn $method(&mut self, from: Caller, op: $name) -> Result<$reply, FsError>; )*
-        }
-
-        /// Decodes a request, has it done and appends the encoded reply to `out`.
-        /// Returns the operation's name, for counting.
-        pub fn dispatch<O: Operations>(ops: &mut O, from: Caller, bytes: &[u8], out: &mut Vec<u8>) -> &'static str {
-            match postcard::from_bytes::<Request>(bytes) {
-                Ok(request) => perform(ops, from, request, out),
-                Err(_) => {
-                    encode_reply::<Ping>(&Err(FsError::Malformed), out);
-                    "malformed"
-                }
-            }
-        }
-
-        /// As [`dispatch`], of a decoded request.
-        pub fn perform<O: Operations>(ops: &mut O, from: Caller, request: Request, out: &mut Vec<u8>) -> &'static str {
-            match request {
-                $( Request::$name(op) => {
-                    encode_reply::<$name>(&ops.$method(from, op), out);
-                    $name::NAME
-                } )*
-            }
-        }
-    };
-}
+pub const VERSION: u32 = 12;
 
 operations! {
-    /// Asks whether the server lives.
-    ping: Ping {} -> ();
+    local {
+        /// Asks whether the server lives.
+        ping(Caller, Open): Ping {} -> ();
 
-    /// Creates a regular file, or finds it if `exclusive` is not set and it exists
-    /// (also as another kind of file: the caller looks). With `attach` a new file is
-    /// attached for writing at once.
-    create: Create {
-        /// The directory.
-        parent: Ino,
-        /// The new name.
-        name: Vec<u8>,
-        /// Permission bits.
-        mode: u32,
-        /// Owner.
-        uid: u32,
-        /// Group.
-        gid: u32,
-        /// Refuse if the name is taken.
-        exclusive: bool,
-        /// Attach the new file for writing.
-        attach: bool,
-    } -> Created;
+        /// Takes the caller's closed records out of its ring.
+        publish(ClientId, Open): Publish {} -> ();
 
-    /// Creates a regular file without a name (`O_TMPFILE`), attached for writing. It is there as long
-    /// as somebody has it open.
-    create_unnamed: CreateUnnamed {
-        /// The directory whose policy and, if it is set-group-id, group the file takes over.
-        dir: Ino,
-        /// Permission bits.
-        mode: u32,
-        /// Owner.
-        uid: u32,
-        /// Group.
-        gid: u32,
-        /// It may be given a name by [`Link`], once.
-        linkable: bool,
-    } -> Created;
+        /// Lends the caller entries of the table of open file descriptions: the first of
+        /// [`crate::node::ofd::BATCH`].
+        ofd_batch(ClientId, Open): OfdBatch {} -> u32;
 
-    /// Makes a directory.
-    mkdir: Mkdir {
-        /// The directory to make it in.
-        parent: Ino,
-        /// The new name.
-        name: Vec<u8>,
-        /// Permission bits.
-        mode: u32,
-        /// Owner.
-        uid: u32,
-        /// Group.
-        gid: u32,
-    } -> Ino;
+        /// Room and tables, for statvfs(3).
+        statfs(Caller, Open): Statfs {} -> FsStat;
 
-    /// Makes a symbolic link.
-    symlink: Symlink {
-        /// The directory to make it in.
-        parent: Ino,
-        /// The new name.
-        name: Vec<u8>,
-        /// What it points to, 1 to 4095 bytes.
-        target: Vec<u8>,
-        /// Owner.
-        uid: u32,
-        /// Group.
-        gid: u32,
-    } -> Ino;
+        /// Of a kernel mount: says whether the kernel keeps pages of a file, which programs of this
+        /// node have mapped. Programs read and write the file through the mount as long as it does.
+        set_mapped(ClientId, Open): SetMapped {
+            /// The file, by its number in this node's table.
+            ino: Ino,
+            /// Whether it does.
+            mapped: bool,
+        } -> ();
 
-    /// Makes a fifo or a socket: its name and attributes. What is behind it the kernel of each node keeps.
-    make_special: MakeSpecial {
-        /// The directory to make it in.
-        parent: Ino,
-        /// The new name.
-        name: Vec<u8>,
-        /// Which.
-        kind: FileType,
-        /// Permission bits.
-        mode: u32,
-        /// Owner.
-        uid: u32,
-        /// Group.
-        gid: u32,
-    } -> Ino;
+        /// Lets programs of another user be clients (for control): `NotSupported` where a directory of the
+        /// server keeps no access control lists.
+        admit(Control, Open): Admit {
+            /// The user.
+            uid: u32,
+        } -> ();
+    }
 
-    /// Gives a file one more name.
-    link: Link {
-        /// The file; not a directory.
-        ino: Ino,
-        /// The directory of the new name.
-        parent: Ino,
-        /// The new name.
-        name: Vec<u8>,
-    } -> ();
+    shared {
+        /// Creates a regular file, or finds it if `exclusive` is not set and it exists
+        /// (also as another kind of file: the caller looks). With `attach` a new file is
+        /// attached for writing at once.
+        create(Caller, Named): Create {
+            /// The directory.
+            parent: Ino,
+            /// The new name.
+            name: Vec<u8>,
+            /// Permission bits.
+            mode: u32,
+            /// Owner.
+            uid: u32,
+            /// Group.
+            gid: u32,
+            /// Refuse if the name is taken.
+            exclusive: bool,
+            /// Attach the new file for writing.
+            attach: bool,
+        } -> Created;
 
-    /// Removes a name of a file that is no directory.
-    unlink: Unlink {
-        /// The directory.
-        parent: Ino,
-        /// The name.
-        name: Vec<u8>,
-    } -> ();
+        /// Creates a regular file without a name (`O_TMPFILE`), attached for writing. It is there as long
+        /// as somebody has it open.
+        create_unnamed(ClientId, Named): CreateUnnamed {
+            /// The directory whose policy and, if it is set-group-id, group the file takes over.
+            dir: Ino,
+            /// Permission bits.
+            mode: u32,
+            /// Owner.
+            uid: u32,
+            /// Group.
+            gid: u32,
+            /// It may be given a name by [`Link`], once.
+            linkable: bool,
+        } -> Created;
 
-    /// Removes an empty directory.
-    rmdir: Rmdir {
-        /// The directory it is in.
-        parent: Ino,
-        /// Its name.
-        name: Vec<u8>,
-    } -> ();
+        /// Makes a directory.
+        mkdir(Caller, Named): Mkdir {
+            /// The directory to make it in.
+            parent: Ino,
+            /// The new name.
+            name: Vec<u8>,
+            /// Permission bits.
+            mode: u32,
+            /// Owner.
+            uid: u32,
+            /// Group.
+            gid: u32,
+        } -> Ino;
 
-    /// Renames, as renameat2(2); flags are RENAME_NOREPLACE (1) or RENAME_EXCHANGE (2).
-    rename: Rename {
-        /// The directory of the old name.
-        parent: Ino,
-        /// The old name.
-        name: Vec<u8>,
-        /// The directory of the new name.
-        new_parent: Ino,
-        /// The new name.
-        new_name: Vec<u8>,
-        /// 0, 1 or 2.
-        flags: u32,
-    } -> ();
+        /// Makes a symbolic link.
+        symlink(Caller, Named): Symlink {
+            /// The directory to make it in.
+            parent: Ino,
+            /// The new name.
+            name: Vec<u8>,
+            /// What it points to, 1 to 4095 bytes.
+            target: Vec<u8>,
+            /// Owner.
+            uid: u32,
+            /// Group.
+            gid: u32,
+        } -> Ino;
 
-    /// Sets attributes; what is `None` stays.
-    set_attr: SetAttr {
-        /// The file.
-        ino: Ino,
-        /// Permission bits.
-        mode: Option<u32>,
-        /// Owner.
-        uid: Option<u32>,
-        /// Group.
-        gid: Option<u32>,
-        /// Access time, ns since 1970.
-        atime_ns: Option<i64>,
-        /// Modification time, ns since 1970.
-        mtime_ns: Option<i64>,
-        /// How it, or what is made in it, is shared between nodes.
-        policy: Option<Policy>,
-    } -> ();
+        /// Makes a fifo or a socket: its name and attributes. What is behind it the kernel of each node keeps.
+        make_special(Caller, Named): MakeSpecial {
+            /// The directory to make it in.
+            parent: Ino,
+            /// The new name.
+            name: Vec<u8>,
+            /// Which.
+            kind: FileType,
+            /// Permission bits.
+            mode: u32,
+            /// Owner.
+            uid: u32,
+            /// Group.
+            gid: u32,
+        } -> Ino;
 
-    /// The value of an extended attribute.
-    get_xattr: GetXattr {
-        /// The inode.
-        ino: Ino,
-        /// The attribute.
-        name: Vec<u8>,
-    } -> Vec<u8>;
+        /// Gives a file one more name.
+        link(Caller, Named): Link {
+            /// The file; not a directory.
+            ino: Ino,
+            /// The directory of the new name.
+            parent: Ino,
+            /// The new name.
+            name: Vec<u8>,
+        } -> ();
 
-    /// The names of all extended attributes, a NUL behind each.
-    list_xattrs: ListXattrs {
-        /// The inode.
-        ino: Ino,
-    } -> Vec<u8>;
+        /// Removes a name of a file that is no directory.
+        unlink(Caller, Named): Unlink {
+            /// The directory.
+            parent: Ino,
+            /// The name.
+            name: Vec<u8>,
+        } -> ();
 
-    /// Sets an extended attribute. A value that is longer than a request comes in parts of at most
-    /// [`XATTR_PART_BYTES`], one behind the other; with the last one it is set.
-    set_xattr: SetXattr {
-        /// The inode.
-        ino: Ino,
-        /// The attribute.
-        name: Vec<u8>,
-        /// This part of the value.
-        part: Vec<u8>,
-        /// Bytes of the value before it.
-        before: u32,
-        /// Bytes of the value behind it.
-        after: u32,
-        /// Which call of the caller's it is of: no other one under way has this number.
-        call: u64,
-        /// Whether it must be there, or must not.
-        flags: SetFlags,
-    } -> ();
+        /// Removes an empty directory.
+        rmdir(Caller, Named): Rmdir {
+            /// The directory it is in.
+            parent: Ino,
+            /// Its name.
+            name: Vec<u8>,
+        } -> ();
 
-    /// Removes an extended attribute.
-    remove_xattr: RemoveXattr {
-        /// The inode.
-        ino: Ino,
-        /// The attribute.
-        name: Vec<u8>,
-    } -> ();
+        /// Renames, as renameat2(2); flags are RENAME_NOREPLACE (1) or RENAME_EXCHANGE (2).
+        rename(Caller, Named): Rename {
+            /// The directory of the old name.
+            parent: Ino,
+            /// The old name.
+            name: Vec<u8>,
+            /// The directory of the new name.
+            new_parent: Ino,
+            /// The new name.
+            new_name: Vec<u8>,
+            /// 0, 1 or 2.
+            flags: u32,
+        } -> ();
 
-    /// Makes a file read-only for good, everywhere, once nobody has it open for writing;
-    /// whether it is so now.
-    laminate: Laminate {
-        /// The file.
-        ino: Ino,
-        /// What asks for it.
-        cause: Cause,
-    } -> bool;
+        /// Sets attributes; what is `None` stays.
+        set_attr(Caller, Named): SetAttr {
+            /// The file.
+            ino: Ino,
+            /// Permission bits.
+            mode: Option<u32>,
+            /// Owner.
+            uid: Option<u32>,
+            /// Group.
+            gid: Option<u32>,
+            /// Access time, ns since 1970.
+            atime_ns: Option<i64>,
+            /// Modification time, ns since 1970.
+            mtime_ns: Option<i64>,
+            /// How it, or what is made in it, is shared between nodes.
+            policy: Option<Policy>,
+        } -> ();
 
-    /// Sets the size: cuts, or extends with zeros.
-    truncate: Truncate {
-        /// The file.
-        ino: Ino,
-        /// The new size, bytes.
-        size: u64,
-    } -> ();
+        /// The value of an extended attribute.
+        get_xattr(Caller, Named): GetXattr {
+            /// The inode.
+            ino: Ino,
+            /// The attribute.
+            name: Vec<u8>,
+        } -> Vec<u8>;
 
-    /// Makes `[offset, offset + length)` a hole (fallocate's PUNCH_HOLE and
-    /// ZERO_RANGE), or only extends the size to its end.
-    allocate: Allocate {
-        /// The file.
-        ino: Ino,
-        /// First byte.
-        offset: u64,
-        /// Bytes.
-        length: u64,
-        /// Whether the range becomes zeros.
-        zero: bool,
-        /// Whether the size stays.
-        keep_size: bool,
-    } -> ();
+        /// The names of all extended attributes, a NUL behind each.
+        list_xattrs(Caller, Named): ListXattrs {
+            /// The inode.
+            ino: Ino,
+        } -> Vec<u8>;
 
-    /// Entries of a directory after `cookie` (0: from the beginning), without "." and
-    /// "..", as many as fit `budget_bytes` of names and 24 bytes an entry.
-    readdir: Readdir {
-        /// The directory.
-        ino: Ino,
-        /// The cookie of the last entry seen.
-        cookie: u64,
-        /// About how long the reply may be.
-        budget_bytes: u32,
-    } -> Vec<Entry>;
+        /// Sets an extended attribute. A value that is longer than a request comes in parts of at most
+        /// [`XATTR_PART_BYTES`], one behind the other; with the last one it is set.
+        set_xattr(Caller, Named): SetXattr {
+            /// The inode.
+            ino: Ino,
+            /// The attribute.
+            name: Vec<u8>,
+            /// This part of the value.
+            part: Vec<u8>,
+            /// Bytes of the value before it.
+            before: u32,
+            /// Bytes of the value behind it.
+            after: u32,
+            /// Which call of the caller's it is of: no other one under way has this number.
+            call: u64,
+            /// Whether it must be there, or must not.
+            flags: SetFlags,
+        } -> ();
 
-    /// Attaches the caller for writing to a file.
-    attach: Attach {
-        /// The file.
-        ino: Ino,
-    } -> Attached;
+        /// Removes an extended attribute.
+        remove_xattr(Caller, Named): RemoveXattr {
+            /// The inode.
+            ino: Ino,
+            /// The attribute.
+            name: Vec<u8>,
+        } -> ();
 
-    /// Where in a file that several nodes write the next `length` bytes of an append go.
-    append: Append {
-        /// The file, by its number in this node's table.
-        ino: Ino,
-        /// Bytes.
-        length: u64,
-        /// What the caller has reserved on this node, if it has.
-        reserved: Option<u64>,
-    } -> u64;
+        /// Makes a file read-only for good, everywhere, once nobody has it open for writing;
+        /// whether it is so now.
+        laminate(Caller, Named): Laminate {
+            /// The file.
+            ino: Ino,
+            /// What asks for it.
+            cause: Cause,
+        } -> bool;
 
-    /// Lends the caller a segment of at least `min_bytes`, if possible `want_bytes`.
-    segment: Segment {
-        /// The least that is of use.
-        min_bytes: u64,
-        /// The most that is of use.
-        want_bytes: u64,
-    } -> Lent;
+        /// Sets the size: cuts, or extends with zeros.
+        truncate(Caller, Named): Truncate {
+            /// The file.
+            ino: Ino,
+            /// The new size, bytes.
+            size: u64,
+        } -> ();
 
-    /// Where the bytes of `[offset, offset + length)` are, and of as much of the file
-    /// around them as is cheap to say.
-    locate: Locate {
-        /// The file.
-        ino: Ino,
-        /// First byte.
-        offset: u64,
-        /// Bytes.
-        length: u64,
-    } -> Located;
+        /// Makes `[offset, offset + length)` a hole (fallocate's PUNCH_HOLE and
+        /// ZERO_RANGE), or only extends the size to its end.
+        allocate(Caller, Open): Allocate {
+            /// The file.
+            ino: Ino,
+            /// First byte.
+            offset: u64,
+            /// Bytes.
+            length: u64,
+            /// Whether the range becomes zeros.
+            zero: bool,
+            /// Whether the size stays.
+            keep_size: bool,
+        } -> ();
 
-    /// Takes the caller's closed records out of its ring.
-    publish: Publish {} -> ();
+        /// Entries of a directory after `cookie` (0: from the beginning), without "." and
+        /// "..", as many as fit `budget_bytes` of names and 24 bytes an entry.
+        readdir(Caller, Named): Readdir {
+            /// The directory.
+            ino: Ino,
+            /// The cookie of the last entry seen.
+            cookie: u64,
+            /// About how long the reply may be.
+            budget_bytes: u32,
+        } -> Vec<Entry>;
 
-    /// Makes what was written to a file durable as far as its tier can be: file-tier
-    /// slabs are synced by the caller, to which they are named.
-    sync: Sync {
-        /// The file.
-        ino: Ino,
-    } -> Vec<u32>;
+        /// Attaches the caller for writing to a file.
+        attach(ClientId, Open): Attach {
+            /// The file.
+            ino: Ino,
+        } -> Attached;
 
-    /// Lets this node write bytes of a raw file until another node wants them. The reply is a claim
-    /// that contains `needed`, and perhaps more than `wished`. It holds for a write that begins
-    /// after the call, and as long as [`crate::node::block::FileBlock::revocations`] is what it
-    /// was before the call. If that has changed, the writer asks again once its bytes are in place.
-    token: Token {
-        /// The file, by its number in this node's table.
-        ino: Ino,
-        /// What is written now.
-        needed: Claim,
-        /// What will be written, as far as can be guessed.
-        wished: Claim,
-    } -> Claim;
+        /// Where in a file that several nodes write the next `length` bytes of an append go.
+        append(ClientId, Open): Append {
+            /// The file, by its number in this node's table.
+            ino: Ino,
+            /// Bytes.
+            length: u64,
+            /// What the caller has reserved on this node, if it has.
+            reserved: Option<u64>,
+        } -> u64;
 
-    /// Lends the caller entries of the table of open file descriptions: the first of
-    /// [`crate::node::ofd::BATCH`].
-    ofd_batch: OfdBatch {} -> u32;
+        /// Lends the caller a segment of at least `min_bytes`, if possible `want_bytes`.
+        segment(ClientId, Open): Segment {
+            /// The least that is of use.
+            min_bytes: u64,
+            /// The most that is of use.
+            want_bytes: u64,
+        } -> Lent;
 
-    /// Takes, changes or drops a BSD lock (flock): operation is LOCK_SH (1), LOCK_EX
-    /// (2) or LOCK_UN (8). If it is held by others: `WouldBlock`, and with `wait` the
-    /// caller's channel event is bumped when it may be free.
-    flock: Flock {
-        /// The file.
-        ino: Ino,
-        /// The open file description that owns the lock.
-        ofd: u32,
-        /// See above.
-        operation: u32,
-        /// Whether the caller will wait.
-        wait: bool,
-    } -> ();
+        /// Where the bytes of `[offset, offset + length)` are, and of as much of the file
+        /// around them as is cheap to say.
+        locate(Caller, Open): Locate {
+            /// The file.
+            ino: Ino,
+            /// First byte.
+            offset: u64,
+            /// Bytes.
+            length: u64,
+        } -> Located;
 
-    /// Takes, changes or drops a record lock (fcntl); as [`Flock`].
-    record_lock: RecordLock {
-        /// The file.
-        ino: Ino,
-        /// The open file description that owns it (F_OFD_SETLK), or the process.
-        ofd: Option<u32>,
-        /// F_RDLCK (0), F_WRLCK (1) or F_UNLCK (2).
-        kind: u32,
-        /// First byte.
-        start: u64,
-        /// Byte behind the last; `u64::MAX`: to the end of the file.
-        end: u64,
-        /// Whether the caller will wait.
-        wait: bool,
-    } -> ();
+        /// Makes what was written to a file durable as far as its tier can be: file-tier
+        /// slabs are synced by the caller, to which they are named.
+        sync(Caller, Open): Sync {
+            /// The file.
+            ino: Ino,
+        } -> Vec<u32>;
 
-    /// Which lock would prevent the given one (F_GETLK).
-    test_lock: TestLock {
-        /// The file.
-        ino: Ino,
-        /// As in [`RecordLock`].
-        ofd: Option<u32>,
-        /// F_RDLCK or F_WRLCK.
-        kind: u32,
-        /// First byte.
-        start: u64,
-        /// Byte behind the last.
-        end: u64,
-    } -> Option<HeldLock>;
+        /// Lets this node write bytes of a raw file until another node wants them. The reply is a claim
+        /// that contains `needed`, and perhaps more than `wished`. It holds for a write that begins
+        /// after the call, and as long as [`crate::node::block::FileBlock::revocations`] is what it
+        /// was before the call. If that has changed, the writer asks again once its bytes are in place.
+        token(ClientId, Open): Token {
+            /// The file, by its number in this node's table.
+            ino: Ino,
+            /// What is written now.
+            needed: Claim,
+            /// What will be written, as far as can be guessed.
+            wished: Claim,
+        } -> Claim;
 
-    /// Room and tables, for statvfs(3).
-    statfs: Statfs {} -> FsStat;
+        /// Takes, changes or drops a BSD lock (flock): operation is LOCK_SH (1), LOCK_EX
+        /// (2) or LOCK_UN (8). If it is held by others: `WouldBlock`, and with `wait` the
+        /// caller's channel event is bumped when it may be free.
+        flock(ClientId, Open): Flock {
+            /// The file.
+            ino: Ino,
+            /// The open file description that owns the lock.
+            ofd: u32,
+            /// See above.
+            operation: u32,
+            /// Whether the caller will wait.
+            wait: bool,
+        } -> ();
 
-    /// What a name of a directory names. (Of several servers only: a client of one server
-    /// looks into the shared tables. So are the following.)
-    find: Find {
-        /// The directory.
-        dir: Ino,
-        /// The name.
-        name: Vec<u8>,
-    } -> Option<Child>;
+        /// Takes, changes or drops a record lock (fcntl); as [`Flock`].
+        record_lock(ClientId, Open): RecordLock {
+            /// The file.
+            ino: Ino,
+            /// The open file description that owns it (F_OFD_SETLK), or the process.
+            ofd: Option<u32>,
+            /// F_RDLCK (0), F_WRLCK (1) or F_UNLCK (2).
+            kind: u32,
+            /// First byte.
+            start: u64,
+            /// Byte behind the last; `u64::MAX`: to the end of the file.
+            end: u64,
+            /// Whether the caller will wait.
+            wait: bool,
+        } -> ();
 
-    /// The attributes of an inode, with what this node's writers wrote.
-    get_attr: GetAttr {
-        /// The inode, by its number in this node's table or its own.
-        ino: Ino,
-    } -> Attr;
+        /// Which lock would prevent the given one (F_GETLK).
+        test_lock(ClientId, Open): TestLock {
+            /// The file.
+            ino: Ino,
+            /// As in [`RecordLock`].
+            ofd: Option<u32>,
+            /// F_RDLCK or F_WRLCK.
+            kind: u32,
+            /// First byte.
+            start: u64,
+            /// Byte behind the last.
+            end: u64,
+        } -> Option<HeldLock>;
 
-    /// What walking needs to know of a directory: its kind, mode and owner. Its times, size and
-    /// number of links are not to be believed, nor its parent.
-    passage: Passage {
-        /// The directory, by its number in this node's table or its own.
-        ino: Ino,
-    } -> Attr;
+        /// What a name of a directory names. (Of several servers only: a client of one server
+        /// looks into the shared tables. So are the following.)
+        find(Caller, Named): Find {
+            /// The directory.
+            dir: Ino,
+            /// The name.
+            name: Vec<u8>,
+        } -> Option<Child>;
 
-    /// The target of a symbolic link.
-    readlink: Readlink {
-        /// The link.
-        ino: Ino,
-    } -> Vec<u8>;
+        /// The attributes of an inode, with what this node's writers wrote.
+        get_attr(Caller, Named): GetAttr {
+            /// The inode, by its number in this node's table or its own.
+            ino: Ino,
+        } -> Attr;
 
-    /// The path of a directory, from the root; "/" for the root.
-    path_of: PathOf {
-        /// The directory.
-        ino: Ino,
-    } -> Vec<u8>;
+        /// What walking needs to know of a directory: its kind, mode and owner. Its times, size and
+        /// number of links are not to be believed, nor its parent.
+        passage(Caller, Named): Passage {
+            /// The directory, by its number in this node's table or its own.
+            ino: Ino,
+        } -> Attr;
 
-    /// Prepares a file for being open at this node: its attributes, with the number that
-    /// it has in this node's table (`ino`).
-    hold: Hold {
-        /// The file.
-        ino: Ino,
-        /// Whether it may be written.
-        write: bool,
-    } -> Attr;
+        /// The target of a symbolic link.
+        readlink(Caller, Named): Readlink {
+            /// The link.
+            ino: Ino,
+        } -> Vec<u8>;
 
-    /// Brings a file's stand-in up to date, and keeps it so until another node writes.
-    lease: Lease {
-        /// The file, by its number in this node's table.
-        ino: Ino,
-    } -> ();
+        /// The path of a directory, from the root; "/" for the root.
+        path_of(Caller, Named): PathOf {
+            /// The directory.
+            ino: Ino,
+        } -> Vec<u8>;
 
-    /// Has bytes of other servers' logs come: into the pool of the node, each read to a
-    /// place of its own, and said in a slot of the caller
-    /// ([`crate::node::landing::LandingSlot`]). As many of the reads as there is room for,
-    /// from the first one on, and at least that; or none, of those that are ahead of a reader.
-    fetch: Fetch {
-        /// The file they are of. If it is laminated, they are kept for others of the node.
-        ino: Ino,
-        /// Each of one server, of at most [`FETCH_BYTES`].
-        reads: Vec<Vec<peer::LogRange>>,
-        /// Nobody waits for them yet: they have room only while there is plenty.
-        ahead: bool,
-    } -> Vec<Landing>;
+        /// Prepares a file for being open at this node: its attributes, with the number that
+        /// it has in this node's table (`ino`).
+        hold(Caller, Named): Hold {
+            /// The file.
+            ino: Ino,
+            /// Whether it may be written.
+            write: bool,
+        } -> Attr;
 
-    /// Makes what this node wrote to a file visible to the others, and durable as
-    /// [`Sync`] does.
-    flush: Flush {
-        /// The file.
-        ino: Ino,
-    } -> ();
+        /// Brings a file's stand-in up to date, and keeps it so until another node writes.
+        lease(Caller, Named): Lease {
+            /// The file, by its number in this node's table.
+            ino: Ino,
+        } -> ();
 
-    /// Looks, before a read, whether other nodes wrote these bytes and did not make them
-    /// known: what is found is in the report.
-    audit: Audit {
-        /// The file, by its number in this node's table.
-        ino: Ino,
-        /// First byte.
-        offset: u64,
-        /// Bytes.
-        length: u64,
-    } -> ();
+        /// Has bytes of other servers' logs come: into the pool of the node, each read to a
+        /// place of its own, and said in a slot of the caller
+        /// ([`crate::node::landing::LandingSlot`]). As many of the reads as there is room for,
+        /// from the first one on, and at least that; or none, of those that are ahead of a reader.
+        fetch(ClientId, Open): Fetch {
+            /// The file they are of. If it is laminated, they are kept for others of the node.
+            ino: Ino,
+            /// Each of one server, of at most [`FETCH_BYTES`].
+            reads: Vec<Vec<peer::LogRange>>,
+            /// Nobody waits for them yet: they have room only while there is plenty.
+            ahead: bool,
+        } -> Vec<Landing>;
 
-    /// Of a kernel mount: says whether the kernel keeps pages of a file, which programs of this
-    /// node have mapped. Programs read and write the file through the mount as long as it does.
-    set_mapped: SetMapped {
-        /// The file, by its number in this node's table.
-        ino: Ino,
-        /// Whether it does.
-        mapped: bool,
-    } -> ();
+        /// Makes what this node wrote to a file visible to the others, and durable as
+        /// [`Sync`] does.
+        flush(Caller, Open): Flush {
+            /// The file.
+            ino: Ino,
+        } -> ();
 
-    /// The state of the server, for `weir status` and the report.
-    status: Status {} -> ServerStatus;
+        /// Looks, before a read, whether other nodes wrote these bytes and did not make them
+        /// known: what is found is in the report.
+        audit(ClientId, Open): Audit {
+            /// The file, by its number in this node's table.
+            ino: Ino,
+            /// First byte.
+            offset: u64,
+            /// Bytes.
+            length: u64,
+        } -> ();
 
-    /// Looks up an absolute path below the mount, component by component, following no
-    /// links (for control; clients walk the shared tables).
-    lookup: Lookup {
-        /// The path's components below the root.
-        components: Vec<Vec<u8>>,
-    } -> Entry;
+        /// The state of the server, for `weir status` and the report.
+        status(Caller, Open): Status {} -> ServerStatus;
 
-    /// Lets programs of another user be clients (for control): `NotSupported` where a directory of the
-    /// server keeps no access control lists.
-    admit: Admit {
-        /// The user.
-        uid: u32,
-    } -> ();
+        /// Looks up an absolute path below the mount, component by component, following no
+        /// links (for control; clients walk the shared tables).
+        lookup(Caller, Open): Lookup {
+            /// The path's components below the root.
+            components: Vec<Vec<u8>>,
+        } -> Entry;
 
-    /// Ends the instance: the reply is sent, then the server stops.
-    stop: Stop {} -> ServerStatus;
+        /// Ends the instance: the reply is sent, then the server stops.
+        stop(Control, Open): Stop {} -> ServerStatus;
+    }
 }
 
 /// The most bytes of one part of a [`SetXattr`].
@@ -684,8 +512,15 @@ pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) {
     }
 }
 
-fn encode_reply<O: Operation>(reply: &Result<O::Reply, FsError>, out: &mut Vec<u8>) {
-    encode(reply, out);
+/// The reply to a request that is refused, of whatever kind.
+pub fn refusal(error: FsError) -> Vec<u8> {
+    encoded(&Err::<(), _>(error))
+}
+
+fn encoded<T: Serialize>(reply: &Result<T, FsError>) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(reply, &mut out);
+    out
 }
 
 #[cfg(test)]
@@ -714,12 +549,9 @@ mod tests {
 
     #[test]
     fn a_reply_or_an_error_comes_back() {
-        let mut bytes = Vec::new();
-        encode_reply::<OfdBatch>(&Ok(64), &mut bytes);
-        assert_eq!(reply::<OfdBatch>(&bytes), Ok(64));
-        bytes.clear();
-        encode_reply::<OfdBatch>(&Err(FsError::NoSpace), &mut bytes);
-        assert_eq!(reply::<OfdBatch>(&bytes), Err(FsError::NoSpace));
+        for said in [Ok(64), Err(FsError::NoSpace)] {
+            assert_eq!(reply::<OfdBatch>(&encoded(&said)), said);
+        }
     }
 
     proptest! {

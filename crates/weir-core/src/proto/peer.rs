@@ -13,7 +13,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::audit::Unseen;
-use super::{encode, Cause, Child, Entry, FsError, HeldLock, Kept, ServerStatus};
+use super::table::{messages, peer_operations};
+use super::{encode, encoded, Cause, Child, Entry, FsError, HeldLock, Kept, ServerStatus};
 use crate::extent::Run;
 use crate::names::{Attr, FileType, Lamination, Policy};
 use crate::node::claim::Claim;
@@ -30,46 +31,6 @@ pub trait PeerOperation: Into<Request> {
     /// Has it done where it is asked for.
     #[allow(async_fn_in_trait)] // one thread: futures need not be Send
     async fn perform<H: Handler>(self, handler: &H, from: Rank) -> Result<Self::Reply, FsError>;
-}
-
-macro_rules! peer_operations {
-    ($(
-        $(#[$meta:meta])*
-        $method:ident: $name:ident { $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)? } -> $reply:ty;
-    )*) => {
-        super::messages! { $( $(#[$meta])* $name { $( $(#[$field_meta])* $field: $type ),* } )* }
-
-        $(
-            impl PeerOperation for $name {
-                type Reply = $reply;
-                const NAME: &'static str = stringify!($method);
-
-                async fn perform<H: Handler>(
-                    self,
-                    handler: &H,
-                    from: Rank,
-                ) -> Result<$reply, FsError> {
-                    handler.$method(from, self).await
-                }
-            }
-        )*
-
-        /// What a server does for each.
-        #[allow(async_fn_in_trait)] // one thread: futures need not be Send
-        pub trait Handler {
-            $( $(#[$meta])* async fn $method(&self, from: Rank, op: $name) -> Result<$reply, FsError>; )*
-        }
-
-        /// Decodes a request, has it done, and encodes the reply.
-        pub async fn dispatch<H: Handler>(handler: &H, from: Rank, bytes: &[u8]) -> Vec<u8> {
-            let mut out = Vec::new();
-            match postcard::from_bytes::<Request>(bytes) {
-                $( Ok(Request::$name(op)) => encode(&op.perform(handler, from).await, &mut out), )*
-                Err(_) => encode(&Err::<(), _>(FsError::Malformed), &mut out),
-            }
-            out
-        }
-    };
 }
 
 peer_operations! {
@@ -98,7 +59,7 @@ peer_operations! {
     } -> ();
 
     /// Where the entries of a directory are. At the directory's home.
-    place_entries: PlaceEntries {
+    place_entries at home of dir: PlaceEntries {
         /// The directory.
         dir: Ino,
         /// The purpose of the request.
@@ -114,7 +75,7 @@ peer_operations! {
     } -> Option<Vec<u64>>;
 
     /// Kind, mode and owner of a directory. At its home.
-    passage: Passage {
+    passage at home of dir: Passage {
         /// The directory.
         dir: Ino,
     } -> Attr;
@@ -145,7 +106,7 @@ peer_operations! {
 
     /// Lets the asker hold entries of a directory; its attributes. At its home.
     /// `WouldBlock`: it is being removed; ask [`Settled`], then again.
-    enrol: Enrol {
+    enrol at home of dir: Enrol {
         /// The directory.
         dir: Ino,
     } -> Attr;
@@ -165,13 +126,13 @@ peer_operations! {
 
     /// Removes a directory that has no entries anywhere; its name is the asker's to take.
     /// At its home.
-    bury: Bury {
+    bury at home of dir: Bury {
         /// The directory.
         dir: Ino,
     } -> ();
 
     /// Which servers may hold entries of a directory. At its home.
-    enrolled: Enrolled {
+    enrolled at home of dir: Enrolled {
         /// The directory.
         dir: Ino,
     } -> Vec<u16>;
@@ -219,7 +180,7 @@ peer_operations! {
     } -> ();
 
     /// Adds a link to an inode, or takes one. At its home.
-    relink: Relink {
+    relink at home of ino: Relink {
         /// The inode.
         ino: Ino,
         /// Add, or take.
@@ -306,7 +267,7 @@ peer_operations! {
     } -> Option<(Child, Option<Child>)>;
 
     /// Says where an inode's name will be by a rename. At its home.
-    moved: Moved {
+    moved at home of ino: Moved {
         /// The inode.
         ino: Ino,
         /// The directory.
@@ -318,7 +279,7 @@ peer_operations! {
     } -> ();
 
     /// Says where an inode's name still is, for that rename has come to nothing. At its home.
-    stayed: Stayed {
+    stayed at home of ino: Stayed {
         /// The inode.
         ino: Ino,
         /// The directory.
@@ -347,14 +308,14 @@ peer_operations! {
 
     /// Where an inode is: its directory, and its name there. `None`: the root, or it has
     /// no name. At its home.
-    whereabouts: Whereabouts {
+    whereabouts at home of ino: Whereabouts {
         /// The inode.
         ino: Ino,
     } -> Option<(Ino, Vec<u8>)>;
 
     /// The attributes of an inode. At its home. A file that nobody writes the asker may hold and
     /// keep, as if it had asked for [`Hold`] and [`Lease`]; then `may_keep` is set.
-    get_attr: GetAttr {
+    get_attr at home of ino: GetAttr {
         /// The inode.
         ino: Ino,
         /// True if the asker has room for another file.
@@ -368,7 +329,7 @@ peer_operations! {
     } -> ();
 
     /// The value of an extended attribute. At the inode's home.
-    get_xattr: GetXattr {
+    get_xattr at home of ino: GetXattr {
         /// The inode.
         ino: Ino,
         /// The attribute.
@@ -376,13 +337,13 @@ peer_operations! {
     } -> Vec<u8>;
 
     /// The names of all extended attributes, a NUL behind each. At the inode's home.
-    list_xattrs: ListXattrs {
+    list_xattrs at home of ino: ListXattrs {
         /// The inode.
         ino: Ino,
     } -> Vec<u8>;
 
     /// Sets an extended attribute. At the inode's home.
-    set_xattr: SetXattr {
+    set_xattr at home of ino: SetXattr {
         /// The inode.
         ino: Ino,
         /// The attribute.
@@ -394,7 +355,7 @@ peer_operations! {
     } -> ();
 
     /// Removes an extended attribute. At the inode's home.
-    remove_xattr: RemoveXattr {
+    remove_xattr at home of ino: RemoveXattr {
         /// The inode.
         ino: Ino,
         /// The attribute.
@@ -402,13 +363,13 @@ peer_operations! {
     } -> ();
 
     /// The target of a symbolic link. At its home.
-    readlink: Readlink {
+    readlink at home of ino: Readlink {
         /// The link.
         ino: Ino,
     } -> Vec<u8>;
 
     /// Keeps a file alive while the asker's node has it open; its attributes. At its home.
-    hold: Hold {
+    hold at home of ino: Hold {
         /// The file.
         ino: Ino,
         /// Whether the node may write it.
@@ -423,14 +384,14 @@ peer_operations! {
 
     /// The attributes of a file, which hold until the asker is sent [`Recall`]. Of a raw file,
     /// all other nodes have published what they wrote, and write no more until then. At its home.
-    lease: Lease {
+    lease at home of ino: Lease {
         /// The file.
         ino: Ino,
     } -> Attr;
 
     /// What nodes other than the asker's wrote to `[from, to)` of a file and did not make
     /// known. At its home.
-    audit: Audit {
+    audit at home of ino: Audit {
         /// The file.
         ino: Ino,
         /// First byte.
@@ -457,7 +418,7 @@ peer_operations! {
     } -> u64;
 
     /// Where the next `length` bytes of an append go. At the file's home.
-    append: Append {
+    append at home of ino: Append {
         /// The file.
         ino: Ino,
         /// Bytes.
@@ -471,7 +432,7 @@ peer_operations! {
     /// Lets the asker's node write bytes of a raw file until it is told [`Revoke`]. What other
     /// nodes wrote there is published before, and nobody else reads the file by what he knew.
     /// What may be written; `None`: all of the file. At its home.
-    grant: Grant {
+    grant at home of ino: Grant {
         /// The file.
         ino: Ino,
         /// What is written now.
@@ -496,7 +457,7 @@ peer_operations! {
 
     /// Laminates a file once nobody has it open for writing; whether it is so now. At its
     /// home.
-    laminate: Laminate {
+    laminate at home of ino: Laminate {
         /// The file.
         ino: Ino,
         /// What asks for it.
@@ -557,7 +518,7 @@ peer_operations! {
 
     /// Says that all that was [`Put`] is to be seen: raises the size, sets the time,
     /// recalls all leases but the asker's. At the file's home.
-    published: Published {
+    published at home of ino: Published {
         /// The file.
         ino: Ino,
         /// Its size is at least so many bytes.
@@ -594,7 +555,7 @@ peer_operations! {
     } -> Vec<LogRange>;
 
     /// Sets a file's size. At its home.
-    truncate: Truncate {
+    truncate at home of ino: Truncate {
         /// The file.
         ino: Ino,
         /// The new size, bytes.
@@ -634,7 +595,7 @@ peer_operations! {
 
     /// Takes, changes or drops a lock for a process or description of the asker's node;
     /// `WouldBlock` if it is held by others. At the file's home.
-    lock: Lock {
+    lock at home of ino: Lock {
         /// Of which file, by its own number.
         ino: Ino,
         /// What.
@@ -646,7 +607,7 @@ peer_operations! {
     } -> ();
 
     /// Which lock would prevent the given one. At the file's home.
-    test_lock: TestLock {
+    test_lock at home of ino: TestLock {
         /// Of which file.
         ino: Ino,
         /// What.
@@ -904,13 +865,6 @@ pub fn request<O: PeerOperation>(op: O) -> Vec<u8> {
     let mut out = Vec::new();
     let request: Request = op.into();
     encode(&request, &mut out);
-    out
-}
-
-/// The reply to whatever is refused.
-pub fn refusal(error: FsError) -> Vec<u8> {
-    let mut out = Vec::new();
-    encode(&Err::<(), _>(error), &mut out);
     out
 }
 

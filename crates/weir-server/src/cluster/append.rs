@@ -190,6 +190,9 @@ impl<P: Platform> Cluster<P> {
 
     /// A client of this node was attached to a file.
     pub(super) fn attached_here(&self, ino: Ino, local: Ino) {
+        if self.has_all_extents() {
+            return;
+        }
         if ino.rank() == self.rank() && !self.unheard().is_empty() {
             self.inner.shared_appends.borrow_mut().insert(ino);
         }
@@ -201,7 +204,10 @@ impl<P: Platform> Cluster<P> {
 
     /// Where a program of this node appends.
     pub(super) async fn append(&self, op: proto::Append) -> Result<u64, FsError> {
-        let ino = self.global(op.ino);
+        if self.has_all_extents() {
+            return Err(FsError::Invalid); // programs of one node place their appends themselves
+        }
+        let ino = self.resolve(op.ino)?;
         let local = self.local(ino).ok_or(FsError::Stale)?;
         let at_least = self.node(|node| node.attr_now(local))?.size;
         let is_counted = |at: &u64| {

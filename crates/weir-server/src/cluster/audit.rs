@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use weir_core::names::{Lamination, Visibility};
 use weir_core::proto::audit::{united, Finding, Missing, Party, Unseen};
 use weir_core::proto::peer;
-use weir_core::proto::{self, Caller, FsError};
-use weir_core::types::{Ino, Rank};
+use weir_core::proto::{self, FsError};
+use weir_core::types::{ClientId, Ino, Rank};
 
 use super::Cluster;
 use crate::node::Platform;
@@ -20,11 +20,11 @@ const FINDINGS: usize = 256;
 
 impl<P: Platform> Cluster<P> {
     /// Looks before a client of this node reads.
-    pub(super) async fn audit(&self, from: Caller, op: proto::Audit) -> Result<(), FsError> {
-        let Caller::Client(id) = from else {
-            return Err(FsError::NotPermitted);
-        };
-        let ino = self.global(op.ino);
+    pub(super) async fn audit(&self, from: ClientId, op: proto::Audit) -> Result<(), FsError> {
+        if self.has_all_extents() {
+            return Ok(());
+        }
+        let ino = self.resolve(op.ino)?;
         let to = op.offset.saturating_add(op.length);
         let asked = peer::Audit {
             ino,
@@ -35,7 +35,7 @@ impl<P: Platform> Cluster<P> {
         if all.is_empty() {
             return Ok(());
         }
-        let reader = self.node(|node| node.party(id));
+        let reader = self.node(|node| node.party(from));
         let path = self.path_of_file(ino).await;
         for unseen in all {
             self.found(Finding {

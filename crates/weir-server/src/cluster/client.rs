@@ -1,16 +1,24 @@
-//! What clients and tools of this node ask: what concerns the node alone is done by the
-//! node, all else by those whom it concerns.
+//! Requests of this node's clients and tools: what of each is done here, and which home is asked
+//! for the rest.
 
-use serde::Serialize;
-use weir_core::names::FileType;
+use weir_core::names::{FileType, Owner};
 use weir_core::proto::peer::{self, What};
+use weir_core::proto::ServerStatus;
 use weir_core::proto::{self, Attach, Attached, Caller, Child, Created, Entry, FsError, Request};
-use weir_core::proto::{encode, ServerStatus};
-use weir_core::types::{Ino, Rank};
+use weir_core::types::{ClientId, Ino, Rank};
 
 use super::placements::NameUse;
 use super::{Cluster, ROOT};
 use crate::node::{Node, Platform};
+
+/// A directory, link or special file that is to be made.
+pub(super) struct NewEntry {
+    pub(super) parent: Ino,
+    pub(super) name: Vec<u8>,
+    pub(super) what: What,
+    pub(super) mode: u32,
+    pub(super) owner: Owner,
+}
 
 impl<P: Platform> Cluster<P> {
     /// Does one encoded request; the encoded reply.
@@ -18,107 +26,39 @@ impl<P: Platform> Cluster<P> {
         let request = postcard::from_bytes::<Request>(bytes);
         let name = request.as_ref().ok().map(Request::name);
         self.node(|node| node.count_asked(from, name, bytes.len()));
-        let Ok(request) = request else {
-            return encoded(&Err::<(), _>(FsError::Malformed));
-        };
         match request {
-            Request::Create(op) => encoded(&self.create(from, op).await),
-            Request::CreateUnnamed(op) => encoded(&self.create_unnamed(from, op).await),
-            Request::Mkdir(op) => {
-                let made =
-                    self.make_at_home(op.parent, op.name, What::Dir, op.mode, (op.uid, op.gid));
-                encoded(&made.await)
-            }
-            Request::Symlink(op) => {
-                let what = What::Symlink(op.target);
-                let made = self.make_at_home(op.parent, op.name, what, 0o777, (op.uid, op.gid));
-                encoded(&made.await)
-            }
-            Request::MakeSpecial(op) => {
-                let what = What::Special(op.kind);
-                let made = self.make_at_home(op.parent, op.name, what, op.mode, (op.uid, op.gid));
-                encoded(&made.await)
-            }
-            Request::Link(op) => encoded(&self.link_at_home(op).await),
-            Request::Unlink(op) => encoded(&self.unlink_at_home(op).await),
-            Request::Rmdir(op) => {
-                let (dir, name) = (self.global(op.parent), op.name);
-                let removal = peer::Rmdir {
-                    dir,
-                    name: name.clone(),
-                };
-                let done = self.call_home((dir, &name), NameUse::Existing, removal);
-                encoded(&done.await)
-            }
-            Request::Rename(op) => encoded(&self.rename(op).await),
-            Request::SetAttr(op) => encoded(&self.set_attr(op).await),
-            Request::GetXattr(op) => encoded(&self.get_xattr(op).await),
-            Request::ListXattrs(op) => encoded(&self.list_xattrs(op).await),
-            Request::SetXattr(op) => encoded(&self.set_xattr(from, op).await),
-            Request::RemoveXattr(op) => encoded(&self.remove_xattr(op).await),
-            Request::Truncate(op) => encoded(&self.truncate_here(op.ino, op.size).await),
-            Request::Allocate(op) => encoded(&self.allocate(op).await),
-            Request::Readdir(op) => encoded(&self.readdir(&op).await),
-            Request::Attach(op) => encoded(&self.attach(from, op).await),
-            Request::Locate(op) => encoded(&self.locate(&op).await),
-            Request::Sync(op) => encoded(&self.sync(op.ino).await),
-            Request::Find(op) => encoded(&self.find_for_client(op).await),
-            Request::GetAttr(op) => encoded(&self.attr_here(op.ino).await),
-            Request::Passage(op) => encoded(&self.passage_here(op.ino).await),
-            Request::Readlink(op) => {
-                let ino = op.ino;
-                encoded(&self.call(ino.rank(), peer::Readlink { ino }).await)
-            }
-            Request::PathOf(op) => encoded(&self.path_of(op.ino).await),
-            Request::Hold(op) => encoded(&self.hold_here(op.ino, op.write).await),
-            Request::Laminate(op) => encoded(&self.laminate(op).await),
-            Request::Lease(op) => encoded(&self.lease_here(op.ino).await),
-            Request::Token(op) => encoded(&self.write_token(op).await),
-            Request::Flush(op) => encoded(&self.close_written(from, op.ino).await),
-            Request::Segment(op) => encoded(&self.segment(from, op).await),
-            Request::Fetch(op) => encoded(&self.fetch_for(from, op).await),
-            Request::Flock(op) => encoded(&self.flock(from, op).await),
-            Request::RecordLock(op) => encoded(&self.record_lock(from, op).await),
-            Request::TestLock(op) => encoded(&self.test_lock(from, op).await),
-            Request::Lookup(op) => encoded(&self.lookup(&op.components).await),
-            Request::Append(op) => encoded(&self.append(op).await),
-            Request::Audit(op) => encoded(&self.audit(from, op).await),
-            Request::Status(_) => encoded(&Ok::<_, FsError>(self.status_here())),
-            Request::Stop(_) => encoded(&self.stop(from)),
-            other => self.node(|node| {
-                let mut out = Vec::new();
-                node.perform(from, other, &mut out);
-                out
-            }),
+            Ok(request) => proto::perform(self, from, request).await,
+            Err(_) => proto::refusal(FsError::Malformed),
         }
     }
 
-    async fn make_at_home(
-        &self,
-        parent: Ino,
-        name: Vec<u8>,
-        what: What,
-        mode: u32,
-        (uid, gid): (u32, u32),
-    ) -> Result<Ino, FsError> {
-        let dir = self.global(parent);
+    /// Makes a directory, link or special file; its inode.
+    pub(super) async fn make_entry(&self, new: NewEntry) -> Result<Ino, FsError> {
+        let NewEntry { mode, owner, .. } = new;
         let make = peer::Make {
-            dir,
-            name: name.clone(),
-            what,
+            dir: self.resolve(new.parent)?,
+            name: new.name,
+            what: new.what,
             mode,
-            uid,
-            gid,
+            uid: owner.uid,
+            gid: owner.gid,
             exclusive: true,
             write: false,
             path: None,
         };
+        if self.has_all_names() {
+            return self.node(|node| node.make(&make, owner));
+        }
+        let (dir, name) = (make.dir, make.name.clone());
         let made = self.call_home((dir, &name), NameUse::New, make).await?;
         Ok(made.child.ino)
     }
 
-    async fn unlink_at_home(&self, op: proto::Unlink) -> Result<(), FsError> {
-        let (dir, name) = (self.global(op.parent), op.name);
+    pub(super) async fn unlink_at_home(&self, op: proto::Unlink) -> Result<(), FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.remove_name(op.parent, &op.name));
+        }
+        let (dir, name) = (self.resolve(op.parent)?, op.name);
         let removal = peer::Unlink {
             dir,
             name: name.clone(),
@@ -130,8 +70,28 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    async fn create(&self, from: Caller, op: proto::Create) -> Result<Created, FsError> {
-        let dir = self.global(op.parent);
+    pub(super) async fn rmdir_at_home(&self, op: proto::Rmdir) -> Result<(), FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.remove_dir(op.parent, &op.name));
+        }
+        let (dir, name) = (self.resolve(op.parent)?, op.name);
+        let removal = peer::Rmdir {
+            dir,
+            name: name.clone(),
+        };
+        self.call_home((dir, &name), NameUse::Existing, removal)
+            .await
+    }
+
+    pub(super) async fn create_file(
+        &self,
+        from: Caller,
+        op: proto::Create,
+    ) -> Result<Created, FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.create_file(from, &op));
+        }
+        let dir = self.resolve(op.parent)?;
         let path = self.path_for_rules(dir, &op.name).await?;
         let make = peer::Make {
             dir,
@@ -213,28 +173,28 @@ impl<P: Platform> Cluster<P> {
     }
 
     /// A file without a name lives at the server of the node that makes it.
-    async fn create_unnamed(
+    pub(super) async fn create_unnamed_file(
         &self,
-        from: Caller,
+        from: ClientId,
         op: proto::CreateUnnamed,
     ) -> Result<Created, FsError> {
-        let Caller::Client(id) = from else {
-            return Err(FsError::NotPermitted);
-        };
-        let dir = self.global(op.dir);
+        let dir = self.resolve(op.dir)?;
         let look = peer::GetAttr {
             ino: dir,
             keep: false,
         };
         let attr = self.call(dir.rank(), look).await?.what;
-        let made = self.node(|node| node.create_unnamed_file(id, &op, &attr))?;
+        let made = self.node(|node| node.create_unnamed_file(from, &op, &attr))?;
         self.add_writer(made.ino, self.rank()).await;
         self.attached_here(made.ino, made.ino);
         Ok(made)
     }
 
-    async fn find_for_client(&self, op: proto::Find) -> Result<Option<Child>, FsError> {
-        let (dir, name) = (self.global(op.dir), op.name.clone());
+    pub(super) async fn find_for_client(&self, op: proto::Find) -> Result<Option<Child>, FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.find_child(op.dir, &op.name));
+        }
+        let (dir, name) = (self.resolve(op.dir)?, op.name.clone());
         let found = self.find_anywhere(op).await?;
         if let Some(file) = found.filter(|child| child.kind == FileType::File) {
             self.note_name(file.ino, dir, &name);
@@ -244,24 +204,28 @@ impl<P: Platform> Cluster<P> {
 
     /// Lends a segment. What is overwritten by bytes that are not published makes room when
     /// they are.
-    async fn segment(&self, from: Caller, op: proto::Segment) -> Result<proto::Lent, FsError> {
-        let Caller::Client(id) = from else {
-            return Err(FsError::NotPermitted);
-        };
-        let lend = || self.node(|node| node.lend_segment(id, op.min_bytes, op.want_bytes));
+    pub(super) async fn lend_segment(
+        &self,
+        to: ClientId,
+        op: proto::Segment,
+    ) -> Result<proto::Lent, FsError> {
+        let lend = || self.node(|node| node.lend_segment(to, op.min_bytes, op.want_bytes));
         match lend() {
-            Err(FsError::NoSpace) => {}
+            Err(FsError::NoSpace) if !self.has_all_extents() => {}
             lent => return lent,
         }
         for ino in self.dirty() {
-            // Of whom is not reached nothing comes back.
+            // A server that is not reached frees nothing.
             let _ = self.flush(ino).await;
         }
         lend()
     }
 
-    async fn link_at_home(&self, op: proto::Link) -> Result<(), FsError> {
-        let (ino, dir) = (self.global(op.ino), self.global(op.parent));
+    pub(super) async fn link_at_home(&self, op: proto::Link) -> Result<(), FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.make_link(&op));
+        }
+        let (ino, dir) = (self.resolve(op.ino)?, self.resolve(op.parent)?);
         let name = op.name;
         let link = peer::Link {
             ino,
@@ -271,8 +235,8 @@ impl<P: Platform> Cluster<P> {
         self.call_home((dir, &name), NameUse::New, link).await
     }
 
-    async fn set_attr(&self, op: proto::SetAttr) -> Result<(), FsError> {
-        let ino = self.global(op.ino);
+    pub(super) async fn set_attributes(&self, op: proto::SetAttr) -> Result<(), FsError> {
+        let ino = self.resolve(op.ino)?;
         let local = self.local(ino).filter(|_| op.mtime_ns.is_some());
         if let Some(local) = local.filter(|local| self.node(|node| node.is_file(*local))) {
             // What was written before must not date it later.
@@ -285,24 +249,22 @@ impl<P: Platform> Cluster<P> {
         Ok(())
     }
 
-    async fn laminate(&self, op: proto::Laminate) -> Result<bool, FsError> {
-        let (ino, cause) = (self.global(op.ino), op.cause);
-        self.call(ino.rank(), peer::Laminate { ino, cause }).await
-    }
-
-    async fn attach(&self, from: Caller, op: Attach) -> Result<Attached, FsError> {
-        let Caller::Client(id) = from else {
-            return Err(FsError::NotPermitted);
-        };
+    pub(super) async fn attach(&self, from: ClientId, op: Attach) -> Result<Attached, FsError> {
+        if self.has_all_extents() {
+            return self.node(|node| node.attach_client(from, op.ino));
+        }
         // The size from which appends go on must be the file's, not the stand-in's.
-        let ino = self.global(op.ino);
+        let ino = self.resolve(op.ino)?;
         let local = self.hold_here(ino, true).await?.ino;
-        let attached = self.node(|node| node.attach_client(id, local))?;
+        let attached = self.node(|node| node.attach_client(from, local))?;
         self.attached_here(ino, local);
         Ok(attached)
     }
 
-    async fn lookup(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {
+    pub(super) async fn lookup(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.walk(components));
+        }
         let mut ino = ROOT;
         for name in components {
             let op = proto::Find {
@@ -322,14 +284,6 @@ impl<P: Platform> Cluster<P> {
             mtime_ns: attr.mtime_ns,
             name: components.last().cloned().unwrap_or_default(),
         })
-    }
-
-    fn stop(&self, from: Caller) -> Result<ServerStatus, FsError> {
-        if from != Caller::Control {
-            return Err(FsError::NotPermitted);
-        }
-        self.node(Node::begin_stop);
-        Ok(self.status_here())
     }
 
     /// The state of this server.
@@ -358,10 +312,4 @@ impl<P: Platform> Cluster<P> {
         }
         all
     }
-}
-
-fn encoded<T: Serialize>(reply: &Result<T, FsError>) -> Vec<u8> {
-    let mut out = Vec::new();
-    encode(reply, &mut out);
-    out
 }

@@ -206,7 +206,10 @@ impl<P: Platform> Cluster<P> {
 
     /// Entries for a client: of one server after the other, in the order of ranks.
     pub(super) async fn readdir(&self, op: &proto::Readdir) -> Result<Vec<Entry>, FsError> {
-        let dir = self.global(op.ino);
+        if self.has_all_names() {
+            return self.node(|node| node.list(op));
+        }
+        let dir = self.resolve(op.ino)?;
         let ranks = self.call(dir.rank(), peer::Enrolled { dir }).await?;
         let at = u16::try_from(op.cookie >> COOKIE_BITS).unwrap_or(u16::MAX);
         for rank in ranks.into_iter().filter(|rank| *rank >= at) {
@@ -252,8 +255,11 @@ impl<P: Platform> Cluster<P> {
 
     /// The path of a directory, from the root.
     pub(super) async fn path_of(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.path_here(ino));
+        }
         let mut names = Vec::new();
-        let mut at = self.global(ino);
+        let mut at = self.resolve(ino)?;
         while at != ROOT {
             let found = self.call(at.rank(), peer::Whereabouts { ino: at }).await?;
             let (parent, name) = found.ok_or(FsError::NotFound)?;

@@ -49,7 +49,7 @@ pub struct Entries {
 impl<P: Platform> Cluster<P> {
     /// What a name names, of whatever server.
     pub(super) async fn find_anywhere(&self, op: proto::Find) -> Result<Option<Child>, FsError> {
-        let (dir, name) = (self.global(op.dir), op.name);
+        let (dir, name) = (self.resolve(op.dir)?, op.name);
         if self.has_all_entries(dir) {
             return self.find_among_all(dir, name).await;
         }
@@ -168,7 +168,7 @@ impl<P: Platform> Cluster<P> {
     /// Kind, mode and owner of a directory of whatever server: of one that has entries here it
     /// is known, since its home tells when they change.
     pub(super) async fn passage_here(&self, ino: Ino) -> Result<Attr, FsError> {
-        let dir = self.global(ino);
+        let dir = self.resolve(ino)?;
         if dir.rank() == self.rank() {
             return self.node(|node| node.attr_of(dir));
         }

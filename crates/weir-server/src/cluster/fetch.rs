@@ -22,7 +22,7 @@ use futures_channel::oneshot;
 use weir_core::names::Lamination;
 use weir_core::node::landing::{LandingSlot, LANDINGS_AHEAD};
 use weir_core::proto::peer::{self, LogRange};
-use weir_core::proto::{self, Caller, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
+use weir_core::proto::{self, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_fabric::bulk::{self, NotRead};
 
@@ -160,12 +160,12 @@ impl<P: Platform> Cluster<P> {
     /// Has bytes come for a client; see [`proto::Fetch`].
     pub(super) async fn fetch_for(
         &self,
-        from: Caller,
+        id: ClientId,
         op: proto::Fetch,
     ) -> Result<Vec<Landing>, FsError> {
-        let Caller::Client(id) = from else {
-            return Err(FsError::NotPermitted);
-        };
+        if self.has_all_extents() {
+            return Err(FsError::Invalid); // no bytes are elsewhere
+        }
         let pieces: usize = op.reads.iter().map(Vec::len).sum();
         if pieces > FETCH_PIECES {
             return Err(FsError::TooBig);

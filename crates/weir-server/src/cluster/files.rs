@@ -131,7 +131,16 @@ impl Files {
 }
 
 impl<P: Platform> Cluster<P> {
-    /// The number by which all servers know an inode that a client named.
+    /// The number by which all servers know an inode that a client named. ESTALE: of a server that
+    /// there is not, so that nobody ever asks it.
+    pub(super) fn resolve(&self, ino: Ino) -> Result<Ino, FsError> {
+        match ino.rank().0 < self.inner.servers {
+            true => Ok(self.global(ino)),
+            false => Err(FsError::Stale),
+        }
+    }
+
+    /// The number by which all servers know an inode that this node has a number for.
     pub(super) fn global(&self, ino: Ino) -> Ino {
         if ino.rank() != self.rank() {
             return ino;
@@ -168,7 +177,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Prepares a file for being open here; its attributes, with its number here.
     pub(super) async fn hold_here(&self, ino: Ino, write: bool) -> Result<Attr, FsError> {
-        let ino = self.global(ino);
+        let ino = self.resolve(ino)?;
         if ino.rank() == self.rank() {
             if write {
                 self.add_writer(ino, self.rank()).await;
@@ -293,7 +302,10 @@ impl<P: Platform> Cluster<P> {
     /// writes gets a stand-in with a lease, so that it can be looked at again, and opened, without
     /// a request.
     pub(super) async fn attr_here(&self, ino: Ino) -> Result<Attr, FsError> {
-        let ino = self.global(ino);
+        if self.has_all_extents() {
+            return self.node(|node| node.attr_now(ino));
+        }
+        let ino = self.resolve(ino)?;
         let is_foreign = ino.rank() != self.rank();
         if let Some(local) = self.local(ino).filter(|_| is_foreign) {
             if let Some(attr) = self.believed_here(ino, local)? {
@@ -498,6 +510,9 @@ impl<P: Platform> Cluster<P> {
 
     /// A node may write a file of this server from now on.
     pub(super) async fn add_writer(&self, ino: Ino, writer: Rank) {
+        if self.has_all_extents() {
+            return;
+        }
         // One that asks again, for the answer was lost, waits for what the first time told, too.
         if self.know_writer(ino, writer) || self.places_untold(ino, writer) {
             self.tell_of_writer(ino, writer).await;
@@ -713,7 +728,7 @@ impl<P: Platform> Cluster<P> {
 
     /// Brings a stand-in up to date, and keeps it so until it is recalled.
     pub(super) async fn lease_here(&self, ino: Ino) -> Result<(), FsError> {
-        let ino = self.global(ino);
+        let ino = self.resolve(ino)?;
         if ino.rank() == self.rank() {
             if self.node(|node| node.attr_of(ino))?.ask {
                 self.read_own(ino).await?;
@@ -758,6 +773,9 @@ impl<P: Platform> Cluster<P> {
 
     /// Another node changed a file: voids this node's knowledge of it, and wakes its mounts.
     pub(super) fn recall_here(&self, ino: Ino) {
+        if self.has_all_extents() {
+            return;
+        }
         self.doubt_file(ino);
         if let Some(local) = self.local(ino) {
             self.node(|node| node.wake_mounts(local));

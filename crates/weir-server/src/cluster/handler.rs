@@ -32,28 +32,18 @@ pub struct Asked<'a, P: Platform + 'static> {
     pub bulk: Rc<RefCell<Vec<u8>>>,
 }
 
-impl<P: Platform> Asked<'_, P> {
-    fn counted(&self, name: &'static str) -> &Cluster<P> {
-        *self
-            .cluster
-            .inner
-            .asked
-            .borrow_mut()
-            .entry(name)
-            .or_default() += 1;
-        self.cluster
-    }
-
-    /// Whether the inode's home is here, as the asker thinks.
-    fn at_home(&self, ino: Ino) -> Result<(), FsError> {
-        let here = ino.rank() == self.cluster.rank();
-        here.then_some(()).ok_or(FsError::Malformed)
-    }
-}
-
 impl<P: Platform> Handler for Asked<'_, P> {
+    fn rank(&self) -> Rank {
+        self.cluster.rank()
+    }
+
+    fn count(&self, name: &'static str) {
+        let mut asked = self.cluster.inner.asked.borrow_mut();
+        *asked.entry(name).or_default() += 1;
+    }
+
     async fn find(&self, _: Rank, op: Find) -> Result<Option<Child>, FsError> {
-        self.counted("find").find(op).await
+        self.cluster.find(op).await
     }
 
     async fn find_to_keep(
@@ -61,58 +51,53 @@ impl<P: Platform> Handler for Asked<'_, P> {
         from: Rank,
         op: FindToKeep,
     ) -> Result<Kept<Option<Child>>, FsError> {
-        self.counted("find").find_to_keep(from, op).await
+        self.cluster.find_to_keep(from, op).await
     }
 
     async fn drop_entry(&self, _: Rank, op: DropEntry) -> Result<(), FsError> {
-        self.counted("drop_entry").drop_entry(&(op.dir, op.name));
+        self.cluster.drop_entry(&(op.dir, op.name));
         Ok(())
     }
 
     async fn place_entries(&self, from: Rank, op: PlaceEntries) -> Result<Placement, FsError> {
-        self.at_home(op.dir)?;
-        self.counted("place_entries").place_entries(from, op).await
+        self.cluster.place_entries(from, op).await
     }
 
     async fn split_dir(&self, _: Rank, op: SplitDir) -> Result<Option<Vec<u64>>, FsError> {
-        self.counted("split_dir").split_dir(op.dir).await
+        self.cluster.split_dir(op.dir).await
     }
 
     async fn passage(&self, _: Rank, op: Passage) -> Result<Attr, FsError> {
-        self.at_home(op.dir)?;
-        self.counted("passage").node(|node| node.attr_of(op.dir))
+        self.cluster.node(|node| node.attr_of(op.dir))
     }
 
     async fn make(&self, from: Rank, op: Make) -> Result<Made, FsError> {
-        self.counted("make").make(from, op).await
+        self.cluster.make(from, op).await
     }
 
     async fn enrol(&self, from: Rank, op: Enrol) -> Result<Attr, FsError> {
-        self.at_home(op.dir)?;
-        self.counted("enrol").enrol(from, op.dir)
+        self.cluster.enrol(from, op.dir)
     }
 
     async fn settled(&self, _: Rank, op: Settled) -> Result<(), FsError> {
-        self.counted("settled").settle(op.dir).await;
+        self.cluster.settle(op.dir).await;
         Ok(())
     }
 
     async fn retire(&self, _: Rank, op: Retire) -> Result<(), FsError> {
-        self.counted("retire").retire(op.dir).await
+        self.cluster.retire(op.dir).await
     }
 
     async fn bury(&self, _: Rank, op: Bury) -> Result<(), FsError> {
-        self.at_home(op.dir)?;
-        self.counted("bury").bury(op.dir).await
+        self.cluster.bury(op.dir).await
     }
 
     async fn enrolled(&self, _: Rank, op: Enrolled) -> Result<Vec<u16>, FsError> {
-        self.at_home(op.dir)?;
-        self.counted("enrolled").enrolled(op.dir)
+        self.cluster.enrolled(op.dir)
     }
 
     async fn part(&self, _: Rank, op: Part) -> Result<PartOfDir, FsError> {
-        self.counted("part").part(op.dir)
+        self.cluster.part(op.dir)
     }
 
     async fn list(&self, _: Rank, op: List) -> Result<Vec<Entry>, FsError> {
@@ -121,28 +106,27 @@ impl<P: Platform> Handler for Asked<'_, P> {
             cookie: op.cookie,
             budget_bytes: op.budget_bytes,
         };
-        self.counted("list").node(|node| node.list(&op))
+        self.cluster.node(|node| node.list(&op))
     }
 
     async fn unlink(&self, from: Rank, op: Unlink) -> Result<Option<Unnamed>, FsError> {
-        self.counted("unlink").unlink(from, op).await
+        self.cluster.unlink(from, op).await
     }
 
     async fn rmdir(&self, _: Rank, op: Rmdir) -> Result<(), FsError> {
-        self.counted("rmdir").rmdir(op).await
+        self.cluster.rmdir(op).await
     }
 
     async fn link(&self, _: Rank, op: Link) -> Result<(), FsError> {
-        self.counted("link").link(op).await
+        self.cluster.link(op).await
     }
 
     async fn relink(&self, _: Rank, op: Relink) -> Result<FileType, FsError> {
-        self.at_home(op.ino)?;
-        self.counted("relink").relink(op.ino, op.add).await
+        self.cluster.relink(op.ino, op.add).await
     }
 
     async fn lock_name(&self, from: Rank, op: LockName) -> Result<Option<Child>, FsError> {
-        self.counted("lock_name").lock_name(from, op).await
+        self.cluster.lock_name(from, op).await
     }
 
     async fn unlock_name(&self, from: Rank, op: UnlockName) -> Result<(), FsError> {
@@ -150,17 +134,17 @@ impl<P: Platform> Handler for Asked<'_, P> {
             rank: from,
             number: op.token,
         };
-        let cluster = self.counted("unlock_name");
+        let cluster = self.cluster;
         cluster.unlock_name_of(&(op.dir, op.name), token, op.left);
         Ok(())
     }
 
     async fn assign(&self, from: Rank, op: Assign) -> Result<(), FsError> {
-        self.counted("assign").assign_name(from, op).await
+        self.cluster.assign_name(from, op).await
     }
 
     async fn leave(&self, _: Rank, op: Leave) -> Result<(), FsError> {
-        self.counted("leave").leave_old(op).await
+        self.cluster.leave_old(op).await
     }
 
     async fn end_move(
@@ -168,17 +152,15 @@ impl<P: Platform> Handler for Asked<'_, P> {
         _: Rank,
         op: EndMove,
     ) -> Result<Option<(Child, Option<Child>)>, FsError> {
-        self.counted("end_move").end_move(op).await
+        self.cluster.end_move(op).await
     }
 
     async fn moved(&self, from: Rank, op: Moved) -> Result<(), FsError> {
-        self.at_home(op.ino)?;
-        self.counted("moved").moves_to(from, op)
+        self.cluster.moves_to(from, op)
     }
 
     async fn stayed(&self, _: Rank, op: Stayed) -> Result<(), FsError> {
-        self.at_home(op.ino)?;
-        self.counted("stayed").stayed(op)
+        self.cluster.stayed(op)
     }
 
     async fn lock_moves(&self, from: Rank, op: LockMoves) -> Result<(), FsError> {
@@ -186,7 +168,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
             rank: from,
             number: op.token,
         };
-        let cluster = self.counted("lock_moves");
+        let cluster = self.cluster;
         let locked = cluster.inner.moves.lock((), token);
         let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
         cluster.in_time(locked).await
@@ -197,7 +179,7 @@ impl<P: Platform> Handler for Asked<'_, P> {
             rank: from,
             number: op.token,
         };
-        self.counted("unlock_moves").inner.moves.unlock(&(), token);
+        self.cluster.inner.moves.unlock(&(), token);
         Ok(())
     }
 
@@ -206,153 +188,131 @@ impl<P: Platform> Handler for Asked<'_, P> {
         _: Rank,
         op: Whereabouts,
     ) -> Result<Option<(Ino, Vec<u8>)>, FsError> {
-        self.at_home(op.ino)?;
-        self.counted("whereabouts").whereabouts(op.ino)
+        self.cluster.whereabouts(op.ino)
     }
 
     async fn get_attr(&self, from: Rank, op: GetAttr) -> Result<Kept<Attr>, FsError> {
-        self.at_home(op.ino)?;
-        self.counted("get_attr").look_at_home(from, op).await
+        self.cluster.look_at_home(from, op).await
     }
 
     async fn set_attr(&self, _: Rank, op: SetAttr) -> Result<(), FsError> {
-        self.counted("set_attr").set_attr_at_home(op.set).await
+        self.cluster.set_attr_at_home(op.set).await
     }
 
     async fn get_xattr(&self, _: Rank, op: GetXattr) -> Result<Vec<u8>, FsError> {
-        self.at_home(op.ino)?;
-        self.counted("get_xattr")
-            .node(|node| node.xattr(op.ino, &op.name))
+        self.cluster.node(|node| node.xattr(op.ino, &op.name))
     }
 
     async fn list_xattrs(&self, _: Rank, op: ListXattrs) -> Result<Vec<u8>, FsError> {
-        self.at_home(op.ino)?;
-        self.counted("list_xattrs")
-            .node(|node| node.xattr_names(op.ino))
+        self.cluster.node(|node| node.xattr_names(op.ino))
     }
 
     async fn set_xattr(&self, _: Rank, op: SetXattr) -> Result<(), FsError> {
-        self.at_home(op.ino)?;
-        self.counted("set_xattr").set_xattr_at_home(op).await
+        self.cluster.set_xattr_at_home(op).await
     }
 
     async fn remove_xattr(&self, _: Rank, op: RemoveXattr) -> Result<(), FsError> {
-        self.at_home(op.ino)?;
-        self.counted("remove_xattr").remove_xattr_at_home(op).await
+        self.cluster.remove_xattr_at_home(op).await
     }
 
     async fn readlink(&self, _: Rank, op: Readlink) -> Result<Vec<u8>, FsError> {
-        self.at_home(op.ino)?;
-        self.counted("readlink")
-            .node(|node| node.symlink_target(op.ino))
+        self.cluster.node(|node| node.symlink_target(op.ino))
     }
 
     async fn hold(&self, from: Rank, op: Hold) -> Result<Attr, FsError> {
-        self.at_home(op.ino)?;
-        let cluster = self.counted("hold");
+        let cluster = self.cluster;
         cluster.hold_for(from, op.ino, op.write).await
     }
 
     async fn release(&self, from: Rank, op: Release) -> Result<(), FsError> {
-        self.counted("release").release(from, &op.inos).await;
+        self.cluster.release(from, &op.inos).await;
         Ok(())
     }
 
     async fn lease(&self, from: Rank, op: Lease) -> Result<Attr, FsError> {
-        self.at_home(op.ino)?;
-        self.counted("lease").grant_lease(from, op.ino).await
+        self.cluster.grant_lease(from, op.ino).await
     }
 
     async fn recall(&self, _: Rank, op: Recall) -> Result<(), FsError> {
-        self.counted("recall").recall_here(op.ino);
+        self.cluster.recall_here(op.ino);
         Ok(())
     }
 
     async fn audit(&self, from: Rank, op: Audit) -> Result<Vec<Unseen>, FsError> {
-        self.at_home(op.ino)?;
-        self.counted("audit").audit_at_home(from, op).await
+        self.cluster.audit_at_home(from, op).await
     }
 
     async fn unseen(&self, _: Rank, op: UnseenHere) -> Result<Option<Unseen>, FsError> {
-        self.counted("unseen").unseen_here(&op)
+        self.cluster.unseen_here(&op)
     }
 
     async fn share_appends(&self, _: Rank, op: ShareAppends) -> Result<u64, FsError> {
-        Ok(self.counted("share_appends").share_appends_here(op.ino))
+        Ok(self.cluster.share_appends_here(op.ino))
     }
 
     async fn append(&self, from: Rank, op: Append) -> Result<u64, FsError> {
-        self.at_home(op.ino)?;
-        self.counted("append").append_at_home(from, &op).await
+        self.cluster.append_at_home(from, &op).await
     }
 
     async fn grant(&self, from: Rank, op: Grant) -> Result<Option<Claim>, FsError> {
-        self.at_home(op.ino)?;
-        self.counted("grant").grant_token(from, &op).await
+        self.cluster.grant_token(from, &op).await
     }
 
     async fn revoke(&self, _: Rank, op: Revoke) -> Result<(), FsError> {
-        self.counted("revoke").revoke_here(op.ino).await
+        self.cluster.revoke_here(op.ino).await
     }
 
     async fn laminate(&self, _: Rank, op: Laminate) -> Result<bool, FsError> {
-        self.at_home(op.ino)?;
-        self.counted("laminate")
-            .laminate_at_home(op.ino, op.cause)
-            .await
+        self.cluster.laminate_at_home(op.ino, op.cause).await
     }
 
     async fn seal(&self, _: Rank, op: Seal) -> Result<u32, FsError> {
-        self.counted("seal").seal_here(op.ino)
+        self.cluster.seal_here(op.ino)
     }
 
     async fn mark(&self, _: Rank, op: Mark) -> Result<(), FsError> {
-        self.counted("mark").mark_here(&op).await
+        self.cluster.mark_here(&op).await
     }
 
     async fn laminated(&self, _: Rank, op: Laminated) -> Result<(), FsError> {
-        self.counted("laminated").believe(&op)
+        self.cluster.believe(&op)
     }
 
     async fn forget(&self, _: Rank, op: Forget) -> Result<(), FsError> {
-        self.counted("forget").forget_here(op.ino);
+        self.cluster.forget_here(op.ino);
         Ok(())
     }
 
     async fn put(&self, from: Rank, op: Put) -> Result<Vec<LogRange>, FsError> {
-        self.counted("put").put(from, &op)
+        self.cluster.put(from, &op)
     }
 
     async fn published(&self, from: Rank, op: Published) -> Result<(), FsError> {
-        self.at_home(op.ino)?;
-        self.counted("published").published(from, op).await
+        self.cluster.published(from, op).await
     }
 
     async fn runs(&self, _: Rank, op: Runs) -> Result<Vec<Run>, FsError> {
-        Ok(self.counted("runs").runs(&op))
+        Ok(self.cluster.runs(&op))
     }
 
     async fn erase(&self, _: Rank, op: Erase) -> Result<Vec<LogRange>, FsError> {
-        Ok(self.counted("erase").erase(&op))
+        Ok(self.cluster.erase(&op))
     }
 
     async fn truncate(&self, _: Rank, op: Truncate) -> Result<(), FsError> {
-        self.at_home(op.ino)?;
-        self.counted("truncate")
-            .truncate_at_home(op.ino, op.size)
-            .await
+        self.cluster.truncate_at_home(op.ino, op.size).await
     }
 
     async fn cut(&self, _: Rank, op: Cut) -> Result<u64, FsError> {
-        self.counted("cut").cut_here(&op).await
+        self.cluster.cut_here(&op).await
     }
 
     async fn flush(&self, _: Rank, op: Flush) -> Result<(), FsError> {
-        self.counted("flush").flush_for_all(op.ino).await
+        self.cluster.flush_for_all(op.ino).await
     }
 
     async fn freed(&self, _: Rank, op: Freed) -> Result<(), FsError> {
-        let cluster = self.counted("freed");
+        let cluster = self.cluster;
         if op.ranges.iter().any(|r| r.rank != cluster.rank().0) {
             return Err(FsError::Malformed);
         }
@@ -361,52 +321,49 @@ impl<P: Platform> Handler for Asked<'_, P> {
     }
 
     async fn fetch(&self, _: Rank, op: Fetch) -> Result<(), FsError> {
-        let cluster = self.counted("fetch");
+        let cluster = self.cluster;
         cluster.read_log(&op.ranges, &mut self.bulk.borrow_mut())
     }
 
     async fn lock(&self, from: Rank, op: Lock) -> Result<(), FsError> {
-        self.at_home(op.ino)?;
-        self.counted("lock").lock_for(from, &op).await
+        self.cluster.lock_for(from, &op).await
     }
 
     async fn dead_owners(&self, _: Rank, op: DeadOwners) -> Result<Vec<LockOwner>, FsError> {
-        Ok(self.counted("dead_owners").dead_owners(op.ino))
+        Ok(self.cluster.dead_owners(op.ino))
     }
 
     async fn test_lock(&self, from: Rank, op: TestLock) -> Result<Option<HeldLock>, FsError> {
-        self.at_home(op.ino)?;
-        self.counted("test_lock").test_for(from, &op)
+        self.cluster.test_for(from, &op)
     }
 
     async fn drop_locks(&self, from: Rank, op: DropLocks) -> Result<(), FsError> {
-        self.counted("drop_locks").drop_locks(from, &op);
+        self.cluster.drop_locks(from, &op);
         Ok(())
     }
 
     async fn status(&self, _: Rank, _: Status) -> Result<ServerStatus, FsError> {
-        Ok(self.counted("status").status_here())
+        Ok(self.cluster.status_here())
     }
 
     async fn relay(&self, _: Rank, op: Relay) -> Result<Told, FsError> {
-        self.counted("relay").relay(op).await
+        self.cluster.relay(op).await
     }
 
     async fn back(&self, from: Rank, _: Back) -> Result<(), FsError> {
-        self.counted("back").came_back(from).await
+        self.cluster.came_back(from).await
     }
 
     async fn begin(&self, from: Rank, op: Begin) -> Result<Vec<(Ino, u64)>, FsError> {
-        Ok(self.counted("begin").begun(from, op))
+        Ok(self.cluster.begun(from, op))
     }
 
     async fn renew(&self, _: Rank, _: Renew) -> Result<(), FsError> {
-        self.counted("renew");
         Ok(())
     }
 
     async fn stop(&self, _: Rank, _: Stop) -> Result<ServerStatus, FsError> {
-        let cluster = self.counted("stop");
+        let cluster = self.cluster;
         cluster.node(crate::node::Node::begin_stop);
         Ok(cluster.status_here())
     }

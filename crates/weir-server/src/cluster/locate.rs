@@ -81,7 +81,10 @@ impl<P: Platform> Cluster<P> {
         if offset > MAX_OFFSET {
             return Err(FsError::Invalid);
         }
-        let ino = self.global(op.ino);
+        if self.has_all_extents() {
+            return self.node(|node| node.locate_range(op.ino, offset, op.length));
+        }
+        let ino = self.resolve(op.ino)?;
         let wanted = offset.saturating_add(op.length.max(1));
         loop {
             self.lease_here(ino).await?;

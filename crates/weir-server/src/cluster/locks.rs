@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_channel::oneshot;
 use futures_util::future::join_all;
 use weir_core::proto::peer::{self, LockOwner, LockWish};
-use weir_core::proto::{self, Caller, FsError, HeldLock};
+use weir_core::proto::{self, FsError, HeldLock};
 use weir_core::types::{ClientId, Ino, Rank};
 
 use super::Cluster;
@@ -89,8 +89,8 @@ fn own(owner: LockOwner) -> Owner {
 }
 
 impl<P: Platform> Cluster<P> {
-    pub(super) async fn flock(&self, from: Caller, op: proto::Flock) -> Result<(), FsError> {
-        let ino = self.global(op.ino);
+    pub(super) async fn flock(&self, from: ClientId, op: proto::Flock) -> Result<(), FsError> {
+        let ino = self.resolve(op.ino)?;
         if ino.rank() == self.rank() {
             let wish = self.node(|node| node.flock_wish(from, &op))?;
             let unlocks = wish.kind == UNLOCK;
@@ -104,10 +104,10 @@ impl<P: Platform> Cluster<P> {
 
     pub(super) async fn record_lock(
         &self,
-        from: Caller,
+        from: ClientId,
         op: proto::RecordLock,
     ) -> Result<(), FsError> {
-        let ino = self.global(op.ino);
+        let ino = self.resolve(op.ino)?;
         if ino.rank() == self.rank() {
             return self
                 .lock_here(ino, op.kind == UNLOCK, |node| node.lock_record(from, &op))
@@ -119,10 +119,10 @@ impl<P: Platform> Cluster<P> {
 
     pub(super) async fn test_lock(
         &self,
-        from: Caller,
+        from: ClientId,
         op: proto::TestLock,
     ) -> Result<Option<HeldLock>, FsError> {
-        let ino = self.global(op.ino);
+        let ino = self.resolve(op.ino)?;
         if ino.rank() == self.rank() {
             return self.node(|node| node.find_lock(from, &op));
         }

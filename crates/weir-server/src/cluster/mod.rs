@@ -34,7 +34,8 @@
 //! | `debts` | what is owed to servers that cannot be reached |
 //! | `session` | what one server may believe of another, and for how long |
 //! | `recover` | what is written down of this, and coming back |
-//! | `handler`, `client` | what peers and what clients ask |
+//! | `router`, `client` | the operations that clients ask for |
+//! | `handler` | those that other servers ask for |
 
 mod append;
 mod audit;
@@ -59,6 +60,7 @@ mod pool;
 mod publish;
 mod recover;
 mod rename;
+mod router;
 mod session;
 mod share;
 mod tell;
@@ -69,15 +71,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use weir_core::names::Owner;
+use weir_core::node::region::set_bits;
 use weir_core::placement;
 use weir_core::proto::audit::Finding;
 use weir_core::proto::peer::{self, LogRange, PeerOperation};
-use weir_core::proto::{Caller, FsError};
-use weir_core::types::{Ino, Rank};
+use weir_core::proto::{self, Caller, FsError};
+use weir_core::types::{ClientId, Ino, Rank};
 use weir_fabric::bulk::Landing;
 
 use crate::node::{Node, Platform, Table, SNAPSHOT_RUNS};
@@ -251,7 +255,7 @@ struct Moved {
 }
 
 impl<P: Platform> Cluster<P> {
-    /// A server of `servers`, at least two. `spawn` runs a future on the same thread.
+    /// A server of `servers`. `spawn` runs a future on the same thread.
     pub fn new(
         (rank, servers): (Rank, u16),
         node: Rc<RefCell<Node<'static, P>>>,
@@ -260,13 +264,13 @@ impl<P: Platform> Cluster<P> {
         spawn: impl Fn(LocalBoxFuture<'static, ()>) + 'static,
     ) -> Cluster<P> {
         node.borrow_mut().join(ROOT);
-        let (pool_bytes, present) = {
+        let fetches = {
             let node = node.borrow();
             let platform = node.platform();
-            (
-                platform.pool_bytes(),
-                platform.present(Table::Pool, fetch::POOL_FIRST),
-            )
+            // A server without others receives no bytes.
+            let first = if servers > 1 { fetch::POOL_FIRST } else { 0 };
+            let present = platform.present(Table::Pool, first);
+            fetch::Fetches::new(platform.pool_bytes(), present)
         };
         Cluster {
             inner: Rc::new(Inner {
@@ -306,7 +310,7 @@ impl<P: Platform> Cluster<P> {
                 files: RefCell::default(),
                 shards: RefCell::default(),
                 maps: RefCell::default(),
-                fetches: RefCell::new(fetch::Fetches::new(pool_bytes, present)),
+                fetches: RefCell::new(fetches),
                 locks: RefCell::default(),
                 locks_given_back: Keyed::default(),
                 paths: RefCell::default(),
@@ -339,7 +343,7 @@ impl<P: Platform> Cluster<P> {
                 let done = peer::dispatch(&handler, from, request);
                 self.run_for(Some((from, number)), deadline_ns, done).await
             }
-            Err(error) => peer::refusal(error),
+            Err(error) => proto::refusal(error),
         };
         self.commit();
         Answer {
@@ -359,6 +363,64 @@ impl<P: Platform> Cluster<P> {
         let reply = self.by(self.next_deadline_of(spent_ms), done).await;
         self.commit();
         reply
+    }
+
+    /// Does what a client asks for by its channels and its notes: each request at once as far as it
+    /// gets, which is to its end if it need not wait. True if there was anything.
+    pub fn poll_client(&self, id: ClientId, now_ns: i64) -> bool {
+        let (mut any, asked) = self.node(|node| {
+            node.set_time(now_ns);
+            let noted = node.take_notes(id);
+            node.commit();
+            (noted, node.take_asked(id))
+        });
+        if any {
+            self.laminate_unwritten();
+        }
+        for channel in set_bits(asked) {
+            any |= self.begin_request(id, channel);
+        }
+        any
+    }
+
+    /// Begins to do what a client asks for by one of its channels, if it asks for anything.
+    fn begin_request(&self, id: ClientId, channel: u32) -> bool {
+        let mut request = Vec::new();
+        let asked = self.node(|node| node.take_request(id, channel, &mut request));
+        let Some(spent_ms) = asked else {
+            return false;
+        };
+        let this = self.clone();
+        self.begin(async move {
+            let served = this.serve_late(Caller::Client(id), &request, spent_ms);
+            let mut reply = served.await;
+            this.node(|node| node.put_reply(id, channel, &mut reply));
+        });
+        true
+    }
+
+    /// Runs a task as far as it gets, and the rest of it when what it waits for has come.
+    /// The caller has borrowed nothing that the task may need.
+    fn begin(&self, task: impl Future<Output = ()> + 'static) {
+        let mut task: LocalBoxFuture<'static, ()> = Box::pin(task);
+        let mut context = Context::from_waker(Waker::noop());
+        // It is polled again when it is spawned, so that this waker need not wake it.
+        if task.as_mut().poll(&mut context).is_pending() {
+            (self.inner.spawn)(task);
+        }
+    }
+
+    /// Takes in what nobody rang for, and what nobody has open any more: for a server that has
+    /// nothing else to do.
+    pub fn idle(&self, now_ns: i64) {
+        self.node(|node| node.idle(now_ns));
+        self.laminate_unwritten();
+    }
+
+    /// A client's process is gone; see [`Node::gone`].
+    pub fn client_gone(&self, id: ClientId, now_ns: i64) {
+        self.node(|node| node.gone(id, now_ns));
+        self.laminate_unwritten();
     }
 
     /// Sets the time, ns since 1970.
@@ -393,11 +455,12 @@ impl<P: Platform> Cluster<P> {
 
     /// Whether [`Cluster::catch_up`] may come to have something to do by itself.
     pub fn has_work_to_come(&self) -> bool {
+        let publishes = !self.has_all_extents();
         self.has_stand_ins()
             || self.has_locks_elsewhere()
             || self.has_missing()
-            || self.node(|node| node.has_gone() || node.has_writers() || node.is_watching())
-            || self.node(|node| node.awaits_closing())
+            || self.node(|node| node.has_gone() || node.is_watching() || node.awaits_closing())
+            || publishes && self.node(|node| node.has_writers())
     }
 
     /// A server cannot be reached or has started anew: its locks and holds end, and sessions with
@@ -451,6 +514,18 @@ impl<P: Platform> Cluster<P> {
 
     fn rank(&self) -> Rank {
         self.inner.rank
+    }
+
+    /// True if all names and inodes live here: then an operation on names is one change of this
+    /// server's tables, which the processes of this node see whole, and nobody else keeps any.
+    fn has_all_names(&self) -> bool {
+        self.inner.servers == 1
+    }
+
+    /// True if no other node has, or asks for, bytes of any file: then the index that is made of
+    /// what this node's programs wrote is all there is. Nothing is published, and no file is shared.
+    fn has_all_extents(&self) -> bool {
+        self.inner.servers == 1
     }
 
     fn ranks(&self) -> impl Iterator<Item = Rank> {

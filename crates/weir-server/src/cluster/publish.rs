@@ -133,6 +133,9 @@ impl Shards {
 impl<P: Platform> Cluster<P> {
     /// Files of which this node has something to publish.
     pub(super) fn dirty(&self) -> Vec<Ino> {
+        if self.has_all_extents() {
+            return Vec::new();
+        }
         let local = self.node(Node::unpublished);
         let mut dirty: BTreeSet<Ino> = local.into_iter().map(|ino| self.global(ino)).collect();
         dirty.extend(self.inner.shards.borrow().in_flight.keys());
@@ -187,6 +190,9 @@ impl<P: Platform> Cluster<P> {
 
     /// As [`Cluster::flush`]; with `ended` this node has given up its write token of the file.
     pub(super) async fn flush_as(&self, ino: Ino, ended: bool) -> Result<(), FsError> {
+        if self.has_all_extents() {
+            return Ok(());
+        }
         let Some(local) = self.local(ino) else {
             return Ok(());
         };
@@ -537,6 +543,9 @@ impl<P: Platform> Cluster<P> {
 
     /// Makes a range a hole, or lets the file reach to its end.
     pub(super) async fn allocate(&self, op: weir_core::proto::Allocate) -> Result<(), FsError> {
+        if self.has_all_extents() {
+            return self.node(|node| node.allocate_range(&op));
+        }
         let end = op.offset.checked_add(op.length).ok_or(FsError::TooBig)?;
         if op.length == 0 {
             return Err(FsError::Invalid);
@@ -544,7 +553,7 @@ impl<P: Platform> Cluster<P> {
         if end > MAX_OFFSET {
             return Err(FsError::TooBig);
         }
-        let ino = self.global(op.ino);
+        let ino = self.resolve(op.ino)?;
         if op.zero {
             self.end_other_writes(ino, &Claim::range(op.offset, op.length))
                 .await?;
@@ -574,7 +583,10 @@ impl<P: Platform> Cluster<P> {
 
     /// Publishes, and names the slabs of storage directories to be synced.
     pub(super) async fn sync(&self, ino: Ino) -> Result<Vec<u32>, FsError> {
-        let ino = self.global(ino);
+        if self.has_all_extents() {
+            return self.node(|node| node.file_slabs(ino));
+        }
+        let ino = self.resolve(ino)?;
         self.flush(ino).await?;
         let slabs = self.inner.shards.borrow_mut().unsynced.remove(&ino);
         Ok(slabs.into_iter().flatten().collect())

@@ -24,6 +24,9 @@ impl<P: Platform> Cluster<P> {
     /// [`Cluster::announce`].
     pub fn take_up(&self, mut state: journal::Cluster) {
         let now_ns = self.now_ns();
+        if self.has_all_extents() {
+            return; // all of it is the node's
+        }
         // The others may know of renames of a life before by their numbers.
         self.inner.tokens.set(u64::try_from(now_ns).unwrap_or(0));
         self.inner.moves_of_others.take_up(&mut state);

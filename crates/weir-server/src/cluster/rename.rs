@@ -67,6 +67,9 @@ impl Seat {
 
 impl<P: Platform> Cluster<P> {
     pub(super) async fn rename(&self, op: proto::Rename) -> Result<(), FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.rename_entry(&op));
+        }
         let act = |this: Self, outcome| async move { this.rename_to_the_end(op, outcome).await };
         self.to_the_end(act).await
     }
@@ -75,7 +78,7 @@ impl<P: Platform> Cluster<P> {
         if op.flags > EXCHANGE {
             return Err(FsError::Invalid);
         }
-        let (from, to) = (self.global(op.parent), self.global(op.new_parent));
+        let (from, to) = (self.resolve(op.parent)?, self.resolve(op.new_parent)?);
         if (from, &op.name) == (to, &op.new_name) {
             return match (self.look(from, &op.name).await?, op.flags) {
                 (None, _) => Err(FsError::NotFound),

@@ -77,13 +77,7 @@ impl<P: Platform> Cluster<P> {
         let _ = self.mark_holders(ino).await;
         if done {
             self.recall_leases(ino, None).await;
-            let this = self.clone();
-            self.spawn(async move {
-                // Who does not learn it so asks when it reads.
-                if let Err(error) = this.pass_laminated(ino, !others.is_empty()).await {
-                    tracing::debug!(?ino, %error, "a laminated file's extents");
-                }
-            });
+            self.spawn_pass_laminated(ino, !others.is_empty());
         }
         sealed
     }
@@ -238,6 +232,9 @@ impl<P: Platform> Cluster<P> {
     /// data, in every visibility. No lock is granted before all nodes that have the file open know
     /// it; if one cannot be told now, the next lock tells it.
     pub(super) async fn share_by_locks(&self, ino: Ino) -> Result<(), FsError> {
+        if self.has_all_extents() {
+            return Ok(());
+        }
         if self.node(|node| node.attr_of(ino))?.file_type() != FileType::File {
             return Ok(()); // a directory has no bytes whose order a lock could give
         }
@@ -280,7 +277,7 @@ impl<P: Platform> Cluster<P> {
         for local in self.node(Node::take_unwritten) {
             let ino = self.global(local);
             let this = self.clone();
-            self.spawn(async move {
+            self.begin(async move {
                 let cause = Cause::Close;
                 let asked = peer::Laminate { ino, cause };
                 match this.call(ino.rank(), asked).await {
@@ -292,6 +289,19 @@ impl<P: Platform> Cluster<P> {
                 }
             });
         }
+    }
+
+    fn spawn_pass_laminated(&self, ino: Ino, shared: bool) {
+        if self.has_all_extents() {
+            return;
+        }
+        let this = self.clone();
+        self.spawn(async move {
+            // A server that does not learn it so asks when it reads.
+            if let Err(error) = this.pass_laminated(ino, shared).await {
+                tracing::debug!(?ino, %error, "a laminated file's extents");
+            }
+        });
     }
 
     async fn pass_laminated(&self, ino: Ino, shared: bool) -> Result<(), FsError> {

@@ -109,6 +109,9 @@ impl<P: Platform> Cluster<P> {
     /// A file of this server or of another one is raw from now on, or no more. What this node
     /// wrote before is published.
     pub(super) async fn sharing_changed(&self, ino: Ino, was: Policy) -> Result<(), FsError> {
+        if self.has_all_extents() {
+            return Ok(());
+        }
         let Some(local) = self.local(ino) else {
             return Ok(());
         };

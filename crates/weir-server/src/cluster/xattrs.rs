@@ -7,18 +7,18 @@ use crate::node::Platform;
 
 impl<P: Platform> Cluster<P> {
     pub(super) async fn get_xattr(&self, op: proto::GetXattr) -> Result<Vec<u8>, FsError> {
-        let (ino, name) = (self.global(op.ino), op.name);
+        let (ino, name) = (self.resolve(op.ino)?, op.name);
         self.call(ino.rank(), peer::GetXattr { ino, name }).await
     }
 
     pub(super) async fn list_xattrs(&self, op: proto::ListXattrs) -> Result<Vec<u8>, FsError> {
-        let ino = self.global(op.ino);
+        let ino = self.resolve(op.ino)?;
         self.call(ino.rank(), peer::ListXattrs { ino }).await
     }
 
     /// The parts of a value are put together here; its home gets it whole.
     pub(super) async fn set_xattr(&self, from: Caller, op: proto::SetXattr) -> Result<(), FsError> {
-        let ino = self.global(op.ino);
+        let ino = self.resolve(op.ino)?;
         let Some(set) = self.node(|node| node.take_xattr_part(from, op))? else {
             return Ok(());
         };
@@ -28,7 +28,7 @@ impl<P: Platform> Cluster<P> {
     }
 
     pub(super) async fn remove_xattr(&self, op: proto::RemoveXattr) -> Result<(), FsError> {
-        let (ino, name) = (self.global(op.ino), op.name);
+        let (ino, name) = (self.resolve(op.ino)?, op.name);
         let removal = peer::RemoveXattr { ino, name };
         self.call(ino.rank(), removal).await?;
         self.recall_here(ino);

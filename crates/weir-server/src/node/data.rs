@@ -6,7 +6,7 @@ use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
 use weir_core::journal::Item;
 use weir_core::names::{Attr, SetAttr};
 use weir_core::node::channel::REPLY_BYTES;
-use weir_core::proto::{FsError, Located};
+use weir_core::proto::{Allocate, FsError, Located};
 use weir_core::types::Ino;
 
 use super::dirs::refusal;
@@ -72,7 +72,7 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Cuts a file, or extends it with zeros. That it may be written is its home's to know.
-    pub(crate) fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
+    pub fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
         let attr = self.regular(ino)?;
         if size > MAX_OFFSET {
             return Err(FsError::TooBig);
@@ -89,14 +89,14 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// Makes a range a hole, or lets the file reach to its end.
-    pub(crate) fn allocate_range(
-        &mut self,
-        ino: Ino,
-        offset: u64,
-        length: u64,
-        zero: bool,
-        keep_size: bool,
-    ) -> Result<(), FsError> {
+    pub(crate) fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError> {
+        let Allocate {
+            ino,
+            offset,
+            length,
+            zero,
+            keep_size,
+        } = *op;
         let attr = self.writable(ino)?;
         let end = offset.checked_add(length).ok_or(FsError::TooBig)?;
         if length == 0 {

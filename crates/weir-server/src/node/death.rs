@@ -64,7 +64,6 @@ impl<P: Platform> Node<'_, P> {
             self.note(&Item::ClientGone(id));
         }
         self.sweep();
-        self.laminate_unwritten();
     }
 
     /// Bytes that went through cells that are attached still: clients count them when

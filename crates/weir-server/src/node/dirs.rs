@@ -2,11 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use weir_core::names::{
-    Attr, FileType, Lamination, NamesError, Owner, RenameMode, SetAttr, Unlinked,
-};
+use weir_core::names::{Attr, FileType, NamesError, Owner, RenameMode, SetAttr, Unlinked};
 use weir_core::node::channel::REPLY_BYTES;
-use weir_core::proto::{self, Caller, Cause, Created, Entry, FsError};
+use weir_core::proto::{self, Caller, Created, Entry, FsError};
 use weir_core::types::{ClientId, Ino};
 
 use super::{Node, Platform};
@@ -142,40 +140,6 @@ impl<P: Platform> Node<'_, P> {
         attached.map(Some)
     }
 
-    pub(crate) fn make_dir(&mut self, op: &proto::Mkdir) -> Result<Ino, FsError> {
-        let owner = Owner {
-            uid: op.uid,
-            gid: op.gid,
-        };
-        self.with_room(|node| {
-            node.names
-                .mkdir(op.parent, &op.name, op.mode, owner, node.now_ns)
-        })
-    }
-
-    pub(crate) fn make_symlink(&mut self, op: &proto::Symlink) -> Result<Ino, FsError> {
-        let owner = Owner {
-            uid: op.uid,
-            gid: op.gid,
-        };
-        self.with_room(|node| {
-            node.names
-                .symlink(op.parent, &op.name, &op.target, owner, node.now_ns)
-        })
-    }
-
-    pub(crate) fn make_special_file(&mut self, op: &proto::MakeSpecial) -> Result<Ino, FsError> {
-        let owner = Owner {
-            uid: op.uid,
-            gid: op.gid,
-        };
-        self.with_room(|node| {
-            let (kind, now_ns) = (op.kind, node.now_ns);
-            node.names
-                .make_special(op.parent, &op.name, kind, op.mode, owner, now_ns)
-        })
-    }
-
     pub(crate) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
         self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.now_ns))?;
         // It may be the first name of a file that was made without one.
@@ -266,11 +230,6 @@ impl<P: Platform> Node<'_, P> {
             if let Some(block) = self.shared_block(op.ino) {
                 block.end_claims();
             }
-        }
-        let due =
-            own_file && self.names.attr(op.ino).map_err(refusal)?.lamination == Lamination::Due;
-        if due && op.mode.is_some() && !self.identity.is_of_several() {
-            self.laminate_file(op.ino, Cause::Close)?;
         }
         Ok(())
     }

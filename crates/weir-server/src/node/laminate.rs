@@ -40,20 +40,6 @@ impl<P: Platform> Node<'_, P> {
         }
     }
 
-    /// Laminates a file of the only server, if nobody has it open for writing; whether it
-    /// is so now.
-    pub(crate) fn laminate_file(&mut self, ino: Ino, cause: Cause) -> Result<bool, FsError> {
-        let attr = self.regular(ino)?;
-        if attr.lamination == Lamination::Done {
-            return Ok(true);
-        }
-        if !Self::is_cause(&attr, cause) || self.try_seal(ino)? > 0 {
-            return Ok(false);
-        }
-        self.set_lamination(ino, Lamination::Done)?;
-        Ok(true)
-    }
-
     /// Lets nobody open a file for writing, if nobody has it open so; how many have, in
     /// which case its lamination is due.
     pub(crate) fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
@@ -174,27 +160,19 @@ impl<P: Platform> Node<'_, P> {
         !self.watched.is_empty()
     }
 
-    /// The watched files that nobody has open for writing any more.
+    /// The watched files that nobody has open for writing any more. A client that has just made a file
+    /// is attached to it before its description says so.
     pub(crate) fn take_unwritten(&mut self) -> Vec<Ino> {
         if self.watched.is_empty() {
             return Vec::new();
         }
         let writers = self.writers();
-        let unwritten = |ino: &Ino| !writers.contains_key(ino);
-        let all: Vec<Ino> = self.watched.iter().copied().filter(unwritten).collect();
-        self.watched.retain(|ino| writers.contains_key(ino));
+        let is_unwritten = |ino: &Ino| !writers.contains_key(ino) && self.block_of(*ino).is_none();
+        let all: Vec<Ino> = self.watched.iter().copied().filter(is_unwritten).collect();
+        for ino in &all {
+            self.watched.remove(ino);
+        }
         all
-    }
-
-    /// Laminates what is due, of the only server: descriptions came to their end.
-    pub(crate) fn laminate_unwritten(&mut self) {
-        if self.identity.is_of_several() {
-            return; // the cluster does it
-        }
-        for ino in self.take_unwritten() {
-            // It may be gone by now.
-            let _ = self.laminate_file(ino, Cause::Close);
-        }
     }
 
     /// What a change of the permission bits comes to: it takes the last write permission

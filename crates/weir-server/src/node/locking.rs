@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use weir_core::proto::{self, Caller, FsError, HeldLock};
+use weir_core::proto::{self, FsError, HeldLock};
 use weir_core::types::{ClientId, Ino};
 
 use super::dirs::refusal;
@@ -11,12 +11,12 @@ use super::locks::{Family, Owner, Wish, READ, UNLOCK, WRITE};
 use super::{ClientMemory, Node, Platform};
 
 impl<P: Platform> Node<'_, P> {
-    pub(crate) fn lock_file(&mut self, from: Caller, op: &proto::Flock) -> Result<(), FsError> {
+    pub(crate) fn lock_file(&mut self, from: ClientId, op: &proto::Flock) -> Result<(), FsError> {
         let wish = self.flock_wish(from, op)?;
         self.set_lock(from, op.ino, &wish, op.wait)
     }
 
-    pub(crate) fn flock_wish(&self, from: Caller, op: &proto::Flock) -> Result<Wish, FsError> {
+    pub(crate) fn flock_wish(&self, from: ClientId, op: &proto::Flock) -> Result<Wish, FsError> {
         let kind = match op.operation {
             1 => READ,
             2 => WRITE,
@@ -34,7 +34,7 @@ impl<P: Platform> Node<'_, P> {
 
     pub(crate) fn lock_record(
         &mut self,
-        from: Caller,
+        from: ClientId,
         op: &proto::RecordLock,
     ) -> Result<(), FsError> {
         let wish = self.record_wish(from, op)?;
@@ -43,7 +43,7 @@ impl<P: Platform> Node<'_, P> {
 
     pub(crate) fn record_wish(
         &self,
-        from: Caller,
+        from: ClientId,
         op: &proto::RecordLock,
     ) -> Result<Wish, FsError> {
         if op.kind > UNLOCK || op.start >= op.end {
@@ -60,14 +60,14 @@ impl<P: Platform> Node<'_, P> {
 
     pub(crate) fn find_lock(
         &mut self,
-        from: Caller,
+        from: ClientId,
         op: &proto::TestLock,
     ) -> Result<Option<HeldLock>, FsError> {
         let wish = self.test_wish(from, op)?;
         Ok(self.lock_in_the_way(op.ino, &wish))
     }
 
-    pub(crate) fn test_wish(&self, from: Caller, op: &proto::TestLock) -> Result<Wish, FsError> {
+    pub(crate) fn test_wish(&self, from: ClientId, op: &proto::TestLock) -> Result<Wish, FsError> {
         if op.kind >= UNLOCK || op.start >= op.end {
             return Err(FsError::Invalid);
         }
@@ -117,15 +117,18 @@ impl<P: Platform> Node<'_, P> {
         self.wake_waiters(&woken);
     }
 
-    fn set_lock(&mut self, from: Caller, ino: Ino, wish: &Wish, wait: bool) -> Result<(), FsError> {
-        let Caller::Client(id) = from else {
-            return Err(FsError::NotPermitted);
-        };
+    fn set_lock(
+        &mut self,
+        from: ClientId,
+        ino: Ino,
+        wish: &Wish,
+        wait: bool,
+    ) -> Result<(), FsError> {
         self.names.attr(ino).map_err(refusal)?;
         let mut locks = std::mem::take(&mut self.locks);
         let mut done = locks.set(ino, wish, |owner| self.owner_lives(owner));
         if done == Err(FsError::WouldBlock) && wait {
-            if let Err(deadlock) = locks.wait(ino, id, wish) {
+            if let Err(deadlock) = locks.wait(ino, from, wish) {
                 done = Err(deadlock);
             }
         }
@@ -135,16 +138,13 @@ impl<P: Platform> Node<'_, P> {
     }
 
     /// The description `index` as an owner, if the caller has it open on `ino`.
-    fn ofd_owner(&self, from: Caller, index: u32, ino: Ino) -> Result<Owner, FsError> {
-        let Caller::Client(id) = from else {
-            return Err(FsError::NotPermitted);
-        };
+    fn ofd_owner(&self, from: ClientId, index: u32, ino: Ino) -> Result<Owner, FsError> {
         // Nothing is looked at that was never lent: there may be no memory behind it.
         let lent = self.ofds.is_lent(index).then_some(index as usize);
         let ofd = lent.and_then(|index| self.open.ofds.get(index));
         let ofd = ofd.ok_or(FsError::Invalid)?;
-        let his =
-            self.ofds.owner(index) == Some(id) || self.ofds.is_lent(index) && self.is_shared(index);
+        let his = self.ofds.owner(index) == Some(from)
+            || self.ofds.is_lent(index) && self.is_shared(index);
         if !his || ofd.ino.load(Ordering::Acquire) != ino.0 {
             return Err(FsError::Invalid);
         }
@@ -154,11 +154,10 @@ impl<P: Platform> Node<'_, P> {
         })
     }
 
-    fn record_owner(&self, from: Caller, ofd: Option<u32>, ino: Ino) -> Result<Owner, FsError> {
-        match (ofd, from) {
-            (Some(index), _) => self.ofd_owner(from, index, ino),
-            (None, Caller::Client(id)) => Ok(Owner::Client(id)),
-            (None, Caller::Control) => Err(FsError::NotPermitted),
+    fn record_owner(&self, from: ClientId, ofd: Option<u32>, ino: Ino) -> Result<Owner, FsError> {
+        match ofd {
+            Some(index) => self.ofd_owner(from, index, ino),
+            None => Ok(Owner::Client(from)),
         }
     }
 

@@ -23,7 +23,8 @@
 //! | `orphans`, `notes`, `death` | what ends |
 //! | `room` | memory behind tables, before they are touched |
 //! | `journal`, `recover` | what is written down, and coming after a server that was killed |
-//! | `ops` | the operations' dispatch |
+//! | `ops` | the operations that concern this server's tables alone |
+//! | `report` | the server's state, for tools |
 //! | `parts` | operations of several servers, as far as they concern this one |
 
 mod applied;
@@ -46,6 +47,7 @@ mod ops;
 mod orphans;
 mod parts;
 mod recover;
+mod report;
 mod room;
 mod space;
 mod stats;
@@ -62,7 +64,6 @@ use weir_core::node::channel;
 use weir_core::node::known::KnownNames;
 use weir_core::node::landing::POOL_BYTES;
 use weir_core::node::ofd::BATCH;
-use weir_core::node::region::set_bits;
 use weir_core::proto::{self, Caller, ClientKind, FsError, Lent, TierStatus};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_core::xattr::Xattrs;
@@ -275,8 +276,6 @@ pub struct Node<'m, P: Platform> {
     stopping: bool,
     /// How much of the tables of names there is memory for.
     names_present: Reach,
-    request: Vec<u8>,
-    reply: Vec<u8>,
 }
 
 impl<'m, P: Platform> Node<'m, P> {
@@ -325,8 +324,6 @@ impl<'m, P: Platform> Node<'m, P> {
                 arena_words: 0,
                 buckets: 0,
             },
-            request: Vec::new(),
-            reply: Vec::new(),
         };
         node.make_room_for_names();
         node
@@ -377,29 +374,6 @@ impl<'m, P: Platform> Node<'m, P> {
         self.stats.clients_ever += 1;
         self.clients.insert(id, Client::new(memory, pid, kind));
         self.note(&Item::Client { client: id, pid });
-    }
-
-    /// Does what a client asks for by its channel and its notes. True if there was
-    /// anything.
-    pub fn poll_client(&mut self, id: ClientId, now_ns: i64) -> bool {
-        self.now_ns = now_ns;
-        let noted = self.take_notes(id);
-        let (mut request, mut reply) = (
-            std::mem::take(&mut self.request),
-            std::mem::take(&mut self.reply),
-        );
-        let mut asked = false;
-        for channel in set_bits(self.take_asked(id)) {
-            if self.take_request(id, channel, &mut request).is_some() {
-                reply.clear();
-                self.serve(Caller::Client(id), &request, now_ns, &mut reply);
-                self.put_reply(id, channel, &mut reply);
-                asked = true;
-            }
-        }
-        self.commit();
-        (self.request, self.reply) = (request, reply);
-        noted || asked
     }
 
     /// In which of its channels a client says that there are requests: a bit each. Lets it use all
@@ -479,11 +453,6 @@ impl<'m, P: Platform> Node<'m, P> {
         &self.platform
     }
 
-    /// Does a decoded request that concerns this node alone.
-    pub(crate) fn perform(&mut self, from: Caller, request: proto::Request, out: &mut Vec<u8>) {
-        proto::perform(self, from, request, out);
-    }
-
     /// Counts what a client or a tool asked the cluster for; `None`: it made no sense.
     pub(crate) fn count_asked(&mut self, from: Caller, name: Option<&'static str>, bytes: usize) {
         self.stats.count_request(name.unwrap_or("malformed"));
@@ -505,15 +474,6 @@ impl<'m, P: Platform> Node<'m, P> {
     /// A `Stop` was asked for elsewhere.
     pub(crate) fn begin_stop(&mut self) {
         self.stopping = true;
-    }
-
-    /// Does one encoded request and appends the encoded reply to `out`.
-    pub fn serve(&mut self, from: Caller, request: &[u8], now_ns: i64, out: &mut Vec<u8>) {
-        self.now_ns = now_ns;
-        let name = proto::dispatch(self, from, request, out);
-        let name = Some(name).filter(|name| *name != "malformed");
-        self.count_asked(from, name, request.len());
-        self.commit();
     }
 
     /// What is done when nobody asks for anything: notes that nobody rang for, and
@@ -585,6 +545,11 @@ impl<'m, P: Platform> Node<'m, P> {
     /// Whether a client's connection stands.
     pub fn is_connected(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| client.connected)
+    }
+
+    /// This server's rank, and how many servers there are.
+    pub fn ranks(&self) -> (Rank, u16) {
+        (self.identity.rank, self.identity.servers)
     }
 
     /// The numbers of all clients.

@@ -78,7 +78,6 @@ impl<P: Platform> Node<'_, P> {
         }
         self.check_ownerless();
         self.drop_dead_locks();
-        self.laminate_unwritten();
         true
     }
 }

@@ -147,7 +147,6 @@ impl<'m, P: Platform> Node<'m, P> {
         self.ofds = OfdTable::new(open.ofds.len() / BATCH as usize);
         self.sweep();
         // Nobody writes any more: those who did are told that their server is gone.
-        self.laminate_unwritten();
         let accounts = self.accounts();
         let slabs = accounts.live.iter().chain(&accounts.amounts);
         if slabs

@@ -18,7 +18,7 @@
 //! | `mailbox` | the queues between the two threads |
 //! | `poller`, `connection`, `doors` | the socket's thread; what it refuses |
 //! | `service` | the service thread |
-//! | `several`, `missed` | the cluster's logic on it, with the fabric; whose answers do not come |
+//! | `reactor`, `missed` | the logic on it, with the fabric; servers that do not answer |
 
 mod admit;
 mod connection;
@@ -29,10 +29,10 @@ mod mailbox;
 mod missed;
 mod patience;
 mod poller;
+mod reactor;
 mod recovery;
 mod regions;
 mod service;
-mod several;
 mod shelf;
 mod storage;
 
@@ -55,11 +55,11 @@ use crate::rules::Rules;
 use doors::Doors;
 use kernel::{now_ns, Kernel};
 use mailbox::{mailboxes, Rouser};
+pub use reactor::Several;
+use reactor::{Parts, Reactor};
 use recovery::{Remains, Whose};
 use regions::Instance;
 use service::Service;
-use several::Joined;
-pub use several::Several;
 
 /// Why a server could not start, or ended badly.
 #[derive(Debug, thiserror::Error)]
@@ -290,20 +290,22 @@ fn serve_in(
         .servers
         .store(u32::from(servers), Ordering::Release);
     let node = Rc::new(RefCell::new(node));
-    let joined = several
-        .map(|several| Joined::new(several, Rc::clone(&node), (rouser, bell), instance))
-        .transpose()?;
-    if let (Some(joined), Some(before)) = (&joined, before) {
-        joined.take_up(before);
-    }
-    let others = |visit: Visit<'_>| {
-        if let Some(joined) = &joined {
-            joined.for_each_item(visit);
-        }
+    let parts = Parts {
+        node: Rc::clone(&node),
+        rank,
+        servers,
+        rouser,
+        bell,
+        instance,
     };
+    let reactor = Reactor::new(several, parts)?;
+    if let Some(before) = before {
+        reactor.take_up(before);
+    }
+    let others = |visit: Visit<'_>| reactor.for_each_item(visit);
     recovery::begin_journal(instance, &mut node.borrow_mut(), &whose, &others)?;
     let mut service = Service::new(
-        (node, joined, doors),
+        (node, reactor, doors),
         open.hub,
         service_box,
         instance,

@@ -18,15 +18,15 @@ use rustix::io::Errno;
 use rustix::thread::{futex, sched_getcpu};
 use rustix::time::Timespec;
 use weir_core::node::region::{set_bits, Hub, SLEEPS_AT_BELL, SLEEPS_HERE};
-use weir_core::proto::{encode, Caller, ClientKind, ServerStatus, Welcome, NO_CLIENT, NO_ROOM};
+use weir_core::proto::{encode, ClientKind, ServerStatus, Welcome, NO_CLIENT, NO_ROOM};
 use weir_core::types::ClientId;
 
 use super::doors::{Doors, Refusal};
 use super::kernel::{now_ns, Kernel};
 use super::mailbox::{Answer, Event, Serial, ServiceBox};
 use super::patience::Patience;
+use super::reactor::Reactor;
 use super::regions::Instance;
-use super::several::Joined;
 use crate::node::Node;
 
 /// Looks at the bells between two looks at the clock.
@@ -35,7 +35,7 @@ const LOOKS: u32 = 32;
 /// The service thread's state.
 pub struct Service<'a> {
     node: Rc<RefCell<Node<'static, Kernel>>>,
-    joined: Option<Joined>,
+    reactor: Reactor,
     doors: Arc<Doors>,
     hub: &'static Hub,
     mailbox: ServiceBox,
@@ -54,11 +54,7 @@ pub struct Service<'a> {
 impl<'a> Service<'a> {
     /// A service thread for `node`.
     pub fn new(
-        (node, joined, doors): (
-            Rc<RefCell<Node<'static, Kernel>>>,
-            Option<Joined>,
-            Arc<Doors>,
-        ),
+        (node, reactor, doors): (Rc<RefCell<Node<'static, Kernel>>>, Reactor, Arc<Doors>),
         hub: &'static Hub,
         mailbox: ServiceBox,
         instance: &'a Instance,
@@ -67,7 +63,7 @@ impl<'a> Service<'a> {
     ) -> Service<'a> {
         Service {
             node,
-            joined,
+            reactor,
             doors,
             hub,
             mailbox,
@@ -93,30 +89,27 @@ impl<'a> Service<'a> {
             } else {
                 let now_ns = now_ns();
                 self.idle(now_ns);
-                let due = self.joined.as_mut().and_then(|j| j.catch_up(now_ns));
+                let due = self.reactor.catch_up(now_ns);
                 if !more {
                     self.sleep(due);
                 }
             }
         }
-        match &self.joined {
-            Some(joined) => joined.status(),
-            None => self.node.borrow_mut().report(),
-        }
+        self.reactor.status()
     }
 
     /// A step of beginning the journal anew; whether the next one is due.
     fn renew_journal(&mut self) -> bool {
-        let joined = self.joined.as_ref();
+        let reactor = &self.reactor;
         self.node
             .borrow_mut()
-            .renew_journal(&|at, visit| joined.and_then(|joined| joined.show_shared(at, visit)))
+            .renew_journal(&|at, visit| reactor.show_shared(at, visit))
     }
 
     fn idle(&mut self, now_ns: i64) {
-        let mut node = self.node.borrow_mut();
-        node.idle(now_ns);
-        for id in node.drop_dead_ghosts(now_ns) {
+        self.reactor.idle(now_ns);
+        let dead = self.node.borrow_mut().drop_dead_ghosts(now_ns);
+        for id in dead {
             self.instance.remove_client(id);
         }
     }
@@ -155,25 +148,24 @@ impl<'a> Service<'a> {
             false => ClientKind::Program,
         };
         self.patience.served(kind);
-        match &mut self.joined {
-            Some(joined) => joined.poll_client(id, now_ns()),
-            None => self.node.borrow_mut().poll_client(id, now_ns()),
-        };
+        self.reactor.poll_client(id, now_ns());
     }
 
     /// Takes what came from other servers; false if nothing did.
     fn step(&mut self, look: bool) -> bool {
-        let Some(joined) = &mut self.joined else {
-            return false;
-        };
-        let stepped = joined.step(look);
+        let stepped = self.reactor.step(look);
         if stepped {
             self.patience.served(ClientKind::Program);
         }
-        for (serial, reply) in joined.answers() {
+        self.send_answers();
+        stepped
+    }
+
+    /// Sends tools what they asked for.
+    fn send_answers(&self) {
+        for (serial, reply) in self.reactor.answers() {
             self.mailbox.tell(Answer::Send(serial, reply));
         }
-        stepped
     }
 
     fn is_rung(&self) -> bool {
@@ -209,7 +201,7 @@ impl<'a> Service<'a> {
     /// Sleeps until rung for, or for so many ns.
     fn sleep(&mut self, due_ns: Option<i64>) {
         let sleeps = &self.hub.server_sleeps;
-        let at_bell = self.joined.as_ref().is_some_and(Joined::has_bell);
+        let at_bell = self.reactor.has_bell();
         let how = if at_bell { SLEEPS_AT_BELL } else { SLEEPS_HERE };
         sleeps.store(how, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -222,9 +214,9 @@ impl<'a> Service<'a> {
             sleeps.store(0, Ordering::SeqCst);
             return;
         }
-        if let Some(joined) = self.joined.as_ref().filter(|_| at_bell) {
+        if at_bell {
             if !self.is_rung() && sleeps.load(Ordering::SeqCst) == how {
-                joined.sleep(due_ns);
+                self.reactor.sleep(due_ns);
             }
             sleeps.store(0, Ordering::SeqCst);
             self.patience.asked_after(self.done.elapsed());
@@ -250,17 +242,8 @@ impl<'a> Service<'a> {
             Event::Client { serial, pid, kind } => self.admit(serial, pid, kind),
             Event::Tool(serial) => self.say(serial, &self.welcome),
             Event::Request(serial, bytes) => {
-                if let Some(joined) = &mut self.joined {
-                    joined.serve_tool(serial, bytes, now_ns());
-                    for (serial, reply) in joined.answers() {
-                        self.mailbox.tell(Answer::Send(serial, reply));
-                    }
-                } else {
-                    let mut reply = Vec::new();
-                    let mut node = self.node.borrow_mut();
-                    node.serve(Caller::Control, &bytes, now_ns(), &mut reply);
-                    self.mailbox.tell(Answer::Send(serial, reply));
-                }
+                self.reactor.serve_tool(serial, bytes, now_ns());
+                self.send_answers();
                 // At once: an event that `sleep` took is followed by no look of `work`'s that
                 // would keep the thread from sleeping on.
                 self.stop |= self.node.borrow().stopping();
@@ -339,7 +322,7 @@ impl<'a> Service<'a> {
 
     fn bury(&mut self, serial: Serial) {
         if let Some(id) = self.clients.remove(&serial) {
-            self.node.borrow_mut().gone(id, now_ns());
+            self.reactor.client_gone(id, now_ns());
             self.instance.remove_client(id);
         }
     }

@@ -171,7 +171,7 @@ proptest! {
                     hostile.memory.channels()[0].put_request(&request).unwrap();
                     hostile.memory.channels()[0].state.store(REQUEST, Ordering::SeqCst);
                     hostile.memory.header().asked.store(u64::MAX, Ordering::SeqCst);
-                    world.node.poll_client(hostile.id, world.now_ns);
+                    world.poll_client(hostile.id, world.now_ns);
                 }
                 Deed::Ask(op, a, b, c) => ask(&mut world, hostile.caller(), op, a, b.wrapping_add(c % 2), bad),
                 Deed::Look => drop(world.call(Caller::Control, proto::Locate { ino: bad, offset: 0, length: 10 })),
@@ -181,7 +181,7 @@ proptest! {
             prop_assert_eq!(&world.read(good, size)[3..], &bytes[..]);
         }
         let now = world.now_ns;
-        world.node.gone(hostile.id, now);
+        world.node().gone(hostile.id, now);
         let more = honest.write(&mut world, good, 259, &bytes[..10], None).0;
         prop_assert_eq!(more, 10);
         prop_assert_eq!(&world.read(good, 269)[3..259], &bytes[..]);

@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use crate::world::{Client, World, UNIT};
-use weir_core::names::Lamination;
+use weir_core::names::{LaminateOn, Lamination, Policy};
 use weir_core::node::channel::{ALL_CHANNELS, CHANNELS, FIRST_CHANNEL, REPLY, REQUEST, WIDEN};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::ring::Note;
 use weir_core::proto::{self, Caller, FsError};
-use weir_core::types::{Ino, Rank};
+use weir_core::types::Ino;
 use weir_server::node::ClientMemory;
 
 fn open_ofd(world: &mut World, client: &Client, ino: Ino) -> u32 {
@@ -29,7 +29,7 @@ fn asks_in(world: &mut World, client: &Client, channel: usize) -> bool {
         .header()
         .asked
         .fetch_or(1 << channel, Ordering::SeqCst);
-    world.node.poll_client(client.id, world.now_ns);
+    world.poll_client(client.id, world.now_ns);
     words.state.load(Ordering::SeqCst) == REPLY
 }
 
@@ -42,7 +42,7 @@ fn channels_are_looked_at_once_they_have_memory() {
     let header = client.memory.header();
     assert_eq!(header.channels.load(Ordering::SeqCst), FIRST_CHANNEL);
     header.asked.fetch_or(WIDEN, Ordering::SeqCst);
-    world.node.poll_client(client.id, world.now_ns);
+    world.poll_client(client.id, world.now_ns);
     assert_eq!(header.channels.load(Ordering::SeqCst), ALL_CHANNELS);
     for channel in (1..CHANNELS).rev() {
         assert!(asks_in(&mut world, &client, channel), "{channel}");
@@ -62,17 +62,17 @@ fn an_unnamed_file_lives_while_it_is_open() {
     let ofd = open_ofd(&mut world, &client, ino);
     client.write(&mut world, ino, 0, b"bytes", None).1.unwrap();
     world.unlink(b"f");
-    world.node.idle(20);
+    world.node().idle(20);
     assert_eq!(world.read(ino, 5), b"bytes");
     client.detach(ino);
-    world.node.idle(21);
+    world.node().idle(21);
     assert_eq!(world.read(ino, 5), b"bytes", "a description still names it");
     world.open.ofds[ofd as usize].close();
     client.note(Note::Orphan(ino.0));
-    world.node.poll_client(client.id, 22);
+    world.poll_client(client.id, 22);
     let gone = world.call(Caller::Control, proto::Truncate { ino, size: 0 });
     assert_eq!(gone, Err(FsError::Stale));
-    world.node.gone(client.id, 23);
+    world.node().gone(client.id, 23);
     assert!(all_free(&world));
 }
 
@@ -90,7 +90,7 @@ fn a_shared_description_outlives_its_owner_and_its_batch_comes_back() {
     private.open(ino.0, 0);
     world.fake.alive.borrow_mut().push(ofd);
     world.unlink(b"f");
-    world.node.gone(parent.id, 20);
+    world.node().gone(parent.id, 20);
     assert_eq!(shared.ino.load(Ordering::SeqCst), ino.0);
     assert_eq!(private.ino.load(Ordering::SeqCst), 0);
     assert_eq!(
@@ -106,7 +106,7 @@ fn a_shared_description_outlives_its_owner_and_its_batch_comes_back() {
     assert_eq!(none, Err(FsError::NoSpace));
     world.fake.alive.borrow_mut().clear();
     child.note(Note::Closed(ofd));
-    world.node.poll_client(child.id, 21);
+    world.poll_client(child.id, 21);
     assert_eq!(shared.ino.load(Ordering::SeqCst), 0);
     let gone = world.call(Caller::Control, proto::Truncate { ino, size: 0 });
     assert_eq!(gone, Err(FsError::Stale));
@@ -125,10 +125,10 @@ fn a_description_ends_with_the_last_who_has_it_though_it_was_killed() {
     world.fake.alive.borrow_mut().push(ofd);
     world.unlink(b"f");
     parent.note(Note::Closed(ofd));
-    world.node.poll_client(parent.id, 20);
+    world.poll_client(parent.id, 20);
     assert_eq!(shared.ino.load(Ordering::SeqCst), ino.0, "the child has it");
     world.fake.alive.borrow_mut().clear();
-    world.node.gone(child.id, 21);
+    world.node().gone(child.id, 21);
     assert_eq!(shared.ino.load(Ordering::SeqCst), 0);
     let gone = world.call(Caller::Control, proto::Truncate { ino, size: 0 });
     assert_eq!(gone, Err(FsError::Stale));
@@ -215,7 +215,7 @@ fn a_killed_holder_of_a_lock_wakes_who_waits() {
     );
     let event = || waiter.memory.header().event.load(Ordering::SeqCst);
     let before = event();
-    world.node.gone(holder.id, 20);
+    world.node().gone(holder.id, 20);
     assert_ne!(event(), before);
     world.call(waiter.caller(), flock(b, 1)).unwrap();
     world.call(waiter.caller(), record).unwrap();
@@ -245,7 +245,7 @@ fn times_are_of_the_last_write_unless_they_were_set() {
     world.now_ns = 3000;
     assert_eq!(mtime(&mut world), 77);
     client.detach(ino);
-    world.node.idle(4000);
+    world.node().idle(4000);
     assert_eq!(mtime(&mut world), 77);
 }
 
@@ -258,10 +258,10 @@ fn what_the_killed_wrote_is_counted() {
         .write(&mut world, ino, 7, b"twelve bytes", None)
         .1
         .unwrap();
-    let written = |world: &mut World| world.node.report().counters[0].clone();
+    let written = |world: &mut World| world.node().report().counters[0].clone();
     let counted = ("bytes_written".to_owned(), 12);
     assert_eq!(written(&mut world), counted);
-    world.node.gone(client.id, 20);
+    world.node().gone(client.id, 20);
     assert_eq!(written(&mut world), counted);
     // A cell that is lent again begins anew.
     let mut next = Client::new(&mut world);
@@ -269,26 +269,52 @@ fn what_the_killed_wrote_is_counted() {
     assert_eq!(written(&mut world).1, 15);
 }
 
-/// The only server laminates a file that is due once its own programs have closed it. One of several
-/// leaves that to the file's home, which asks all nodes, also before it has joined the others: a
-/// server that comes back finds it due then.
+fn lamination(world: &World, ino: Ino) -> Lamination {
+    world.view.attr(ino).unwrap().unwrap().lamination
+}
+
 #[test]
-fn only_the_only_server_laminates_by_itself() {
-    for (servers, is) in [(1, Lamination::Done), (2, Lamination::Due)] {
-        let mut world = World::ranked((Rank(0), servers), 8, 100, (32, 32));
-        let ino = world.create(b"f").unwrap();
-        let client = Client::new(&mut world);
-        let ofd = open_ofd(&mut world, &client, ino);
-        let op = proto::SetAttr {
-            mode: Some(0o444),
-            ..proto::SetAttr::nothing(ino)
-        };
-        world.call(client.caller(), op).unwrap();
-        let lamination = |world: &World| world.view.attr(ino).unwrap().unwrap().lamination;
-        assert_eq!(lamination(&world), Lamination::Due);
-        world.open.ofds[ofd as usize].close();
-        client.memory.notes().push(Note::Closed(ofd)).unwrap();
-        world.node.idle(world.now_ns);
-        assert_eq!(lamination(&world), is, "of {servers}");
-    }
+fn a_file_that_is_due_is_laminated_once_it_is_closed() {
+    let mut world = World::new(8);
+    let ino = world.create(b"f").unwrap();
+    let client = Client::new(&mut world);
+    let ofd = open_ofd(&mut world, &client, ino);
+    let op = proto::SetAttr {
+        mode: Some(0o444),
+        ..proto::SetAttr::nothing(ino)
+    };
+    world.call(client.caller(), op).unwrap();
+    assert_eq!(lamination(&world, ino), Lamination::Due);
+    world.open.ofds[ofd as usize].close();
+    client.memory.notes().push(Note::Closed(ofd)).unwrap();
+    world.cluster.idle(world.now_ns);
+    assert_eq!(lamination(&world, ino), Lamination::Done);
+}
+
+/// A program that makes a file is attached to it before its description says that it has it open.
+#[test]
+fn a_file_is_not_laminated_before_its_maker_has_opened_it() {
+    let mut world = World::new(8);
+    let policy = Policy {
+        laminate_on: LaminateOn::Close,
+        ..Policy::default()
+    };
+    let root = proto::SetAttr {
+        policy: Some(policy),
+        ..proto::SetAttr::nothing(world.root())
+    };
+    world.call(Caller::Control, root).unwrap();
+    let mut client = Client::new(&mut world);
+    let ino = world.create(b"f").unwrap();
+    client.write(&mut world, ino, 0, b"ab", None).1.unwrap();
+    world.cluster.idle(world.now_ns);
+    assert_eq!(lamination(&world, ino), Lamination::No);
+    let ofd = open_ofd(&mut world, &client, ino);
+    world.cluster.idle(world.now_ns);
+    assert_eq!(lamination(&world, ino), Lamination::No);
+    world.open.ofds[ofd as usize].close();
+    client.detach(ino);
+    client.memory.notes().push(Note::Closed(ofd)).unwrap();
+    world.poll_client(client.id, world.now_ns);
+    assert_eq!(lamination(&world, ino), Lamination::Done);
 }

@@ -33,22 +33,22 @@ fn a_million_files_and_their_runs() {
         client.write(&mut world, ino, 0, b"x", None).1.unwrap();
         client.detach(ino);
     }
-    world.node.idle(1);
+    world.node().idle(1);
     cost("a run, a file each", before, 96);
-    assert_eq!(world.node.report().runs, MANY);
+    assert_eq!(world.node().report().runs, MANY);
 
     let before = resident();
     for i in 0..MANY {
         world.unlink(&name(i));
     }
-    world.node.idle(2);
+    world.node().idle(2);
     for i in 0..MANY {
         world.create(&name(i)).unwrap();
         world.unlink(&name(i));
     }
-    world.node.idle(3);
+    world.node().idle(3);
     // As much as the million files took before, and no more.
     cost("a file made and removed", before, 1);
-    let status = world.node.report();
+    let status = world.node().report();
     assert_eq!((status.files, status.runs), (0, 0));
 }

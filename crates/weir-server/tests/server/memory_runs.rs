@@ -19,11 +19,11 @@ fn a_million_runs_of_one_file() {
         offset += 2 + (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60);
         client.write(&mut world, ino, offset, b"x", None).1.unwrap();
         if i.is_multiple_of(500) {
-            world.node.poll_client(client.id, 4);
+            world.poll_client(client.id, 4);
             world.call(client.caller(), proto::Publish {}).unwrap();
         }
     }
-    let runs = world.node.report().runs;
+    let runs = world.node().report().runs;
     assert!(runs > MANY * 9 / 10, "{runs} runs");
     cost("a run of one file", before, 96);
 }

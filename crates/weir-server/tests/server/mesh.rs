@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::world::{map, Fake, Store, Units, World};
+use crate::world::{map, Fake, Regions, ServerTables, Store, StoreLog};
 use futures_executor::LocalPool;
 use futures_util::future::{poll_fn, LocalBoxFuture};
 use futures_util::task::LocalSpawnExt;
@@ -17,7 +17,7 @@ use weir_core::node::region::client_layout;
 use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::{self, Caller, ClientKind, FsError, Operation};
 use weir_core::types::{ClientId, Ino, Rank};
-use weir_server::cluster::{enclose, Answer, Cluster, LogBytes, Lost, Net};
+use weir_server::cluster::{enclose, Answer, Cluster, Lost, Net};
 use weir_server::node::{Node, OpenRegion};
 
 pub use crate::world::World as OneServer;
@@ -111,19 +111,6 @@ impl Net for MeshNet {
     }
 }
 
-/// A server's log, out of its store.
-struct StoreLog(Store);
-
-impl LogBytes for StoreLog {
-    fn read(&self, slab: u32, pos: u64, len: u64, out: &mut Vec<u8>) -> Result<(), FsError> {
-        let units = self.0 .0.borrow();
-        let at = Units::at(slab, pos);
-        let end = at + usize::try_from(len).unwrap();
-        out.extend_from_slice(units.bytes.get(at..end).ok_or(FsError::Invalid)?);
-        Ok(())
-    }
-}
-
 pub struct Mesh {
     pub pool: LocalPool,
     pub servers: Servers,
@@ -167,8 +154,9 @@ impl Mesh {
         let (mut nodes, mut stores) = (Vec::new(), Vec::new());
         let (mut opens, mut views) = (Vec::new(), Vec::new());
         for rank in (0..count).map(Rank) {
-            let world = World::ranked((rank, count), 64, files, (32, 32));
-            let node = Rc::new(RefCell::new(world.node));
+            let regions = Regions::new(files, (32, 32));
+            let tables = ServerTables::within(&regions, (rank, count), 64);
+            let ServerTables { node, store, .. } = tables;
             let net = MeshNet {
                 from: rank,
                 servers: Rc::downgrade(&servers),
@@ -183,14 +171,14 @@ impl Mesh {
                 (rank, count),
                 Rc::clone(&node),
                 Rc::new(net),
-                Rc::new(StoreLog(world.store.clone())),
+                Rc::new(StoreLog(store.clone())),
                 move |task| spawner.spawn_local(task).unwrap(),
             );
             servers.borrow_mut().push(cluster);
             nodes.push(node);
-            stores.push(world.store);
-            opens.push(world.open);
-            views.push(world.view);
+            stores.push(store);
+            opens.push(tables.open);
+            views.push(tables.view);
         }
         Mesh {
             pool,
@@ -282,6 +270,16 @@ impl Mesh {
         op: O,
     ) -> Result<O::Reply, FsError> {
         let asked = self.ask(rank, op);
+        self.run(asked)
+    }
+
+    /// As [`Mesh::call`], asked by a client.
+    pub fn call_as_client<O: Operation + 'static>(
+        &mut self,
+        rank: usize,
+        op: O,
+    ) -> Result<O::Reply, FsError> {
+        let asked = self.ask_as(rank, Caller::Client(ClientId(0)), op);
         self.run(asked)
     }
 

@@ -375,3 +375,37 @@ fn a_file_that_there_is_no_room_for_is_not_held() {
         assert_eq!(mesh.asked(Rank(0), "release") - before, n);
     }
 }
+
+/// A client may name any inode: also one of a server that there is not, which nobody must wait for.
+#[test]
+fn an_inode_of_no_server_is_stale_at_once() {
+    let mut mesh = Mesh::new(3, 1);
+    for rank in [3, 200, u16::MAX] {
+        let ino = Ino::new(Rank(rank), 0, 1);
+        let (size, cause) = (0, proto::Cause::Request);
+        let errors = [
+            mesh.call(0, proto::GetAttr { ino }).err(),
+            mesh.call(0, proto::Readlink { ino }).err(),
+            mesh.call(0, proto::Hold { ino, write: true }).err(),
+            mesh.call(0, proto::Truncate { ino, size }).err(),
+            mesh.call(0, proto::Laminate { ino, cause }).err(),
+            mesh.call(0, proto::SetAttr::nothing(ino)).err(),
+            mesh.call(0, proto::PathOf { ino }).err(),
+            mesh.call(0, create(ino, "file")).err(),
+            mesh.call_as_client(0, record_lock(ino)).err(),
+        ];
+        assert_eq!(errors, [Some(FsError::Stale); 9], "rank {rank}");
+    }
+    assert_eq!(mesh.sent.get(), 0);
+}
+
+fn record_lock(ino: Ino) -> proto::RecordLock {
+    proto::RecordLock {
+        ino,
+        ofd: None,
+        kind: 1,
+        start: 0,
+        end: 1,
+        wait: true,
+    }
+}

@@ -349,11 +349,8 @@ fn seen(mesh: &mut Mesh, ino: Ino) -> [(u64, u64); 2] {
 
 /// Sets the size of a file in its home's tables only.
 fn truncate_in_tables(mesh: &Mesh, ino: Ino, size: u64) {
-    let (mut request, mut reply) = (Vec::new(), Vec::new());
-    proto::request(proto::Truncate { ino, size }, &mut request);
     let mut node = mesh.nodes[usize::from(ino.rank().0)].borrow_mut();
-    node.serve(Caller::Control, &request, 200, &mut reply);
-    proto::reply::<proto::Truncate>(&reply).unwrap();
+    node.set_size(ino, size).unwrap();
 }
 
 /// A server is killed while it changes a file's size: shared memory has one size, and the journal

@@ -128,7 +128,7 @@ fn token(mesh: &mut Mesh, at: Rank, ino: Ino, needed: Claim, wished: Claim) -> C
         needed,
         wished,
     };
-    mesh.call(at, op).unwrap()
+    mesh.call_as_client(at, op).unwrap()
 }
 
 /// Who writes a raw file asks once, until another node reads it; who reads it, until another node
@@ -474,7 +474,7 @@ fn the_place_of_an_append_is_shown_before_it_is_written() {
         length: LENGTH,
         reserved: None,
     };
-    let first = mesh.call(one, append).unwrap();
+    let first = mesh.call_as_client(one, append).unwrap();
     let share = peer::ShareAppends { ino };
     let shown = mesh.ask_peer(ino.rank(), others[0], share).unwrap();
     assert_eq!(shown, first + LENGTH);

@@ -120,7 +120,7 @@ impl Run {
         if kill.is_some() {
             self.world.now_ns += 1;
             self.world
-                .node
+                .node()
                 .gone(self.clients[client].id, self.world.now_ns);
             self.clients[client] = Client::new(&mut self.world);
         }
@@ -182,7 +182,6 @@ impl Run {
             Step::Detach { client, file } => self.clients[client].detach(self.files[file].0),
             Step::Notes { client } => {
                 self.world
-                    .node
                     .poll_client(self.clients[client].id, self.world.now_ns);
             }
             Step::Publish { client } => {
@@ -197,7 +196,7 @@ impl Run {
                 self.world.unlink(&name(file));
                 self.files[file] = (self.world.create(&name(file)).unwrap(), Vec::new());
             }
-            Step::Idle => self.world.node.idle(self.world.now_ns),
+            Step::Idle => self.world.node().idle(self.world.now_ns),
         }
     }
 
@@ -215,9 +214,9 @@ impl Run {
             self.world.unlink(&name(file));
         }
         for client in &self.clients {
-            self.world.node.gone(client.id, self.world.now_ns);
+            self.world.node().gone(client.id, self.world.now_ns);
         }
-        self.world.node.idle(self.world.now_ns);
+        self.world.node().idle(self.world.now_ns);
         let (free, all) = self.world.store.free();
         assert_eq!(free, all, "space that nobody has");
         let status = self.world.call(Caller::Control, proto::Status {}).unwrap();

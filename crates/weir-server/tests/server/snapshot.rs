@@ -21,7 +21,7 @@ fn snapshot(world: &World) -> Bytes {
     let mut bytes = Bytes::new(ALONE);
     let mut items = Vec::new();
     world
-        .node
+        .node()
         .for_each_item(&mut |item| encode(item, &mut items));
     encode(&Item::Whole, &mut items);
     bytes.append(&items);
@@ -210,7 +210,7 @@ fn act(world: &mut World, client: &mut Client, step: &Step) {
         Step::RemoveXattr(n, attribute) => remove_xattr(world, n, attribute),
         Step::Renew(times) => {
             for _ in 0..times {
-                world.node.renew_journal(&|_, _| None);
+                world.node().renew_journal(&|_, _| None);
             }
             Ok(())
         }
@@ -224,7 +224,7 @@ proptest! {
         let mut world = World::sized(8, 100, 32, 32);
         let mut client = Client::new(&mut world);
         let twins = Shared::new(ALONE, snapshot(&world));
-        world.node.keep_journal(Box::new(twins.clone()));
+        world.node().keep_journal(Box::new(twins.clone()));
         for step in &steps {
             act(&mut world, &mut client, step);
             // Who is killed now finds all that was told in the journal that has the name.
@@ -237,13 +237,13 @@ proptest! {
         }
         if let Caller::Client(id) = client.caller() {
             world.now_ns += 1;
-            world.node.poll_client(id, world.now_ns);
+            world.poll_client(id, world.now_ns);
         }
         let before = twins.0.borrow().renewals;
         while twins.0.borrow().renewals < before + 2 {
             let now = twins.0.borrow().now.clone();
             prop_assert_eq!(said(&now, true), said(&snapshot(&world), true));
-            world.node.renew_journal(&|_, _| None);
+            world.node().renew_journal(&|_, _| None);
         }
     }
 }

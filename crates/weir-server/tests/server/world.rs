@@ -1,13 +1,15 @@
-//! A node without threads, its storage out of a vector, and clients that follow the
+//! A server without threads, its storage out of a vector, and clients that follow the
 //! protocol of `weir_core::node` by hand.
 #![allow(clippy::unused_self)] // `root` is the world's
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
+use futures_util::future::LocalBoxFuture;
+use futures_util::FutureExt as _;
 use rustix::fd::OwnedFd;
 use weir_core::extent::{ExtentIndex, PieceSource};
 use weir_core::names::{layout, InodeRecord, NamesHeader, NamesView, Owner, Shard, Tables};
@@ -23,6 +25,7 @@ use weir_core::proto::{
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_fabric::bulk::Landing;
 use weir_server::arrival::Arrival;
+use weir_server::cluster::{Answer, Cluster, LogBytes, Lost, Net};
 use weir_server::node::{ClientMemory, Identity, Node, OpenRegion, Platform, Space};
 use weir_store::map::{create_sparse, Access, Mapping, Region};
 use weir_store::shm::ShmRecord;
@@ -228,8 +231,42 @@ impl Platform for Fake {
     }
 }
 
+/// A server's tables, for it and for tests that look at them.
+pub type SharedNode = Rc<RefCell<Node<'static, Fake>>>;
+
+/// A server's log, out of its store.
+pub struct StoreLog(pub Store);
+
+impl LogBytes for StoreLog {
+    fn read(&self, slab: u32, pos: u64, len: u64, out: &mut Vec<u8>) -> Result<(), FsError> {
+        let units = self.0 .0.borrow();
+        let begin = u64::from(slab)
+            .checked_mul(Units::SLAB_BYTES)
+            .and_then(|at| at.checked_add(pos));
+        let end = begin.and_then(|at| at.checked_add(len));
+        let (Some(begin), Some(end)) = (begin, end) else {
+            return Err(FsError::Invalid);
+        };
+        let range = usize::try_from(begin).unwrap_or(usize::MAX)
+            ..usize::try_from(end).unwrap_or(usize::MAX);
+        out.extend_from_slice(units.bytes.get(range).ok_or(FsError::Invalid)?);
+        Ok(())
+    }
+}
+
+/// The others of a server that is the only one.
+struct NoOthers;
+
+impl Net for NoOthers {
+    fn call(&self, to: Rank, _: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
+        Box::pin(std::future::ready(Err(Lost(to))))
+    }
+}
+
+/// The only server of an instance: what it is asked is done when the call returns.
 pub struct World {
-    pub node: Node<'static, Fake>,
+    pub cluster: Cluster<Fake>,
+    node: SharedNode,
     pub open: OpenRegion<'static>,
     pub view: NamesView<'static>,
     pub store: Store,
@@ -316,28 +353,18 @@ fn shard(rank: Rank, max_files: u32, region: &Region) -> Shard<'static> {
     Shard::new(tables, 0o755, Owner { uid: 0, gid: 0 }, 1).unwrap()
 }
 
-impl World {
-    pub fn new(units: usize) -> World {
-        World::sized(units, 100, 32, 32)
-    }
+/// A server's own tables, and all that is behind them.
+pub struct ServerTables {
+    pub node: SharedNode,
+    pub open: OpenRegion<'static>,
+    pub view: NamesView<'static>,
+    pub store: Store,
+    pub fake: Fake,
+}
 
-    pub fn sized(units: usize, max_files: u32, blocks: usize, cells: usize) -> World {
-        World::ranked((Rank(0), 1), units, max_files, (blocks, cells))
-    }
-
-    /// One of several servers.
-    pub fn ranked(
-        (rank, servers): (Rank, u16),
-        units: usize,
-        max_files: u32,
-        (blocks, cells): (usize, usize),
-    ) -> World {
-        let regions = Regions::new(max_files, (blocks, cells));
-        World::within(&regions, (rank, servers), units)
-    }
-
-    /// A world in regions that no other one uses now.
-    pub fn within(regions: &Regions, (rank, servers): (Rank, u16), units: usize) -> World {
+impl ServerTables {
+    /// Those of one of several servers, in regions that no other one uses now.
+    pub fn within(regions: &Regions, (rank, servers): (Rank, u16), units: usize) -> ServerTables {
         regions.open.clear();
         regions.names.clear();
         let (blocks, cells) = (regions.blocks, regions.cells);
@@ -360,22 +387,70 @@ impl World {
         let names = shard(rank, regions.max_files, &regions.names.region);
         let view = names.view();
         let node = Node::new(identity, open, names, store.clone(), fake.clone(), 8);
-        World {
-            node,
+        ServerTables {
+            node: Rc::new(RefCell::new(node)),
             open,
             view,
             store,
             fake,
+        }
+    }
+}
+
+impl World {
+    pub fn new(units: usize) -> World {
+        World::sized(units, 100, 32, 32)
+    }
+
+    pub fn sized(units: usize, max_files: u32, blocks: usize, cells: usize) -> World {
+        World::within(&Regions::new(max_files, (blocks, cells)), units)
+    }
+
+    /// A world in regions that no other one uses now.
+    pub fn within(regions: &Regions, units: usize) -> World {
+        World::of(ServerTables::within(regions, (Rank(0), 1), units))
+    }
+
+    /// The only server of an instance, with these tables.
+    pub fn of(tables: ServerTables) -> World {
+        let ServerTables { node, store, .. } = tables;
+        let log = Rc::new(StoreLog(store.clone()));
+        let refuse = |_| panic!("a server without others waits for nothing");
+        let ranks = (Rank(0), 1);
+        let cluster = Cluster::new(ranks, Rc::clone(&node), Rc::new(NoOthers), log, refuse);
+        World {
+            cluster,
+            node,
+            open: tables.open,
+            view: tables.view,
+            store,
+            fake: tables.fake,
             now_ns: 10,
         }
     }
 
     pub fn call<O: Operation>(&mut self, from: Caller, op: O) -> Result<O::Reply, FsError> {
-        let (mut request, mut out) = (Vec::new(), Vec::new());
+        let mut request = Vec::new();
         proto::request(op, &mut request);
+        proto::reply::<O>(&self.serve(from, &request))
+    }
+
+    /// The encoded reply to an encoded request.
+    pub fn serve(&mut self, from: Caller, request: &[u8]) -> Vec<u8> {
         self.now_ns += 1;
-        self.node.serve(from, &request, self.now_ns, &mut out);
-        proto::reply::<O>(&out)
+        self.cluster.tick(self.now_ns);
+        let served = self.cluster.serve(from, request).now_or_never();
+        served.expect("a server without others waits for nothing")
+    }
+
+    /// The server's own tables.
+    pub fn node(&self) -> RefMut<'_, Node<'static, Fake>> {
+        self.node.borrow_mut()
+    }
+
+    /// Does what a client asks for by its channels and notes.
+    pub fn poll_client(&self, id: ClientId, now_ns: i64) -> bool {
+        self.cluster.poll_client(id, now_ns)
     }
 
     pub fn root(&self) -> Ino {
@@ -468,10 +543,10 @@ pub struct Client {
 
 impl Client {
     pub fn new(world: &mut World) -> Client {
-        let id = world.node.vacant_client(ClientKind::Program).unwrap();
+        let id = world.node().vacant_client(ClientKind::Program).unwrap();
         let memory = Arc::new(Memory(map(client_layout().bytes)));
         world
-            .node
+            .node()
             .admit(id, 100 + id.0, ClientKind::Program, Arc::clone(&memory));
         Client {
             id,

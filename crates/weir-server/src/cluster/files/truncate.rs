@@ -17,7 +17,13 @@ impl<P: Platform> Cluster<P> {
         ino: Ino,
         size: u64,
     ) -> Result<(), FsError> {
-        let ino = self.global(ino);
+        if self.has_all_extents() {
+            return self.node(|node| {
+                node.check_size(ino, size)?;
+                node.set_size(ino, size)
+            });
+        }
+        let ino = self.resolve(ino)?;
         self.flush(ino).await?;
         self.call(ino.rank(), peer::Truncate { ino, size }).await
     }

@@ -22,7 +22,10 @@ impl<P: Platform> Cluster<P> {
         if !(op.needed.is_sound(MAX_OFFSET) && op.wished.is_sound(MAX_OFFSET)) {
             return Err(FsError::Invalid);
         }
-        let ino = self.global(op.ino);
+        if self.has_all_extents() {
+            return Ok(op.wished);
+        }
+        let ino = self.resolve(op.ino)?;
         if let Some(claim) = self.held_with(ino, &op.needed) {
             return Ok(claim);
         }
@@ -187,7 +190,7 @@ impl<P: Platform> Cluster<P> {
         from: Caller,
         ino: Ino,
     ) -> Result<(), FsError> {
-        let ino = self.global(ino);
+        let ino = self.resolve(ino)?;
         let held = self.inner.write_tokens.borrow().held.contains_key(&ino);
         let (Some(local), Caller::Client(id), true) = (self.local(ino), from, held) else {
             return self.flush(ino).await;

@@ -1,5 +1,5 @@
-//! One of several servers: the cluster's logic on the service thread, with the fabric around
-//! it. Everything waits in tasks of one pool, which runs whenever something came.
+//! The logic on the service thread, with the fabric to the other servers, if there are any. What
+//! waits for them waits in tasks of one pool, which runs whenever something came.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,7 +16,6 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::task::LocalSpawnExt;
 use rustix::io::read;
 use weir_core::journal;
-use weir_core::node::region::set_bits;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Caller, FsError, ServerStatus};
 use weir_core::types::{ClientId, Rank};
@@ -58,13 +57,13 @@ pub struct Several {
     pub endpoint: Option<(Bound, Vec<Vec<u8>>)>,
 }
 
-/// The fabric, over what all talk.
+/// The way to the other servers.
 struct Carrier {
     fabric: Rc<dyn Fabric>,
     /// Its shorter way for bytes of logs, if it has one.
     reads: Option<Asker>,
-    /// Where its sockets are served by this thread.
-    driven: Option<Rc<Driven>>,
+    /// The same, where this thread serves its sockets, and the bell that wakes it there.
+    driven: Option<(Rc<Driven>, Arc<OwnedFd>)>,
 }
 
 impl Several {
@@ -77,7 +76,7 @@ impl Several {
         self,
         shelf: Arc<dyn Shelf>,
         rouser: Rouser,
-        bell: Option<&OwnedFd>,
+        bell: Option<Arc<OwnedFd>>,
     ) -> std::io::Result<Carrier> {
         let (me, timing) = (self.membership, self.timing);
         if let Some((bound, names)) = self.endpoint {
@@ -90,14 +89,39 @@ impl Several {
             });
         }
         let fabric = Rc::new(Driven::start(self.listener, me, timing, shelf)?);
-        if let Some(bell) = bell {
+        if let Some(bell) = &bell {
             fabric.watch(bell.as_raw_fd())?;
         }
         Ok(Carrier {
             reads: Some(fabric.reads().clone()),
-            driven: bell.is_some().then(|| Rc::clone(&fabric)),
+            driven: bell.map(|bell| (Rc::clone(&fabric), bell)),
             fabric,
         })
+    }
+}
+
+impl Carrier {
+    /// Looks for what has come since.
+    fn look(&self) {
+        if let Some((driven, _)) = &self.driven {
+            driven.look();
+        }
+    }
+
+    fn next_event(&self) -> Option<Event> {
+        match &self.driven {
+            Some((driven, _)) => driven.next_event(),
+            None => self.fabric.poll(),
+        }
+    }
+}
+
+/// The others of a server that is the only one.
+struct NoOthers;
+
+impl Net for NoOthers {
+    fn call(&self, to: Rank, _: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
+        Box::pin(std::future::ready(Err(Lost(to))))
     }
 }
 
@@ -194,34 +218,41 @@ impl LogBytes for OwnLog {
     }
 }
 
-/// The running cluster side of a server.
-pub struct Joined {
+/// The running logic of a server.
+pub struct Reactor {
     cluster: Cluster<Kernel>,
-    node: Rc<RefCell<Node<'static, Kernel>>>,
     pool: LocalPool,
     spawner: LocalSpawner,
-    fabric: Rc<dyn Fabric>,
-    /// The same, where this thread serves its sockets, and the bell that wakes it there.
-    driven: Option<(Rc<Driven>, Arc<OwnedFd>)>,
+    /// `None`: there are no others.
+    carrier: Option<Carrier>,
     waiting: Waiting,
     missed: Arc<Missed>,
     outbox: Outbox,
-    /// A client asked something that has not begun yet.
+    /// Clients asked something that others may have to be asked for.
     asked: bool,
     caught_up_ns: i64,
 }
 
-impl Joined {
-    /// Joins the others.
-    pub fn new(
-        several: Several,
-        node: Rc<RefCell<Node<'static, Kernel>>>,
-        (rouser, bell): (Rouser, Option<Arc<OwnedFd>>),
-        instance: &Instance,
-    ) -> Result<Joined, ServerError> {
-        let me = several.membership.rank;
-        let servers = u16::try_from(several.membership.addresses.len())
-            .map_err(|_| ServerError::Setting("too many servers".to_owned()))?;
+/// The parts of a running server that its logic is put together with.
+pub struct Parts<'a> {
+    /// Its own tables.
+    pub node: Rc<RefCell<Node<'static, Kernel>>>,
+    /// Its rank.
+    pub rank: Rank,
+    /// How many servers there are.
+    pub servers: u16,
+    /// Wakes the service thread.
+    pub rouser: Rouser,
+    /// The bell that the thread sleeps over, if it serves the sockets of other servers.
+    pub bell: Option<Arc<OwnedFd>>,
+    /// Its directories.
+    pub instance: &'a Instance,
+}
+
+impl Reactor {
+    /// Puts the logic together, and connects it to the other servers.
+    pub fn new(others: Option<Several>, parts: Parts<'_>) -> Result<Reactor, ServerError> {
+        let Parts { node, instance, .. } = parts;
         let storage: Vec<(&Path, u32)> = instance
             .storage_dirs()
             .iter()
@@ -229,45 +260,42 @@ impl Joined {
             .collect();
         let slabs = Arc::new(SlabMap::new(instance.shm_dir(), MAX_SLABS, &storage));
         let log = OwnLog(Arc::clone(&slabs));
-        let shelf = Arc::new(OwnSlabs(slabs));
-        let missed = Arc::new(Missed::new(several.hosts.clone()));
-        let deadline = several.timing.deadline;
-        let joined = several.join(shelf, rouser, bell.as_deref());
-        let Carrier {
-            fabric,
-            reads,
-            driven,
-        } = joined.map_err(ServerError::Thread)?;
+        let hosts = others.as_ref().map_or_else(Vec::new, |o| o.hosts.clone());
+        let missed = Arc::new(Missed::new(hosts));
         let waiting = Waiting::default();
-        let net = Others {
-            fabric: Rc::clone(&fabric),
-            reads,
-            waiting: Rc::clone(&waiting),
-            missed: Arc::clone(&missed),
-            deadline,
+        let deadline = others.as_ref().map(|others| others.timing.deadline);
+        let join = |others: Several| {
+            let shelf = Arc::new(OwnSlabs(slabs));
+            others.join(shelf, parts.rouser, parts.bell)
+        };
+        let carrier = others.map(join).transpose();
+        let carrier = carrier.map_err(ServerError::Thread)?;
+        let net: Rc<dyn Net> = match (&carrier, deadline) {
+            (Some(carrier), Some(deadline)) => Rc::new(Others {
+                fabric: Rc::clone(&carrier.fabric),
+                reads: carrier.reads.clone(),
+                waiting: Rc::clone(&waiting),
+                missed: Arc::clone(&missed),
+                deadline,
+            }),
+            _ => Rc::new(NoOthers),
         };
         let pool = LocalPool::new();
         let spawner = pool.spawner();
-        let cluster = Cluster::new(
-            (me, servers),
-            Rc::clone(&node),
-            Rc::new(net),
-            Rc::new(log),
-            {
-                let spawner = spawner.clone();
-                move |task| {
-                    // Fails only when the pool is gone, and with it the server.
-                    let _ = spawner.spawn_local(task);
-                }
-            },
-        );
-        Ok(Joined {
+        let spawn = {
+            let spawner = spawner.clone();
+            move |task| {
+                // Fails only when the pool is gone, and with it the server.
+                let _ = spawner.spawn_local(task);
+            }
+        };
+        let ranks = (parts.rank, parts.servers);
+        let cluster = Cluster::new(ranks, node, net, Rc::new(log), spawn);
+        Ok(Reactor {
             cluster,
-            node,
             pool,
             spawner,
-            fabric,
-            driven: driven.zip(bell),
+            carrier,
             waiting,
             missed,
             outbox: Outbox::default(),
@@ -296,19 +324,18 @@ impl Joined {
         self.cluster.show_some(at, visit)
     }
 
-    /// Takes what came from others and runs what can run; false if there was nothing. Who is
-    /// about to sleep need not `look` for what has come since: that ends the sleep.
+    /// Takes what came from others and runs what can run; false if there was nothing. A thread that
+    /// is about to sleep need not `look` for what has come since: that ends the sleep.
     pub fn step(&mut self, look: bool) -> bool {
-        let mut any = std::mem::take(&mut self.asked);
-        if let Some((driven, _)) = self.driven.as_ref().filter(|_| look) {
-            driven.look();
-        }
-        let next = |this: &Joined| match &this.driven {
-            Some((driven, _)) => driven.next_event(),
-            None => this.fabric.poll(),
+        let Some(carrier) = &self.carrier else {
+            return false;
         };
+        if look {
+            carrier.look();
+        }
+        let mut any = std::mem::take(&mut self.asked);
         let mut ticked = false;
-        while let Some(event) = next(self) {
+        while let Some(event) = self.carrier.as_ref().and_then(Carrier::next_event) {
             any = true;
             if !std::mem::replace(&mut ticked, true) {
                 self.cluster.tick(now_ns());
@@ -324,7 +351,10 @@ impl Joined {
     fn take(&mut self, event: Event) {
         match event {
             Event::Request(token, message) => {
-                let (cluster, fabric) = (self.cluster.clone(), Rc::clone(&self.fabric));
+                let Some(carrier) = &self.carrier else {
+                    return;
+                };
+                let (cluster, fabric) = (self.cluster.clone(), Rc::clone(&carrier.fabric));
                 self.spawn(async move {
                     let answer = cluster.handle(token.from, &message.body).await;
                     let message = Message {
@@ -366,15 +396,19 @@ impl Joined {
     /// Runs what can run, and sends what it has to say to others.
     fn run(&mut self) {
         self.pool.run_until_stalled();
-        if let Some((driven, _)) = &self.driven {
+        if let Some((driven, _)) = self.driven() {
             driven.flush();
         }
     }
 
-    /// Whether [`Joined::sleep`] is where this thread is to sleep. What the bell was rung for so
+    fn driven(&self) -> Option<&(Rc<Driven>, Arc<OwnedFd>)> {
+        self.carrier.as_ref()?.driven.as_ref()
+    }
+
+    /// True if [`Reactor::sleep`] is where this thread is to sleep. What the bell was rung for so
     /// far is looked at after this, and what it is rung for from then on ends the sleep.
     pub fn has_bell(&self) -> bool {
-        let Some((driven, bell)) = &self.driven else {
+        let Some((driven, bell)) = self.driven() else {
             return false;
         };
         if driven.take_rung() {
@@ -386,7 +420,7 @@ impl Joined {
 
     /// Sleeps until something comes from other servers, or the bell is rung, or for so many ns.
     pub fn sleep(&self, due_ns: Option<i64>) {
-        if let Some((driven, _)) = &self.driven {
+        if let Some((driven, _)) = self.driven() {
             let due = due_ns.and_then(|ns| u64::try_from(ns).ok());
             driven.wait(due.map(Duration::from_nanos));
         }
@@ -397,42 +431,25 @@ impl Joined {
         let _ = self.spawner.spawn_local(task);
     }
 
-    /// Does what a client asks for by its channels and its notes. True if there was anything.
+    /// Does what a client asks for; true if there was anything.
     pub fn poll_client(&mut self, id: ClientId, now_ns: i64) -> bool {
-        let (mut any, rung) = {
-            let mut node = self.node.borrow_mut();
-            node.set_time(now_ns);
-            let noted = node.take_notes(id);
-            node.commit();
-            (noted, node.take_asked(id))
-        };
-        for channel in set_bits(rung) {
-            any |= self.begin_request(id, channel);
-        }
+        let any = self.cluster.poll_client(id, now_ns);
+        // A server without others has done all of it.
+        self.asked |= any && self.carrier.is_some();
         any
     }
 
-    /// Begins to do what a client asks for by one of its channels, if it asks for anything.
-    fn begin_request(&mut self, id: ClientId, channel: u32) -> bool {
-        let mut request = Vec::new();
-        let asked = self
-            .node
-            .borrow_mut()
-            .take_request(id, channel, &mut request);
-        let Some(spent_ms) = asked else {
-            return false;
-        };
-        let (cluster, node) = (self.cluster.clone(), Rc::clone(&self.node));
-        self.spawn(async move {
-            let served = cluster.serve_late(Caller::Client(id), &request, spent_ms);
-            let mut reply = served.await;
-            node.borrow_mut().put_reply(id, channel, &mut reply);
-        });
-        self.asked = true;
-        true
+    /// Takes in what nobody rang for.
+    pub fn idle(&self, now_ns: i64) {
+        self.cluster.idle(now_ns);
     }
 
-    /// Does what a tool asks for; the answer is in [`Joined::answers`] some time.
+    /// A client's process is gone.
+    pub fn client_gone(&self, id: ClientId, now_ns: i64) {
+        self.cluster.client_gone(id, now_ns);
+    }
+
+    /// Does what a tool asks for; the answer is in [`Reactor::answers`] some time.
     pub fn serve_tool(&mut self, serial: Serial, request: Vec<u8>, now_ns: i64) {
         self.cluster.tick(now_ns);
         let (cluster, outbox) = (self.cluster.clone(), Rc::clone(&self.outbox));

@@ -1,0 +1,254 @@
+//! The tables of operations: each operation is declared once, and [`operations!`] and
+//! [`peer_operations!`] make of it the message, its variant of `Request`, its counter's name, the
+//! check of its asker, and its method in the trait that a server implements. A dispatch without
+//! a wildcard follows, so that a server that lacks an operation does not compile.
+
+use serde::de::DeserializeOwned;
+use serde::Serialize;
+
+use super::FsError;
+use crate::types::ClientId;
+
+/// The sender of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Caller {
+    /// A client process, through its channel.
+    Client(ClientId),
+    /// A control connection (`weir status` and its like).
+    Control,
+}
+
+/// The callers that may ask for an operation, as the type of its method's first argument.
+pub trait Asker: Sized {
+    /// Refuses callers that may not ask (`NotPermitted`).
+    fn admit(caller: Caller) -> Result<Self, FsError>;
+}
+
+impl Asker for Caller {
+    fn admit(caller: Caller) -> Result<Caller, FsError> {
+        Ok(caller)
+    }
+}
+
+impl Asker for ClientId {
+    fn admit(caller: Caller) -> Result<ClientId, FsError> {
+        match caller {
+            Caller::Client(id) => Ok(id),
+            Caller::Control => Err(FsError::NotPermitted),
+        }
+    }
+}
+
+/// A control connection, for operations that no client may ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Control;
+
+impl Asker for Control {
+    fn admit(caller: Caller) -> Result<Control, FsError> {
+        match caller {
+            Caller::Control => Ok(Control),
+            Caller::Client(_) => Err(FsError::NotPermitted),
+        }
+    }
+}
+
+/// The object of an operation: it decides the errno of an inode that is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Object {
+    /// A file that the program names or looks for: ENOENT, as if the program had come later.
+    Named,
+    /// A file that the program has open, which lives until it is closed: EIO.
+    Open,
+}
+
+/// An operation: a message with its kind of reply.
+pub trait Operation: Into<super::Request> {
+    /// The reply to one that was done.
+    type Reply: Serialize + DeserializeOwned;
+    /// Its name, for counters and logs.
+    const NAME: &'static str;
+    /// Its object.
+    const OBJECT: Object;
+}
+
+/// Makes of each line a message, and an enum of all of them.
+macro_rules! messages {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident { $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)? }
+    )*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+            pub struct $name { $( $(#[$field_meta])* pub $field: $type ),* }
+
+            impl From<$name> for Request {
+                fn from(op: $name) -> Request {
+                    Request::$name(op)
+                }
+            }
+        )*
+
+        /// Any operation, as it travels.
+        #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+        pub enum Request {
+            $( #[doc = concat!("See [`", stringify!($name), "`].")] $name($name), )*
+        }
+    };
+}
+
+/// The operations that clients and tools ask for. A line is
+///
+/// ```text
+/// /// Documentation.
+/// method(asker, object): Message { fields } -> Reply;
+/// ```
+///
+/// Those under `local` concern the tables of the asked server alone, those under `shared` may
+/// concern other servers.
+macro_rules! operations {
+    (
+        local { $(
+            $(#[$local_meta:meta])*
+            $local_method:ident($local_asker:ty, $local_object:ident): $local_name:ident {
+                $( $(#[$local_field_meta:meta])* $local_field:ident: $local_type:ty ),* $(,)?
+            } -> $local_reply:ty;
+        )* }
+        shared { $(
+            $(#[$meta:meta])*
+            $method:ident($asker:ty, $object:ident): $name:ident {
+                $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)?
+            } -> $reply:ty;
+        )* }
+    ) => {
+        messages! {
+            $( $(#[$local_meta])* $local_name {
+                $( $(#[$local_field_meta])* $local_field: $local_type ),*
+            } )*
+            $( $(#[$meta])* $name { $( $(#[$field_meta])* $field: $type ),* } )*
+        }
+
+        $(
+            impl Operation for $local_name {
+                type Reply = $local_reply;
+                const NAME: &'static str = stringify!($local_method);
+                const OBJECT: Object = Object::$local_object;
+            }
+        )*
+        $(
+            impl Operation for $name {
+                type Reply = $reply;
+                const NAME: &'static str = stringify!($method);
+                const OBJECT: Object = Object::$object;
+            }
+        )*
+
+        impl Request {
+            /// The operation's name, for counting.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $( Request::$local_name(_) => $local_name::NAME, )*
+                    $( Request::$name(_) => $name::NAME, )*
+                }
+            }
+        }
+
+        /// The operations that a server does by its own tables, at once.
+        pub trait LocalOperations {
+            $(
+                $(#[$local_meta])*
+                fn $local_method(&mut self, from: $local_asker, op: $local_name)
+                    -> Result<$local_reply, FsError>;
+            )*
+        }
+
+        /// All operations: these, and those of the server's tables.
+        #[allow(async_fn_in_trait)] // one thread: futures need not be Send
+        pub trait Operations {
+            /// The server's tables.
+            type Local: LocalOperations;
+
+            /// Hands them out.
+            fn local<R>(&self, act: impl FnOnce(&mut Self::Local) -> R) -> R;
+
+            $(
+                $(#[$meta])*
+                async fn $method(&self, from: $asker, op: $name) -> Result<$reply, FsError>;
+            )*
+        }
+
+        /// Does an operation, if the caller may ask for it; the encoded reply.
+        pub async fn perform<O: Operations>(server: &O, caller: Caller, request: Request) -> Vec<u8> {
+            match request {
+                $( Request::$local_name(op) => encoded(&match <$local_asker>::admit(caller) {
+                    Ok(from) => server.local(|local| local.$local_method(from, op)),
+                    Err(error) => Err(error),
+                }), )*
+                $( Request::$name(op) => encoded(&match <$asker>::admit(caller) {
+                    Ok(from) => server.$method(from, op).await,
+                    Err(error) => Err(error),
+                }), )*
+            }
+        }
+    };
+}
+
+/// The operations between servers. A line is
+///
+/// ```text
+/// /// Documentation.
+/// method [at home of field]: Message { fields } -> Reply;
+/// ```
+///
+/// A request at the home of an inode is refused by any other server.
+macro_rules! peer_operations {
+    ($(
+        $(#[$meta:meta])*
+        $method:ident $(at home of $key:ident)?: $name:ident {
+            $( $(#[$field_meta:meta])* $field:ident: $type:ty ),* $(,)?
+        } -> $reply:ty;
+    )*) => {
+        messages! { $( $(#[$meta])* $name { $( $(#[$field_meta])* $field: $type ),* } )* }
+
+        $(
+            impl PeerOperation for $name {
+                type Reply = $reply;
+                const NAME: &'static str = stringify!($method);
+
+                async fn perform<H: Handler>(
+                    self,
+                    handler: &H,
+                    from: Rank,
+                ) -> Result<$reply, FsError> {
+                    $( if self.$key.rank() != handler.rank() {
+                        return Err(FsError::Malformed);
+                    } )?
+                    handler.count(Self::NAME);
+                    handler.$method(from, self).await
+                }
+            }
+        )*
+
+        /// The part of a server that does them.
+        #[allow(async_fn_in_trait)] // one thread: futures need not be Send
+        pub trait Handler {
+            /// The server's rank.
+            fn rank(&self) -> Rank;
+
+            /// Counts one more of an operation.
+            fn count(&self, name: &'static str);
+
+            $( $(#[$meta])* async fn $method(&self, from: Rank, op: $name) -> Result<$reply, FsError>; )*
+        }
+
+        /// Decodes a request, has it done, and encodes the reply.
+        pub async fn dispatch<H: Handler>(handler: &H, from: Rank, bytes: &[u8]) -> Vec<u8> {
+            match postcard::from_bytes::<Request>(bytes) {
+                $( Ok(Request::$name(op)) => encoded(&op.perform(handler, from).await), )*
+                Err(_) => encoded(&Err::<(), _>(FsError::Malformed)),
+            }
+        }
+    };
+}
+
+pub(super) use {messages, operations, peer_operations};
