@@ -136,7 +136,8 @@ impl State {
         }
     }
 
-    /// Takes an item in.
+    /// Takes an item in. Each has an arm: one that was forgotten would be written, and then lost.
+    #[allow(clippy::too_many_lines)] // an arm for each item, without a wildcard
     pub fn apply(&mut self, item: &Item<'_>) -> Result<(), Misfit> {
         match item {
             Item::Whole => self.whole = true,
@@ -188,20 +189,13 @@ impl State {
             Item::Cleared(ino) => {
                 self.extents.remove(ino);
             }
-            _ => self.apply_lending(item)?,
-        }
-        Ok(())
-    }
-
-    fn apply_lending(&mut self, item: &Item<'_>) -> Result<(), Misfit> {
-        match *item {
             Item::Client { client, pid } => {
-                self.clients.insert(client, pid);
+                self.clients.insert(*client, *pid);
             }
             Item::ClientGone(client) => {
-                self.clients.remove(&client);
-                self.segments.retain(|_, lent| lent.client != client);
-                self.cells.retain(|_, attached| attached.client != client);
+                self.clients.remove(client);
+                self.segments.retain(|_, lent| lent.client != *client);
+                self.cells.retain(|_, attached| attached.client != *client);
             }
             Item::Lent {
                 client,
@@ -210,19 +204,19 @@ impl State {
                 pos,
                 len,
             } => {
-                if !self.known(client)? {
+                if !self.known(*client)? {
                     return Ok(());
                 }
                 let lent = Lent {
-                    client,
-                    slab,
-                    pos,
-                    len,
+                    client: *client,
+                    slab: *slab,
+                    pos: *pos,
+                    len: *len,
                 };
-                self.segments.insert(segment, lent);
+                self.segments.insert(*segment, lent);
             }
             Item::Returned(segment) => {
-                self.segments.remove(&segment);
+                self.segments.remove(segment);
             }
             Item::Attached {
                 cell,
@@ -230,35 +224,27 @@ impl State {
                 ino,
                 block,
             } => {
-                if !self.known(client)? {
+                if !self.known(*client)? {
                     return Ok(());
                 }
                 let attached = Attached {
-                    client,
-                    ino,
-                    block,
+                    client: *client,
+                    ino: *ino,
+                    block: *block,
                     noted: None,
                 };
-                self.cells.insert(cell, attached);
+                self.cells.insert(*cell, attached);
             }
             Item::Detached(cell) => {
-                if self.cells.remove(&cell).is_none() && self.whole {
-                    return Err(Misfit::NotAttached(cell));
+                if self.cells.remove(cell).is_none() && self.whole {
+                    return Err(Misfit::NotAttached(*cell));
                 }
             }
-            Item::Noted(cell, mark) => match self.cells.get_mut(&cell) {
-                Some(attached) => attached.noted = Some(mark),
-                None if self.whole => return Err(Misfit::NotAttached(cell)),
+            Item::Noted(cell, mark) => match self.cells.get_mut(cell) {
+                Some(attached) => attached.noted = Some(*mark),
+                None if self.whole => return Err(Misfit::NotAttached(*cell)),
                 None => {}
             },
-            _ => self.apply_cluster(item)?,
-        }
-        Ok(())
-    }
-
-    fn apply_cluster(&mut self, item: &Item<'_>) -> Result<(), Misfit> {
-        let cluster = &mut self.cluster;
-        match item {
             Item::Taken(local, home) => self.take(*local, *home),
             Item::InFlight(ino, publish, runs) => {
                 let mut batch = Vec::new();
@@ -266,11 +252,11 @@ impl State {
                     let run = run.checked();
                     batch.push(run.map_err(|error| Misfit::Run { ino: *ino, error })?);
                 }
-                let flying = cluster.in_flight.entry(*ino).or_default();
+                let flying = self.cluster.in_flight.entry(*ino).or_default();
                 flying.push((*publish, batch));
             }
             Item::Numbered(ino, publish) => {
-                let batches = cluster.in_flight.get_mut(ino);
+                let batches = self.cluster.in_flight.get_mut(ino);
                 if let Some(batch) = batches.and_then(|batches| batches.last_mut()) {
                     batch.0 = *publish;
                 }
@@ -282,25 +268,25 @@ impl State {
                 part,
                 freed,
             } => {
-                let answered = cluster.answered.entry((*ino, *from)).or_default();
+                let answered = self.cluster.answered.entry((*ino, *from)).or_default();
                 let parts = answered.entry(*publish).or_default();
                 parts.insert(*part, freed.clone());
             }
-            Item::Forgotten(ino, from) => drop(cluster.answered.remove(&(*ino, *from))),
+            Item::Forgotten(ino, from) => drop(self.cluster.answered.remove(&(*ino, *from))),
             Item::Flushed(ino) => {
-                cluster.in_flight.remove(ino);
-                cluster.answered.remove(&(*ino, self.rank));
+                self.cluster.in_flight.remove(ino);
+                self.cluster.answered.remove(&(*ino, self.rank));
             }
             Item::Kept(ino, runs) => {
-                let index = cluster.kept.entry(*ino).or_default();
+                let index = self.cluster.kept.entry(*ino).or_default();
                 for run in runs {
-                    cluster.kept_stamp = cluster.kept_stamp.max(run.stamp);
+                    self.cluster.kept_stamp = self.cluster.kept_stamp.max(run.stamp);
                     let laid = index.insert(*run, &mut |_| ());
                     laid.map_err(|error| Misfit::Run { ino: *ino, error })?;
                 }
                 index.drop_holes();
                 if index.is_empty() {
-                    cluster.kept.remove(ino);
+                    self.cluster.kept.remove(ino);
                 }
             }
             Item::Freed(range) => self.given.freed(range.slab, range.pos, range.len),
@@ -308,62 +294,56 @@ impl State {
                 self.given.add(*slab, u64::from(*unit) << 20, *bytes);
             }
             Item::Published(ino, size, stored) => {
-                cluster.published.insert(*ino, (*size, *stored));
+                self.cluster.published.insert(*ino, (*size, *stored));
             }
             Item::PublishedGone(ino) => {
-                cluster.published.remove(ino);
+                self.cluster.published.remove(ino);
                 let its = (*ino, Rank(0))..=(*ino, Rank(u16::MAX));
-                while let Some((key, _)) = cluster.counted.range(its.clone()).next() {
+                while let Some((key, _)) = self.cluster.counted.range(its.clone()).next() {
                     let key = *key;
-                    cluster.counted.remove(&key);
+                    self.cluster.counted.remove(&key);
                 }
             }
-            Item::Counted(ino, from, 0) => drop(cluster.counted.remove(&(*ino, *from))),
+            Item::Counted(ino, from, 0) => drop(self.cluster.counted.remove(&(*ino, *from))),
             Item::Counted(ino, from, publish) => {
-                cluster.counted.insert((*ino, *from), *publish);
+                self.cluster.counted.insert((*ino, *from), *publish);
             }
             Item::Enrolled(dir, rank) => {
-                cluster.enrolled.entry(*dir).or_default().insert(*rank);
+                self.cluster.enrolled.entry(*dir).or_default().insert(*rank);
             }
             Item::Retired(dir, rank) => {
-                if let Some(ranks) = cluster.enrolled.get_mut(dir) {
+                if let Some(ranks) = self.cluster.enrolled.get_mut(dir) {
                     ranks.remove(rank);
                 }
             }
             Item::Moved(dir, name) => {
-                cluster.moved.insert(*dir, name.to_vec());
+                self.cluster.moved.insert(*dir, name.to_vec());
             }
             Item::Buried(dir) => {
-                cluster.enrolled.remove(dir);
-                cluster.moved.remove(dir);
-                cluster.placed.remove(dir);
+                self.cluster.enrolled.remove(dir);
+                self.cluster.moved.remove(dir);
+                self.cluster.placed.remove(dir);
             }
             Item::Placed(dir, placed) => {
-                cluster.placed.insert(*dir, placed.clone());
+                self.cluster.placed.insert(*dir, placed.clone());
             }
-            Item::HasAll(dir, true) => drop(cluster.has_all.insert(*dir)),
-            Item::HasAll(dir, false) => drop(cluster.has_all.remove(dir)),
-            _ => self.apply_renames(item),
-        }
-        Ok(())
-    }
-
-    fn apply_renames(&mut self, item: &Item<'_>) {
-        let cluster = &mut self.cluster;
-        match item {
+            Item::HasAll(dir, true) => drop(self.cluster.has_all.insert(*dir)),
+            Item::HasAll(dir, false) => drop(self.cluster.has_all.remove(dir)),
             Item::Locked(dir, name, locked) => {
                 let key = (*dir, name.to_vec());
-                cluster.locked.insert(key, locked.clone());
+                self.cluster.locked.insert(key, locked.clone());
             }
-            Item::Unlocked(dir, name) => drop(cluster.locked.remove(&(*dir, name.to_vec()))),
+            Item::Unlocked(dir, name) => drop(self.cluster.locked.remove(&(*dir, name.to_vec()))),
             Item::Changing(rank, token, change) => {
-                cluster.changes.insert((*rank, *token), change.clone());
+                self.cluster.changes.insert((*rank, *token), change.clone());
             }
-            Item::ChangeOver(rank, token) => drop(cluster.changes.remove(&(*rank, *token))),
-            Item::CalledOff(rank, token) => drop(cluster.called_off.insert((*rank, *token))),
-            Item::CalledOffGone(rank) => cluster.called_off.retain(|(leader, _)| leader != rank),
-            _ => {}
+            Item::ChangeOver(rank, token) => drop(self.cluster.changes.remove(&(*rank, *token))),
+            Item::CalledOff(rank, token) => drop(self.cluster.called_off.insert((*rank, *token))),
+            Item::CalledOffGone(rank) => {
+                self.cluster.called_off.retain(|(leader, _)| leader != rank);
+            }
         }
+        Ok(())
     }
 
     /// What a file's index has is being published, and lives as such.

@@ -480,7 +480,7 @@ impl<P: Platform> Cluster<P> {
         match attr.file_type() {
             FileType::Dir if own => self.tell_dir(&attr, set.mtime_ns).await,
             FileType::Dir => self.node(|node| node.known().drop_guard(set.ino)),
-            _ => {}
+            FileType::File | FileType::Symlink | FileType::Fifo | FileType::Socket => {}
         }
         if own && attr.file_type() == FileType::File {
             self.recall_leases(set.ino, None).await;
