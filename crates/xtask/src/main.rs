@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 }
 
 fn tidy() -> ExitCode {
-    match xtask::tidy(&xtask::workspace_root()) {
+    match xtask::tidy::check(&xtask::workspace_root()) {
         Ok(untidy) => {
             for warning in &untidy.warnings {
                 eprintln!("warning: {warning}");

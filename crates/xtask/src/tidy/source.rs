@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::Untidy;
+use super::Untidy;
 
 /// A longer file has probably got a second subject.
 const LONG_LINES: usize = 500;

@@ -52,7 +52,7 @@ pub fn check(manifest: &str) -> Result<Vec<String>> {
         .context("package.name")?;
     let Some((_, allowed)) = ARROWS.iter().find(|(krate, _)| *krate == name) else {
         return Ok(vec![format!(
-            "{name} has no row in crates/xtask/src/arrows.rs"
+            "{name} has no row in crates/xtask/src/tidy/arrows.rs"
         )]);
     };
     let Some(allowed) = allowed else {
