@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-/// What may depend on what of ours; `None` for the tops, which may on anything.
+/// The crates of ours on which a crate may depend; `None` for the tops, which may depend on any.
 const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("weir-core", Some(&[])),
     ("weir-config", Some(&[])),
@@ -38,7 +38,7 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("xtask", Some(&["weir-cluster"])),
 ];
 
-/// Whether a package is one of this workspace.
+/// Is the package one of this workspace?
 fn is_ours(name: &str) -> bool {
     name.starts_with("weir-") || name == "xtask"
 }
