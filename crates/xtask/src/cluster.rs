@@ -9,14 +9,14 @@ use clap::{Args, Subcommand};
 use weir_cluster::slurm::{self, Slurm};
 use weir_cluster::{Cluster, Spec};
 
-/// What `cargo xtask cluster` understands.
+/// The commands of `cargo xtask cluster`.
 #[derive(Subcommand, Debug)]
-pub enum Chore {
+pub enum ClusterChore {
     /// Makes a cluster of network namespaces, as root.
     Up {
         /// How many nodes.
         nodes: usize,
-        /// What each node's link lets through, such as 10gbit.
+        /// The rate of each node's link, such as 10gbit.
         #[arg(long)]
         rate: Option<String>,
         /// With an sshd on each node.
@@ -27,13 +27,13 @@ pub enum Chore {
         slurm: bool,
         /// Which cluster.
         #[command(flatten)]
-        which: Which,
+        which: ClusterName,
     },
     /// Runs a command on a node.
     Exec {
         /// Which cluster.
         #[command(flatten)]
-        which: Which,
+        which: ClusterName,
         /// Of the node, from 0 on.
         index: usize,
         /// The command and its arguments.
@@ -46,19 +46,19 @@ pub enum Chore {
     Down {
         /// Which cluster.
         #[command(flatten)]
-        which: Which,
+        which: ClusterName,
     },
 }
 
-/// Which cluster is meant.
+/// The cluster on which a command acts.
 #[derive(Args, Debug)]
-pub struct Which {
+pub struct ClusterName {
     /// The cluster's name; need not be given where one is up.
     #[arg(long)]
     name: Option<String>,
 }
 
-impl Which {
+impl ClusterName {
     /// The cluster of that name, or the only one.
     fn cluster(&self) -> Result<Cluster> {
         if let Some(name) = &self.name {
@@ -73,9 +73,9 @@ impl Which {
 }
 
 /// Does it.
-pub fn run(chore: Chore) -> Result<ExitCode> {
+pub fn run(chore: ClusterChore) -> Result<ExitCode> {
     match chore {
-        Chore::Up {
+        ClusterChore::Up {
             nodes,
             rate,
             ssh,
@@ -89,7 +89,7 @@ pub fn run(chore: Chore) -> Result<ExitCode> {
                 rate,
                 ssh,
             })?;
-            show(&cluster);
+            print_cluster(&cluster);
             if slurm {
                 let missing = slurm::missing();
                 ensure!(missing.is_empty(), "missing: {}", missing.join(", "));
@@ -98,18 +98,18 @@ pub fn run(chore: Chore) -> Result<ExitCode> {
             }
             cluster.leave()?;
         }
-        Chore::Exec {
+        ClusterChore::Exec {
             which,
             index,
             command,
         } => return exec(&which, index, &command),
-        Chore::Status => status(),
-        Chore::Down { which } => down(&which)?,
+        ClusterChore::Status => status(),
+        ClusterChore::Down { which } => down(&which)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn exec(which: &Which, index: usize, command: &[OsString]) -> Result<ExitCode> {
+fn exec(which: &ClusterName, index: usize, command: &[OsString]) -> Result<ExitCode> {
     let cluster = which.cluster()?;
     let node = cluster.nodes().get(index).context("no such node")?;
     let (program, arguments) = command.split_first().context("no command")?;
@@ -119,13 +119,13 @@ fn exec(which: &Which, index: usize, command: &[OsString]) -> Result<ExitCode> {
 fn status() {
     for name in Cluster::living() {
         match Cluster::open(&name) {
-            Ok(cluster) => show(&cluster),
+            Ok(cluster) => print_cluster(&cluster),
             Err(e) => println!("{name}: {e:#}"),
         }
     }
 }
 
-fn show(cluster: &Cluster) {
+fn print_cluster(cluster: &Cluster) {
     println!("cluster {} in {}", cluster.name(), cluster.dir().display());
     for (i, node) in cluster.nodes().iter().enumerate() {
         let state = node
@@ -135,7 +135,7 @@ fn show(cluster: &Cluster) {
     }
 }
 
-fn down(which: &Which) -> Result<()> {
+fn down(which: &ClusterName) -> Result<()> {
     for name in Cluster::sweep() {
         println!("cluster {name}: dead; cleared what it left");
     }
@@ -153,14 +153,14 @@ mod tests {
     #[derive(Parser)]
     struct Words {
         #[command(subcommand)]
-        chore: Chore,
+        chore: ClusterChore,
     }
 
     #[test]
     fn options_and_the_command_are_told_apart() {
         let words = ["x", "exec", "--name", "c1", "2", "--", "ls", "--name", "x"];
         let words = Words::try_parse_from(words).unwrap();
-        let Chore::Exec {
+        let ClusterChore::Exec {
             which,
             index,
             command,

@@ -13,9 +13,9 @@ enum Chore {
     Tidy(Tidy),
     /// Several nodes on one machine, for hands.
     #[command(subcommand)]
-    Cluster(xtask::cluster::Chore),
+    Cluster(xtask::cluster::ClusterChore),
     /// Runs seeds of the simulation of several servers.
-    Simulate(xtask::simulate::Wish),
+    Simulate(xtask::simulate::SimulateArgs),
 }
 
 /// How to check.

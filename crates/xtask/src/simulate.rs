@@ -25,9 +25,9 @@ const ENOUGH: usize = 5;
 /// Lines of a trace that are shown.
 const SHOWN: usize = 40;
 
-/// What is asked for.
+/// The options of `cargo xtask simulate`.
 #[derive(Args, Debug)]
-pub struct Wish {
+pub struct SimulateArgs {
     /// How many seeds to run [default: 1, or with --minutes no end].
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
@@ -54,7 +54,7 @@ pub struct Wish {
     cuts: bool,
 }
 
-impl Wish {
+impl SimulateArgs {
     /// The first seed, and the one behind the last.
     fn range(&self) -> (u64, u64) {
         let without = if self.minutes.is_some() { u64::MAX } else { 1 };
@@ -81,9 +81,9 @@ impl Wish {
     }
 }
 
-/// What has come of the seeds so far.
+/// The results of the seeds so far.
 #[derive(Debug, Default)]
-struct Tally {
+struct SeedTally {
     seeds: u64,
     sums: BTreeMap<String, u64>,
     drawn: BTreeMap<String, u64>,
@@ -91,9 +91,9 @@ struct Tally {
     failed: BTreeMap<u64, String>,
 }
 
-impl Tally {
+impl SeedTally {
     /// Takes in the line of a seed that ended.
-    fn take(&mut self, line: &str) -> Option<()> {
+    fn add_line(&mut self, line: &str) -> Option<()> {
         let mut words = line.split(' ');
         let seed: u64 = words.next()?.parse().ok()?;
         self.seeds += 1;
@@ -159,14 +159,14 @@ impl Tally {
 }
 
 /// Runs it; success if no seed failed.
-pub fn run(wish: &Wish) -> Result<ExitCode> {
+pub fn run(wish: &SimulateArgs) -> Result<ExitCode> {
     let ((first, end), time) = (wish.range(), wish.time());
     let program = match &wish.program {
         Some(program) => program.clone(),
         None => build()?,
     };
     let begin = Instant::now();
-    let tally = Arc::new(Mutex::new(Tally::default()));
+    let tally = Arc::new(Mutex::new(SeedTally::default()));
     let next = Arc::new(AtomicU64::new(first));
     std::thread::scope(|scope| -> Result<()> {
         let workers: Vec<_> = (0..wish.jobs())
@@ -202,7 +202,7 @@ pub fn run(wish: &Wish) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!tally.failed.is_empty())))
 }
 
-fn locked(tally: &Mutex<Tally>) -> std::sync::MutexGuard<'_, Tally> {
+fn locked(tally: &Mutex<SeedTally>) -> std::sync::MutexGuard<'_, SeedTally> {
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -234,7 +234,7 @@ fn batch(
     program: &Path,
     (first, count): (u64, u64),
     faults: Option<&str>,
-    tally: &Mutex<Tally>,
+    tally: &Mutex<SeedTally>,
 ) -> Result<()> {
     let (mut at, end) = (first, first + count);
     while at < end {
@@ -271,7 +271,7 @@ fn pass_on(out: impl Read, to: &Sender<String>) {
 }
 
 /// Takes in a worker's lines; the seed that it began and did not end.
-fn listen(lines: &Receiver<String>, tally: &Mutex<Tally>) -> Option<u64> {
+fn listen(lines: &Receiver<String>, tally: &Mutex<SeedTally>) -> Option<u64> {
     let mut begun = None;
     loop {
         match lines.recv_timeout(PATIENCE) {
@@ -280,7 +280,7 @@ fn listen(lines: &Receiver<String>, tally: &Mutex<Tally>) -> Option<u64> {
                     begun = seed.parse().ok();
                 } else if let Some(rest) = line.strip_prefix("end ") {
                     begun = None;
-                    if locked(tally).take(rest).is_none() {
+                    if locked(tally).add_line(rest).is_none() {
                         eprintln!("what is {line:?}?");
                     }
                 }
@@ -290,7 +290,7 @@ fn listen(lines: &Receiver<String>, tally: &Mutex<Tally>) -> Option<u64> {
     }
 }
 
-/// What a worker that is over, or must be, said last.
+/// The last output of a worker that has ended, or must be ended.
 fn last_words(child: &mut Child) -> Result<String> {
     let hangs = child.try_wait()?.is_none() && {
         // Its output has ended: it is about to, or it hangs.
@@ -344,10 +344,10 @@ mod tests {
     #[derive(clap::Parser)]
     struct Words {
         #[command(flatten)]
-        wish: Wish,
+        wish: SimulateArgs,
     }
 
-    fn wish(words: &str) -> Result<Wish, clap::Error> {
+    fn wish(words: &str) -> Result<SimulateArgs, clap::Error> {
         use clap::Parser;
         let words = std::iter::once("x").chain(words.split_whitespace());
         Words::try_parse_from(words).map(|words| words.wish)
@@ -371,15 +371,15 @@ mod tests {
 
     #[test]
     fn lines_of_seeds_are_added_up() {
-        let mut tally = Tally::default();
+        let mut tally = SeedTally::default();
         let line = |seed: u64, faults: u64| {
             format!("{seed} faults={faults} hash=00ff operations=5 failed=1 decided=1 drawn=cut:2,slow:1")
         };
-        tally.take(&line(1, 0)).unwrap();
-        tally.take(&line(2, 3)).unwrap();
+        tally.add_line(&line(1, 0)).unwrap();
+        tally.add_line(&line(2, 3)).unwrap();
         assert_eq!((tally.seeds, tally.sums["operations"]), (2, 10));
         assert_eq!((tally.drawn["cut"], tally.drawn["slow"]), (4, 2));
         assert_eq!(tally.failed.keys().copied().collect::<Vec<_>>(), [2]);
-        assert!(tally.take("x").is_none());
+        assert!(tally.add_line("x").is_none());
     }
 }

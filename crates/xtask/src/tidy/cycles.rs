@@ -16,13 +16,13 @@
 //!
 //! Known cycles are in `crates/xtask/tidy.toml`, which may only shrink ([`super::ratchet`]).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
 use super::modules::Crate;
-use super::ratchet::Count;
+use super::ratchet::FaultCount;
 
 /// Why one subject uses another: a line that names an item.
 #[derive(Debug, Clone)]
@@ -64,39 +64,23 @@ impl Folder {
         cycles
     }
 
-    /// A shortest way from the first subject of a cycle back to itself, as lines to print.
-    pub fn way_around(&self, cycle: &[String]) -> Vec<String> {
-        let Some(start) = cycle.first() else {
-            return Vec::new();
-        };
-        let mut came_from: BTreeMap<&str, &str> = BTreeMap::new();
-        let mut next = VecDeque::from([start.as_str()]);
-        while let Some(subject) = next.pop_front() {
-            for used in self.used_by(subject) {
-                if !came_from.contains_key(used) {
-                    came_from.insert(used, subject);
-                    next.push_back(used);
+    /// The uses among the members of a cycle, each as a line to print.
+    pub fn uses_within(&self, cycle: &[String]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for from in cycle {
+            for (to, reason) in self.uses.get(from).into_iter().flatten() {
+                if cycle.contains(to) {
+                    lines.push(format!("{from} -> {to} ({}: {})", reason.at, reason.path));
                 }
             }
         }
-        let mut lines = Vec::new();
-        let mut to = start.as_str();
-        while let Some(from) = came_from.get(to) {
-            let reason = &self.uses[*from][to];
-            lines.push(format!("{from} -> {to} ({}: {})", reason.at, reason.path));
-            to = from;
-            if to == start {
-                break;
-            }
-        }
-        lines.reverse();
         lines
     }
 
-    /// The members of a cycle, and a way around.
+    /// The members of a cycle, and their uses of each other.
     fn describe(&self, cycle: &[String]) -> String {
-        let way = self.way_around(cycle).join("\n        ");
-        format!("a cycle of {}:\n        {way}", cycle.join(", "))
+        let uses = self.uses_within(cycle).join("\n        ");
+        format!("a cycle of {}:\n        {uses}", cycle.join(", "))
     }
 
     fn used_by<'a>(&'a self, subject: &str) -> impl Iterator<Item = &'a str> {
@@ -119,7 +103,7 @@ impl Folder {
 }
 
 /// The cycles of each folder of the crate in the folder `path`.
-pub fn count(root: &Path, path: &Path) -> Result<Vec<Count>> {
+pub fn count(root: &Path, path: &Path) -> Result<Vec<FaultCount>> {
     let read = |file: &Path| std::fs::read_to_string(root.join(file)).ok();
     let below = path.strip_prefix(root).unwrap_or(path).join("src");
     let mut roots = ["lib.rs", "main.rs"].iter().map(|name| below.join(name));
@@ -131,7 +115,7 @@ pub fn count(root: &Path, path: &Path) -> Result<Vec<Count>> {
         .into_iter()
         .map(|(path, folder)| (path, folder.cycles(), folder))
         .filter(|(_, cycles, _)| !cycles.is_empty())
-        .map(|(path, cycles, folder)| Count {
+        .map(|(path, cycles, folder)| FaultCount {
             rule: "cycles",
             key: path.display().to_string(),
             numbers: cycles.iter().map(Vec::len).collect(),
@@ -357,7 +341,18 @@ mod tests {
     }
 
     #[test]
-    fn the_way_around_names_lines() {
+    fn a_module_may_be_in_a_file_of_another_name() {
+        let files = [
+            ("lib.rs", "mod a; mod b;"),
+            ("a.rs", "use crate::b::B; pub struct A;"),
+            ("b.rs", "#[path = \"elsewhere.rs\"] mod x; pub struct B;"),
+            ("elsewhere.rs", "use crate::a::A; fn f(_: A) {}"),
+        ];
+        assert_eq!(cycles(&files), of_root(&["a.rs", "b.rs"]));
+    }
+
+    #[test]
+    fn uses_name_lines() {
         let files: BTreeMap<PathBuf, String> = [
             ("lib.rs", "mod a; mod b;"),
             ("a.rs", "\nuse crate::b::B; pub struct A(B);"),
@@ -368,7 +363,7 @@ mod tests {
         let krate = Crate::read(Path::new("lib.rs"), &|path| files.get(path).cloned()).unwrap();
         let folder = &folders(&krate)[Path::new("")];
         assert_eq!(
-            folder.way_around(&folder.cycles()[0]),
+            folder.uses_within(&folder.cycles()[0]),
             [
                 "a.rs -> b.rs (a.rs:2: crate::b::B)",
                 "b.rs -> a.rs (b.rs:1: super::a::A)"

@@ -2,6 +2,7 @@
 //!
 //! - crates depend on each other only along the arrows of the design ([`arrows`]);
 //! - files of a folder do not use each other in a circle ([`cycles`]);
+//! - types, functions and comments use the glossary's words ([`words`]);
 //! - every source opens with what it is, is ASCII, is not too long, and gives a reason for each
 //!   lint it silences ([`source`]).
 //!
@@ -14,12 +15,14 @@ pub mod cycles;
 pub mod modules;
 pub mod ratchet;
 pub mod source;
+pub mod words;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use ratchet::{Count, Ratchet};
+use ratchet::{FaultCount, Ratchet};
+use words::{Glossary, WordFaults};
 
 /// The result of a check.
 #[derive(Debug, Default)]
@@ -49,11 +52,28 @@ pub fn lower(root: &Path) -> Result<()> {
 }
 
 /// Counts the faults of rules that some of the sources do not follow yet.
-fn count(root: &Path) -> Result<Vec<Count>> {
+fn count(root: &Path) -> Result<Vec<FaultCount>> {
+    let glossary = Glossary::parse(&read(&root.join("docs/glossary.md"))?)?;
     let mut counts = Vec::new();
-    for krate in entries(&root.join("crates"))? {
+    let mut all = Vec::new();
+    for krate in crates(root)? {
         counts.extend(cycles::count(root, &krate)?);
+        let mut words = WordFaults::default();
+        for path in sources(&krate)? {
+            words.add_source(&glossary, Path::new(&shown(root, &path)), &read(&path)?)?;
+        }
+        let name = krate.file_name().unwrap_or_default().to_string_lossy();
+        counts.extend(words.counts(&name));
+        all.push(words);
     }
+    counts.extend(words::same_names(&all));
+    let mut words = WordFaults::default();
+    for path in documents(root)? {
+        for (index, line) in read(&path)?.lines().enumerate() {
+            words.add_comment(&glossary, Path::new(&shown(root, &path)), index + 1, line);
+        }
+    }
+    counts.extend(words.counts("docs"));
     Ok(counts)
 }
 
@@ -68,24 +88,36 @@ fn check_files(root: &Path) -> Result<Untidy> {
             untidy.errors.extend(problems.into_iter().map(place));
         }
     }
-    let files = sources(root)?;
-    for path in &files {
-        let found = source::check(Path::new(&shown(root, path)), &read(path)?);
-        untidy.errors.extend(found.errors);
-        untidy.warnings.extend(found.warnings);
+    for krate in crates(root)? {
+        for path in sources(&krate)? {
+            let found = source::check(Path::new(&shown(root, &path)), &read(&path)?);
+            untidy.errors.extend(found.errors);
+            untidy.warnings.extend(found.warnings);
+            untidy.files += 1;
+        }
     }
-    untidy.files = files.len();
     Ok(untidy)
 }
 
-/// Every source of the workspace, and those of the fuzz targets.
-fn sources(root: &Path) -> Result<Vec<PathBuf>> {
+/// The folders of the crates: those of the workspace, and the fuzz targets.
+fn crates(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut crates = entries(&root.join("crates"))?;
+    crates.extend(Some(root.join("fuzz")).filter(|fuzz| fuzz.is_dir()));
+    Ok(crates)
+}
+
+/// Every source of a crate.
+fn sources(krate: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for folder in [root.join("crates"), root.join("fuzz")] {
-        if folder.is_dir() {
-            find_sources(&folder, &mut files)?;
-        }
-    }
+    find_files(krate, "rs", &mut files)?;
+    Ok(files)
+}
+
+/// The documents, but for the glossary, which has to name the words.
+fn documents(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    find_files(&root.join("docs"), "md", &mut files)?;
+    files.retain(|path| !path.ends_with("glossary.md"));
     Ok(files)
 }
 
@@ -110,12 +142,15 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn find_sources(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+/// Finds the files below a folder whose names end in the extension.
+fn find_files(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) -> Result<()> {
     for path in entries(dir)? {
         let name = path.file_name().unwrap_or_default();
-        if path.is_dir() && name != "target" && name != "build" {
-            find_sources(&path, found)?;
-        } else if path.extension().is_some_and(|e| e == "rs") {
+        if path.is_dir() {
+            if name != "target" && name != "build" {
+                find_files(&path, extension, found)?;
+            }
+        } else if path.extension().is_some_and(|e| e == extension) {
             found.push(path);
         }
     }

@@ -1,6 +1,6 @@
 //! The modules of one crate: what each declares, imports and names.
 //!
-//! A [`Crate`] is read from its `lib.rs` (or `main.rs`) on, along its `mod` items. Names are
+//! A [`Crate`] is read from its `lib.rs` (or `main.rs`) on, along its `mod` items. PathCollector are
 //! resolved as the compiler does it, as far as a tree of syntax allows: through `use` items,
 //! re-exports and globs, to the module that defines the item. A re-export is no definition:
 //! `super::Slab` is in `slab.rs` if the parent says `pub use slab::Slab`.
@@ -17,7 +17,7 @@ use syn::visit::{self, Visit};
 
 /// A path that a module names, and the line on which it does.
 #[derive(Debug)]
-pub struct Named {
+pub struct NamedPath {
     /// Its segments, the first of which may be `crate`, `self` or `super`.
     pub path: Vec<String>,
     /// Counted from 1.
@@ -32,7 +32,7 @@ pub struct Module {
     /// The file that it is in.
     pub file: PathBuf,
     /// Every path that its code names.
-    pub named: Vec<Named>,
+    pub named: Vec<NamedPath>,
     /// Has it a file of its own, or braces in its parent's?
     pub has_file: bool,
     children: BTreeMap<String, usize>,
@@ -97,7 +97,7 @@ impl Crate {
     ) -> Result<()> {
         for item in items {
             let syn::Item::Mod(declared) = item else {
-                let mut names = Names {
+                let mut names = PathCollector {
                     module: &mut self.modules[module],
                 };
                 if let Some(name) = name_of(item) {
@@ -117,12 +117,15 @@ impl Crate {
                 self.add_items(child, &below, items, read)?;
                 Some(child)
             } else {
-                let files = [below.join("mod.rs"), folder.join(format!("{name}.rs"))];
-                let found = files
-                    .iter()
-                    .find_map(|file| Some((file, read(file)?)))
+                let beside = self.modules[module].file.with_file_name("");
+                let files = match path_of(&declared.attrs) {
+                    Some(path) => vec![beside.join(path)],
+                    None => vec![below.join("mod.rs"), folder.join(format!("{name}.rs"))],
+                };
+                let found = files.iter().find_map(|file| Some((file, read(file)?)));
+                let (file, text) = found
                     .with_context(|| format!("no file for `mod {name}` in {}", folder.display()))?;
-                self.add_file(Some(module), found.0, &below, &found.1, read)?
+                self.add_file(Some(module), file, &below, &text, read)?
             };
             if let Some(child) = child {
                 self.modules[module].children.insert(name, child);
@@ -147,7 +150,7 @@ impl Crate {
         module
     }
 
-    fn walk(&self, from: usize, path: &[String], depth: u32) -> Option<Definition> {
+    fn walk(&self, from: usize, path: &[String], depth: u32) -> Option<Resolution> {
         if depth > DEEPEST {
             return None;
         }
@@ -166,11 +169,11 @@ impl Crate {
         }
         while let Some((name, after)) = rest.split_first() {
             match self.look_up(module, name, after.is_empty(), depth) {
-                Some(Definition {
+                Some(Resolution {
                     module,
                     item: Some(item),
                 }) => {
-                    return Some(Definition {
+                    return Some(Resolution {
                         module,
                         item: Some(item),
                     });
@@ -178,7 +181,7 @@ impl Crate {
                 Some(found) => module = found.module,
                 // What macros define is not seen: the module that should have it.
                 None if is_anchored => {
-                    return Some(Definition {
+                    return Some(Resolution {
                         module,
                         item: Some(name.clone()),
                     })
@@ -188,18 +191,18 @@ impl Crate {
             is_anchored = true;
             rest = after;
         }
-        Some(Definition { module, item: None })
+        Some(Resolution { module, item: None })
     }
 
     /// Finds `name` in `module`. A function and a module may have one name: at the end of a path
     /// the function is meant.
-    fn look_up(&self, module: usize, name: &str, is_last: bool, depth: u32) -> Option<Definition> {
+    fn look_up(&self, module: usize, name: &str, is_last: bool, depth: u32) -> Option<Resolution> {
         let scope = &self.modules[module];
-        let child = scope.children.get(name).map(|child| Definition {
+        let child = scope.children.get(name).map(|child| Resolution {
             module: *child,
             item: None,
         });
-        let item = scope.items.contains(name).then(|| Definition {
+        let item = scope.items.contains(name).then(|| Resolution {
             module,
             item: Some(name.to_owned()),
         });
@@ -222,7 +225,7 @@ impl Crate {
 }
 
 /// Where a path ends: at an item of a module, or at the module itself.
-struct Definition {
+struct Resolution {
     module: usize,
     item: Option<String>,
 }
@@ -234,6 +237,22 @@ pub fn is_for_tests(attribute: &syn::Attribute) -> bool {
     };
     let condition = list.tokens.to_string().replace(' ', "");
     list.path.is_ident("cfg") && (condition == "test" || condition.starts_with("all(test,"))
+}
+
+/// The file that `#[path = "file"]` names.
+fn path_of(attributes: &[syn::Attribute]) -> Option<String> {
+    attributes
+        .iter()
+        .find_map(|attribute| match &attribute.meta {
+            syn::Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
+                syn::Expr::Lit(syn::ExprLit {
+                    lit: syn::Lit::Str(file),
+                    ..
+                }) => Some(file.value()),
+                _ => None,
+            },
+            _ => None,
+        })
 }
 
 fn name_of(item: &syn::Item) -> Option<String> {
@@ -275,13 +294,13 @@ fn line_of(span: Span) -> usize {
 }
 
 /// Collects the paths that the code of a module names.
-struct Names<'a> {
+struct PathCollector<'a> {
     module: &'a mut Module,
 }
 
-impl Names<'_> {
+impl PathCollector<'_> {
     fn add(&mut self, path: Vec<String>, line: usize) {
-        self.module.named.push(Named { path, line });
+        self.module.named.push(NamedPath { path, line });
     }
 
     fn add_use(&mut self, tree: &syn::UseTree, before: &[String]) {
@@ -350,7 +369,7 @@ impl Names<'_> {
     }
 }
 
-impl<'ast> Visit<'ast> for Names<'_> {
+impl<'ast> Visit<'ast> for PathCollector<'_> {
     fn visit_item(&mut self, item: &'ast syn::Item) {
         if !attributes(item).iter().any(is_for_tests) {
             visit::visit_item(self, item);

@@ -23,7 +23,7 @@ const HEADER: &str = "\
 
 /// The faults of one rule under one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Count {
+pub struct FaultCount {
     /// The rule: the name of a table of the file.
     pub rule: &'static str,
     /// The crate, folder or name.
@@ -34,10 +34,10 @@ pub struct Count {
     pub faults: Vec<String>,
 }
 
-impl Count {
+impl FaultCount {
     /// The count of the given faults, each of which counts one.
     pub fn of_each(rule: &'static str, key: String, faults: Vec<String>) -> Self {
-        Count {
+        FaultCount {
             rule,
             key,
             numbers: vec![faults.len()],
@@ -80,7 +80,7 @@ impl Ratchet {
     }
 
     /// The numbers that are greater than allowed, and the allowed ones that are greater than needed.
-    pub fn check(&self, counts: &[Count]) -> Vec<String> {
+    pub fn check(&self, counts: &[FaultCount]) -> Vec<String> {
         let mut errors = Vec::new();
         for count in counts {
             let allowed = self.allowed(count.rule, &count.key);
@@ -116,7 +116,7 @@ impl Ratchet {
 
     /// The same with smaller numbers, where the counts are smaller.
     #[must_use]
-    pub fn lowered(&self, counts: &[Count]) -> Self {
+    pub fn lowered(&self, counts: &[FaultCount]) -> Self {
         let mut lowered = Numbers::new();
         for (rule, table) in &self.allowed {
             for (key, allowed) in table {
@@ -170,8 +170,8 @@ fn shown(numbers: &[usize]) -> String {
 mod tests {
     use super::*;
 
-    fn count(key: &str, numbers: &[usize]) -> Count {
-        Count {
+    fn count(key: &str, numbers: &[usize]) -> FaultCount {
+        FaultCount {
             rule: "words",
             key: key.to_owned(),
             numbers: numbers.to_vec(),
