@@ -1,10 +1,5 @@
 //! Calls on descriptors.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "in the tables of wrappers each block rests on the same promise, that of the C function's caller, which the macro states"
-)]
-
 use core::ffi::{c_int, c_uint, c_void};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -198,28 +193,40 @@ interpose! {
     [close_range] (first: c_uint, last: c_uint, flags: c_int) -> c_int: libc::SYS_close_range, [first, last, flags]
         => |p| p.close_range(first, last, flags.cast_unsigned());
     [read __read] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_read, [fd, buffer, n]
+        // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
         => |p| unsafe { into(fd, buffer, n, |room| p.read(fd, room)) };
     [__read_chk] (fd: c_int, buffer: *mut c_void, n: size_t, _have: size_t) -> ssize_t: libc::SYS_read, [fd, buffer, n]
+        // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
         => |p| unsafe { into(fd, buffer, n, |room| p.read(fd, room)) };
     [write __write] (fd: c_int, buffer: *const c_void, n: size_t) -> ssize_t: libc::SYS_write, [fd, buffer, n]
+        // SAFETY: the caller owes `buffer`: null, or `n` bytes that nobody writes to while the call runs.
         => |p| unsafe { out_of(fd, buffer, n, |bytes| p.write(fd, bytes)) };
     [pread pread64 __pread64] (fd: c_int, buffer: *mut c_void, n: size_t, offset: off_t) -> ssize_t: libc::SYS_pread64, [fd, buffer, n, offset]
+        // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
         => |p| unsafe { into(fd, buffer, n, |room| p.pread(fd, room, offset)) };
     [__pread_chk __pread64_chk] (fd: c_int, buffer: *mut c_void, n: size_t, offset: off_t, _have: size_t) -> ssize_t: libc::SYS_pread64, [fd, buffer, n, offset]
+        // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
         => |p| unsafe { into(fd, buffer, n, |room| p.pread(fd, room, offset)) };
     [pwrite pwrite64 __pwrite64] (fd: c_int, buffer: *const c_void, n: size_t, offset: off_t) -> ssize_t: libc::SYS_pwrite64, [fd, buffer, n, offset]
+        // SAFETY: the caller owes `buffer`: null, or `n` bytes that nobody writes to while the call runs.
         => |p| unsafe { out_of(fd, buffer, n, |bytes| p.pwrite(fd, bytes, offset)) };
     [readv] (fd: c_int, vector: *const iovec, count: c_int) -> ssize_t: libc::SYS_readv, [fd, vector, count]
+        // SAFETY: the caller owes `vector`: `count` elements, each with a buffer that only this call writes to.
         => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.readv(fd, v));
     [writev] (fd: c_int, vector: *const iovec, count: c_int) -> ssize_t: libc::SYS_writev, [fd, vector, count]
+        // SAFETY: the caller owes `vector`: `count` elements, each with a buffer that nobody writes to meanwhile.
         => |p| writing(fd, || unsafe { gather(vector, count) }, |v| p.writev(fd, v));
     [preadv preadv64] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t) -> ssize_t: libc::SYS_preadv, [fd, vector, count, offset, 0]
+        // SAFETY: the caller owes `vector`: `count` elements, each with a buffer that only this call writes to.
         => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.preadv(fd, v, offset));
     [pwritev pwritev64] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t) -> ssize_t: libc::SYS_pwritev, [fd, vector, count, offset, 0]
+        // SAFETY: the caller owes `vector`: `count` elements, each with a buffer that nobody writes to meanwhile.
         => |p| writing(fd, || unsafe { gather(vector, count) }, |v| p.pwritev(fd, v, offset));
     [preadv2 preadv64v2] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: libc::SYS_preadv2, [fd, vector, count, offset, 0, flags]
+        // SAFETY: the caller owes `vector`: `count` elements, each with a buffer that only this call writes to.
         => |p| reading(fd, || unsafe { scatter(vector, count) }, |v| p.preadv2(fd, v, offset, flags));
     [pwritev2 pwritev64v2] (fd: c_int, vector: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: libc::SYS_pwritev2, [fd, vector, count, offset, 0, flags]
+        // SAFETY: the caller owes `vector`: `count` elements, each with a buffer that nobody writes to meanwhile.
         => |p| writing(fd, || unsafe { gather(vector, count) }, |v| p.pwritev2(fd, v, offset, flags));
     [lseek lseek64 __lseek] (fd: c_int, offset: off_t, whence: c_int) -> off_t: libc::SYS_lseek, [fd, offset, whence]
         => |p| p.lseek(fd, offset, whence);
@@ -239,20 +246,25 @@ interpose! {
     [dup3] (old: c_int, new: c_int, flags: c_int) -> c_int: libc::SYS_dup3, [old, new, flags] => |p| p.dup3(old, new, flags);
     [flock] (fd: c_int, operation: c_int) -> c_int: libc::SYS_flock, [fd, operation] => |p| p.flock(fd, operation);
     [fcntl fcntl64 __fcntl] (fd: c_int, command: c_int, argument: usize) -> c_int: libc::SYS_fcntl, [fd, command, argument]
+        // SAFETY: the caller owes the `argument` that `command` takes.
         => |p| unsafe { control(p, fd, command, argument) };
     [ioctl] (fd: c_int, request: libc::c_ulong, argument: usize) -> c_int: libc::SYS_ioctl, [fd, request, argument]
+        // SAFETY: the caller owes the `argument` that `request` takes.
         => |p| unsafe { io_control(p, fd, request, argument) };
     [readahead] (fd: c_int, offset: off_t, n: size_t) -> ssize_t: libc::SYS_readahead, [fd, offset, n]
         => |p| p.readahead(fd);
     [getdents64] (fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getdents64, [fd, buffer, n]
+        // SAFETY: the caller owes `buffer`: null, or `n` bytes that only this call writes to while it runs.
         => |p| unsafe { into(fd, buffer, n, |room| p.getdents64(fd, room)) };
     [copy_file_range] (from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, n: size_t, flags: c_uint) -> ssize_t:
         libc::SYS_copy_file_range, [from, from_at, to, to_at, n, flags]
+        // SAFETY: the caller owes each offset: null, or one that only this call uses.
         => |p| match unsafe { (number_at(from_at), number_at(to_at)) } {
             (Ok(from_at), Ok(to_at)) => p.copy_file_range(from, from_at, to, to_at, n, flags),
             _ => is_ours(from).or(is_ours(to)).map(|()| Err(Errno::FAULT)),
         };
     [sendfile sendfile64] (to: c_int, from: c_int, offset: *mut i64, n: size_t) -> ssize_t: libc::SYS_sendfile, [to, from, offset, n]
+        // SAFETY: the caller owes `offset`: null, or one that only this call uses.
         => |p| match unsafe { number_at(offset) } {
             Ok(offset) => p.sendfile(to, from, offset, n),
             Err(errno) => is_ours(from).or(is_ours(to)).map(|()| Err(errno)),

@@ -1,10 +1,5 @@
 //! Calls on names.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "in the tables of wrappers each block rests on the same promise, that of the C function's caller, which the macro states"
-)]
-
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, uid_t};
@@ -211,26 +206,37 @@ interpose! {
     [rmdir] (path: *const c_char) -> c_int: libc::SYS_unlinkat, [HERE, path, libc::AT_REMOVEDIR]
         => |p| path!(path).and_then(|path| p.unlinkat(HERE, path, libc::AT_REMOVEDIR));
     [rename] (old: *const c_char, new: *const c_char) -> c_int: libc::SYS_renameat2, [HERE, old, HERE, new, 0]
+        // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
         => |p| unsafe { by_two((HERE, old), (HERE, new), |old, new| p.renameat2(HERE, old, HERE, new, 0)) };
     [renameat] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char) -> c_int: libc::SYS_renameat2, [old_at, old, new_at, new, 0]
+        // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
         => |p| unsafe { by_two((old_at, old), (new_at, new), |old, new| p.renameat2(old_at, old, new_at, new, 0)) };
     [renameat2] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_uint) -> c_int: libc::SYS_renameat2, [old_at, old, new_at, new, flags]
+        // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
         => |p| unsafe { by_two((old_at, old), (new_at, new), |old, new| p.renameat2(old_at, old, new_at, new, flags)) };
     [link] (old: *const c_char, new: *const c_char) -> c_int: libc::SYS_linkat, [HERE, old, HERE, new, 0]
+        // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
         => |p| unsafe { by_two((HERE, old), (HERE, new), |old, new| p.linkat(HERE, old, HERE, new, 0)) };
     [linkat] (old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_int) -> c_int: libc::SYS_linkat, [old_at, old, new_at, new, flags]
+        // SAFETY: the caller owes `old` and `new`: C strings that live through the call.
         => |p| unsafe { by_two((old_at, old), (new_at, new), |old, new| p.linkat(old_at, old, new_at, new, flags)) };
     [symlink] (target: *const c_char, path: *const c_char) -> c_int: libc::SYS_symlinkat, [target, HERE, path]
+        // SAFETY: the caller owes `target` and `path`: C strings that live through the call.
         => |p| unsafe { by_two((NO_DIRECTORY, target), (HERE, path), |target, path| p.symlinkat(target, HERE, path)) };
     [symlinkat] (target: *const c_char, at: c_int, path: *const c_char) -> c_int: libc::SYS_symlinkat, [target, at, path]
+        // SAFETY: the caller owes `target` and `path`: C strings that live through the call.
         => |p| unsafe { by_two((NO_DIRECTORY, target), (at, path), |target, path| p.symlinkat(target, at, path)) };
     [readlink] (path: *const c_char, buffer: *mut c_char, n: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
+        // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
         => |p| unsafe { by_path(HERE, path, (buffer, n), |path| p.readlinkat(HERE, path, room(buffer, n))) };
     [readlinkat] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
+        // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
         => |p| unsafe { by_path(at, path, (buffer, n), |path| p.readlinkat(at, path, room(buffer, n))) };
     [__readlink_chk] (path: *const c_char, buffer: *mut c_char, n: size_t, _have: size_t) -> ssize_t: libc::SYS_readlinkat, [HERE, path, buffer, n]
+        // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
         => |p| unsafe { by_path(HERE, path, (buffer, n), |path| p.readlinkat(HERE, path, room(buffer, n))) };
     [__readlinkat_chk] (at: c_int, path: *const c_char, buffer: *mut c_char, n: size_t, _have: size_t) -> ssize_t: libc::SYS_readlinkat, [at, path, buffer, n]
+        // SAFETY: the caller owes `path`, a C string, and `n` bytes at `buffer` that only this call writes to.
         => |p| unsafe { by_path(at, path, (buffer, n), |path| p.readlinkat(at, path, room(buffer, n))) };
     [mkdir] (path: *const c_char, mode: mode_t) -> c_int: libc::SYS_mkdirat, [HERE, path, mode]
         => |p| path!(path).and_then(|path| p.mkdirat(HERE, path, mode));
@@ -259,6 +265,7 @@ interpose! {
     [truncate truncate64] (path: *const c_char, length: off_t) -> c_int: libc::SYS_truncate, [path, length]
         => |p| path!(path).and_then(|path| p.truncate(path, length));
     [utimensat] (at: c_int, path: *const c_char, times: *const libc::timespec, flags: c_int) -> c_int: libc::SYS_utimensat, [at, path, times, flags]
+        // SAFETY: the caller owes `path`: null, or a C string; and `times`: null, or two of them.
         => |p| unsafe {
             match path.is_null() {
                 true => by_descriptor(at, if_any(times), || p.futimens(at, times_of(times))),
@@ -266,6 +273,7 @@ interpose! {
             }
         };
     [futimens] (fd: c_int, times: *const libc::timespec) -> c_int: libc::SYS_utimensat, [fd, 0, times, 0]
+        // SAFETY: the caller owes `times`: null, or two of them.
         => |p| unsafe { by_descriptor(fd, if_any(times), || p.futimens(fd, times_of(times))) };
     [chdir] (path: *const c_char) -> c_int: libc::SYS_chdir, [path]
         => |p| path!(path).and_then(|path| p.chdir(path));
@@ -280,6 +288,7 @@ interpose! {
         };
     [mount] (source: *const c_char, target: *const c_char, kind: *const c_char, flags: libc::c_ulong, data: *const c_void) -> c_int: libc::SYS_mount, [source, target, kind, flags, data]
         => |p| path!(target).and_then(|target| p.refuse_path(HERE, target, "mount"))
+            // SAFETY: the caller owes what mount(2) takes: C strings, and `data` as `kind` has it.
             .or_else(|| unsafe { bind(source, target, kind, flags, data) });
     [umount2] (target: *const c_char, flags: c_int) -> c_int: libc::SYS_umount2, [target, flags]
         => |p| path!(target).and_then(|target| p.not_mounted(target));
@@ -288,22 +297,31 @@ interpose! {
     [name_to_handle_at] (at: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int: libc::SYS_name_to_handle_at, [at, path, handle, mount, flags]
         => |p| path!(path).and_then(|path| p.refuse_path(at, path, "name_to_handle"));
     [getxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_getxattr, [path, name, value, n]
+        // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that only this call writes to.
         => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, (value, n), |path| p.getxattr(path, true, name, room(value.cast(), n))) });
     [lgetxattr] (path: *const c_char, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_lgetxattr, [path, name, value, n]
+        // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that only this call writes to.
         => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, (value, n), |path| p.getxattr(path, false, name, room(value.cast(), n))) });
     [fgetxattr] (fd: c_int, name: *const c_char, value: *mut c_void, n: size_t) -> ssize_t: libc::SYS_fgetxattr, [fd, name, value, n]
+        // SAFETY: the caller owes `n` bytes at `value` that only this call writes to.
         => |p| path!(name).and_then(|name| by_descriptor(fd, (value, n), || p.fgetxattr(fd, name, unsafe { room(value.cast(), n) })));
     [setxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_setxattr, [path, name, value, n, flags]
+        // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that nobody writes to meanwhile.
         => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, (value, n), |path| p.setxattr(path, true, name, given(value, n), flags.cast_unsigned())) });
     [lsetxattr] (path: *const c_char, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_lsetxattr, [path, name, value, n, flags]
+        // SAFETY: the caller owes `path`, a C string, and `n` bytes at `value` that nobody writes to meanwhile.
         => |p| path!(name).and_then(|name| unsafe { by_path(HERE, path, (value, n), |path| p.setxattr(path, false, name, given(value, n), flags.cast_unsigned())) });
     [fsetxattr] (fd: c_int, name: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int: libc::SYS_fsetxattr, [fd, name, value, n, flags]
+        // SAFETY: the caller owes `n` bytes at `value` that nobody writes to while the call runs.
         => |p| path!(name).and_then(|name| by_descriptor(fd, (value, n), || p.fsetxattr(fd, name, unsafe { given(value, n) }, flags.cast_unsigned())));
     [listxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_listxattr, [path, list, n]
+        // SAFETY: the caller owes `path`, a C string, and `n` bytes at `list` that only this call writes to.
         => |p| unsafe { by_path(HERE, path, (list, n), |path| p.listxattr(path, true, room(list, n))) };
     [llistxattr] (path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_llistxattr, [path, list, n]
+        // SAFETY: the caller owes `path`, a C string, and `n` bytes at `list` that only this call writes to.
         => |p| unsafe { by_path(HERE, path, (list, n), |path| p.listxattr(path, false, room(list, n))) };
     [flistxattr] (fd: c_int, list: *mut c_char, n: size_t) -> ssize_t: libc::SYS_flistxattr, [fd, list, n]
+        // SAFETY: the caller owes `n` bytes at `list` that only this call writes to.
         => |p| by_descriptor(fd, (list, n), || p.flistxattr(fd, unsafe { room(list, n) }));
     [removexattr] (path: *const c_char, name: *const c_char) -> c_int: libc::SYS_removexattr, [path, name]
         => |p| path!(path).zip(path!(name)).and_then(|(path, name)| p.removexattr(path, true, name));

@@ -1,11 +1,6 @@
 //! Calls that fill a structure with what a file or the file system is: stat, statx,
 //! statfs, statvfs, pathconf.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "in the tables of wrappers each block rests on the same promise, that of the C function's caller, which the macro states"
-)]
-
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
 use rustix::io::Errno;
@@ -129,7 +124,11 @@ macro_rules! path {
 }
 
 /// `fstatat` with a path, which with AT_EMPTY_PATH may be null.
-fn at(
+///
+/// # Safety
+///
+/// `path` is no address of the program's, or a C string.
+unsafe fn at(
     p: &'static weir_client::process::Process,
     fd: c_int,
     path: *const c_char,
@@ -144,14 +143,19 @@ fn at(
 }
 
 /// `statx(2)`: the same, with its own flags and a mask, all of which is given in any case.
-fn statx_at(
+///
+/// # Safety
+///
+/// As for `at`.
+unsafe fn statx_at(
     p: &'static weir_client::process::Process,
     fd: c_int,
     path: *const c_char,
     flags: c_int,
     mask: c_uint,
 ) -> Outcome<Stat> {
-    let found = at(p, fd, path, flags & !SYNC_TYPE)?;
+    // SAFETY: as the caller vouches.
+    let found = unsafe { at(p, fd, path, flags & !SYNC_TYPE) }?;
     if flags & SYNC_TYPE == SYNC_TYPE || mask & STATX_RESERVED != 0 {
         return Some(Err(Errno::INVAL));
     }
@@ -167,26 +171,37 @@ const STATX_MNT_ID: c_uint = 0x1000;
 
 interpose! {
     [fstat fstat64] (fd: c_int, into: *mut libc::stat) -> c_int: libc::SYS_fstat, [fd, into]
+        // SAFETY: the caller owes `into`: room for one structure that only this call writes to.
         => |p| unsafe { give(p.fstat(fd), into, stat_of) };
     [stat stat64] (path: *const c_char, into: *mut libc::stat) -> c_int: libc::SYS_newfstatat, [HERE, path, into, 0]
+        // SAFETY: the caller owes `path`, a C string, and `into`, room for one structure that only this call writes to.
         => |p| unsafe { give(at(p, HERE, path, 0), into, stat_of) };
     [lstat lstat64] (path: *const c_char, into: *mut libc::stat) -> c_int: libc::SYS_newfstatat, [HERE, path, into, NOFOLLOW]
+        // SAFETY: the caller owes `path`, a C string, and `into`, room for one structure that only this call writes to.
         => |p| unsafe { give(at(p, HERE, path, NOFOLLOW), into, stat_of) };
     [fstatat fstatat64] (fd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int: libc::SYS_newfstatat, [fd, path, into, flags]
+        // SAFETY: the caller owes `path`, a C string, and `into`, room for one structure that only this call writes to.
         => |p| unsafe { give(at(p, fd, path, flags), into, stat_of) };
     [__fxstat __fxstat64] (_version: c_int, fd: c_int, into: *mut libc::stat) -> c_int: libc::SYS_fstat, [fd, into]
+        // SAFETY: the caller owes `into`: room for one structure that only this call writes to.
         => |p| unsafe { give(p.fstat(fd), into, stat_of) };
     [__xstat __xstat64] (_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int: libc::SYS_newfstatat, [HERE, path, into, 0]
+        // SAFETY: the caller owes `path`, a C string, and `into`, room for one structure that only this call writes to.
         => |p| unsafe { give(at(p, HERE, path, 0), into, stat_of) };
     [__lxstat __lxstat64] (_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int: libc::SYS_newfstatat, [HERE, path, into, NOFOLLOW]
+        // SAFETY: the caller owes `path`, a C string, and `into`, room for one structure that only this call writes to.
         => |p| unsafe { give(at(p, HERE, path, NOFOLLOW), into, stat_of) };
     [__fxstatat __fxstatat64] (_version: c_int, fd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int: libc::SYS_newfstatat, [fd, path, into, flags]
+        // SAFETY: the caller owes `path`, a C string, and `into`, room for one structure that only this call writes to.
         => |p| unsafe { give(at(p, fd, path, flags), into, stat_of) };
     [statx] (fd: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut libc::statx) -> c_int: libc::SYS_statx, [fd, path, flags, mask, into]
+        // SAFETY: the caller owes `path`, a C string, and `into`, room for one structure that only this call writes to.
         => |p| unsafe { give(statx_at(p, fd, path, flags, mask), into, statx_of) };
     [statfs statfs64] (path: *const c_char, into: *mut libc::statfs) -> c_int: libc::SYS_statfs, [path, into]
+        // SAFETY: the caller owes `into`: room for one structure that only this call writes to.
         => |p| { let found = path!(path).and_then(|path| p.statfs(path)); unsafe { give(found, into, statfs_of) } };
     [fstatfs fstatfs64] (fd: c_int, into: *mut libc::statfs) -> c_int: libc::SYS_fstatfs, [fd, into]
+        // SAFETY: the caller owes `into`: room for one structure that only this call writes to.
         => |p| unsafe { give(p.fstatfs(fd), into, statfs_of) };
 }
 
