@@ -1,7 +1,7 @@
 //! What agents say to each other, and the noise of shells and launchers around it.
 #![no_main]
 
-use weir_cli::launch::message::{read_down, Ear};
+use weir_launch::message::{read_down, Ear};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let [kind, bytes @ ..] = data else { return };

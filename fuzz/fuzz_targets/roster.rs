@@ -1,7 +1,7 @@
 //! Who is in an instance: rosters and secrets, lists of hosts and hostfiles.
 #![no_main]
 
-use weir_cli::launch::hosts;
+use weir_launch::hosts;
 use weir_core::roster::{is_host, InstanceId, Roster, MEMBERS_MOST};
 use weir_fuzz::round_trip;
 

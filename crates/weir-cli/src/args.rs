@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use weir_config::{all_keys, Environment, Loaded, Origin, ReportFormat, Sources};
+use weir_launch::nodes::Wanted;
 
 use crate::exit;
-use crate::launch::nodes::Wanted;
 
 /// An ephemeral burst-buffer file system of the node's memory and NVMe, for the life of one job.
 #[derive(Debug, Parser)]

@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use weir_config::ConfigError;
+use weir_launch::LaunchError;
 
 /// Something failed.
 pub const FAILED: u8 = 1;
@@ -96,6 +97,16 @@ pub enum Failure {
     /// Anything else.
     #[error("{0:#}")]
     Other(#[from] anyhow::Error),
+}
+
+impl From<LaunchError> for Failure {
+    fn from(error: LaunchError) -> Self {
+        match error {
+            LaunchError::AlreadyRunning { name, run_dir } => Self::AlreadyRunning { name, run_dir },
+            LaunchError::Dead { why } => Self::Dead { why },
+            LaunchError::Other(error) => Self::Other(error),
+        }
+    }
 }
 
 impl Failure {

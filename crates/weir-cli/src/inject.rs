@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, ensure, Context, Result};
 use weir_config::Environment;
 use weir_core::proto::PREFIX_LINK;
-
-use crate::roster::ROSTER;
+use weir_instance::roster::ROSTER;
 
 /// The file name of the client library.
 pub const LIBRARY: &str = "libweir_preload.so";

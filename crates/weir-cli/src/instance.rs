@@ -1,27 +1,34 @@
-//! The seam to `weir-server`: serving an instance, and talking to one that runs.
+//! The seam to `weir-server`: serving an instance.
 
-use std::path::{Path, PathBuf};
+use std::net::TcpListener;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use weir_config::{Budgets, Config, Machine};
 use weir_core::names::{LaminateOn, Policy, Visibility};
-use weir_core::proto::{Status, Stop, Welcome};
 use weir_core::roster::Roster;
 use weir_core::types::Rank;
 use weir_fabric::ofi::Bound;
 use weir_fabric::Timing;
-use weir_server::control::Control;
+use weir_instance::place::Claim;
+use weir_instance::report::Report;
+use weir_launch::endpoint::Opened;
+use weir_launch::server::Part;
 use weir_server::rules::{Rule, Sharing};
 use weir_server::{Options, Several, StorageDir};
 
-use crate::launch::endpoint::Opened;
-use crate::lock::Lock;
-use crate::place::{self, Claim, Label};
-use crate::serve::Membership;
-
-/// What an instance holds and has done; at its end, the report.
-pub use weir_core::proto::ServerStatus as Report;
+/// What a server of several has to itself and knows of the others.
+#[derive(Debug)]
+pub struct Membership {
+    /// What it is.
+    pub part: Part,
+    /// Who is where.
+    pub roster: Roster,
+    /// Where it listens: the roster's address of its rank.
+    pub listener: TcpListener,
+    /// What became of libfabric.
+    pub opened: Opened,
+}
 
 /// What `config` comes to on this machine, for the directories of `claim`; of budgets, the share
 /// of one of `share` servers.
@@ -171,95 +178,4 @@ fn endpoint(opened: Opened, roster: &Roster) -> Option<(Bound, Vec<Vec<u8>>)> {
             None
         }
     }
-}
-
-/// A connection to the server of an instance.
-pub struct Connection(Control);
-
-impl Connection {
-    /// To the instance in `run_dir`.
-    pub fn to(run_dir: &Path) -> Result<Self> {
-        let control = Control::connect(run_dir);
-        control
-            .map(Self)
-            .with_context(|| format!("instance {}", run_dir.display()))
-    }
-
-    /// What the server says of itself.
-    pub fn welcome(&self) -> &Welcome {
-        self.0.welcome()
-    }
-
-    /// Asks one thing.
-    pub fn call<O: weir_core::proto::Operation>(&mut self, what: O) -> Result<O::Reply> {
-        Ok(self.0.call(what)?)
-    }
-}
-
-/// What a `weir run` holds while its command uses an instance: others see that it is used, and it
-/// sees whether the instance was there to the end.
-pub struct Use {
-    connection: Connection,
-    run_dir: PathBuf,
-    born_ns: Option<u64>,
-    lock: Option<(PathBuf, Lock)>,
-}
-
-/// How the files are called, before the process's number, by which each `weir run` says so.
-const USE: &str = "use-";
-
-impl Use {
-    /// Of the server in `run_dir`.
-    pub fn begin(run_dir: &Path) -> Result<Self> {
-        let connection = Connection::to(run_dir)?;
-        let path = run_dir.join(format!("{USE}{}", std::process::id()));
-        // Only for the message of a weir stop: where there is no room for it, there is none.
-        let lock = Lock::try_take(&path).ok().flatten();
-        Ok(Self {
-            connection,
-            run_dir: run_dir.to_owned(),
-            born_ns: born_ns(run_dir),
-            lock: lock.map(|lock| (path, lock)),
-        })
-    }
-
-    /// Ends it; whether the instance is still there, perhaps with a server that went on with it.
-    pub fn end(mut self) -> bool {
-        if let Some((path, _lock)) = self.lock.take() {
-            let _ = std::fs::remove_file(path);
-        }
-        if self.connection.call(Status {}).is_ok() {
-            return true;
-        }
-        if place::lives(&self.run_dir) {
-            return born_ns(&self.run_dir) == self.born_ns;
-        }
-        // Of several servers, this node's was killed, and its agent lives: the instance goes on, with
-        // that server again or without it. The command's calls said what was lost by that.
-        let goes_on = place::is_kept(&self.run_dir);
-        if goes_on {
-            eprintln!("weir: the server of this node was killed while the command ran");
-        }
-        goes_on
-    }
-
-    /// The processes of those of `run_dir` that have not ended.
-    pub fn all(run_dir: &Path) -> Vec<u32> {
-        let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
-        let held = entries.filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let pid = name.strip_prefix(USE)?.parse().ok()?;
-            Lock::is_held(&entry.path()).then_some(pid)
-        });
-        held.collect()
-    }
-}
-
-fn born_ns(run_dir: &Path) -> Option<u64> {
-    Label::read(run_dir).map(|label| label.born_ns)
-}
-
-/// Stops the instance in `run_dir`.
-pub fn stop(run_dir: &Path) -> Result<Report> {
-    Connection::to(run_dir)?.call(Stop {})
 }

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use weir_config::{Config, Environment};
 use weir_core::proto::{Cause, Laminate, Lookup};
+use weir_instance::connection::Connection;
 
 use crate::args::LaminateArgs;
 use crate::exit::Failure;
-use crate::instance::Connection;
-use crate::run::live_run_dir;
+use crate::locate::live_run_dir;
 use crate::show::components;
 
 /// How often it is asked again whether the writers have closed a file.

@@ -5,9 +5,8 @@ use weir_core::extent::{Layout, Tiers};
 use weir_core::names::Attr;
 use weir_core::proto::{Hold, Locate};
 use weir_core::types::Ino;
-
-use crate::instance::Connection;
-use crate::report::bytes;
+use weir_instance::connection::Connection;
+use weir_instance::size::bytes;
 
 /// Asks where the bytes of a regular file are: all that is published, and what programs of the
 /// asked server's node wrote.

@@ -3,8 +3,6 @@
 //!
 //! One binary: the server is this program as well (`weir server`), so that what runs is
 //! always of one version.
-//!
-//! A library, so that what agents say to each other can be fuzzed ([`launch`]).
 
 #[macro_use]
 mod out;
@@ -16,16 +14,13 @@ mod exit;
 mod inject;
 mod instance;
 mod laminate;
-pub mod launch;
 mod layout;
 mod limits;
-mod lock;
+mod locate;
 mod manual;
 mod mount;
 mod namespace;
-mod place;
 mod report;
-mod roster;
 mod run;
 mod scale;
 mod serve;
@@ -36,6 +31,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use weir_config::{Environment, Loaded};
+use weir_instance::size::bytes;
 
 use crate::args::{Cli, Command, FormatArgs};
 use crate::exit::Failure;
@@ -94,7 +90,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::SimulateScale(args) => scale::run(args)?,
         Command::Server => serve::run()?,
         Command::Worker => bench::worker::run()?,
-        Command::Agent { join } => launch::agent::run(join.as_deref())?,
+        Command::Agent { join } => weir_launch::agent::run(join.as_deref())?,
         Command::Man { directory } => manual::write(directory)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -126,8 +122,8 @@ fn print_config(args: &FormatArgs, loaded: &Loaded) {
     out!("{}", loaded.toml());
     outln!(
         "\n# On this machine now: {} of memory, {} of it warm, and {} of files.",
-        report::bytes(budgets.memory_bytes),
-        report::bytes(budgets.warm_bytes),
-        report::bytes(budgets.file_bytes.iter().sum())
+        bytes(budgets.memory_bytes),
+        bytes(budgets.warm_bytes),
+        bytes(budgets.file_bytes.iter().sum())
     );
 }

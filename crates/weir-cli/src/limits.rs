@@ -5,8 +5,7 @@ use std::path::Path;
 
 use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
 use weir_core::proto::SHM_LINK;
-
-use crate::report::bytes;
+use weir_instance::size::bytes;
 
 /// What a client maps beside the tables: its own region, and some slabs.
 const BESIDE_BYTES: u64 = 512 << 20;

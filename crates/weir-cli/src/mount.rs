@@ -28,12 +28,13 @@ use serde::{Deserialize, Serialize};
 use weir_config::{Config, Environment, KernelMount};
 use weir_core::proto::beneath::{MOUNT_LINK, OWN_DIR};
 use weir_fuse::Mounted;
+use weir_instance::mounts::clear_below;
+use weir_launch::mount_right;
+use weir_launch::server::{read_line, to_line};
 
 use crate::args::MountArgs;
 use crate::exit::Failure;
-use crate::launch::server::{read_line, to_line};
-use crate::namespace;
-use crate::run::live_run_dir;
+use crate::locate::live_run_dir;
 
 /// What a mount's process says, a line.
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,7 +58,7 @@ pub fn obstacle() -> Option<&'static str> {
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let helper = || std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file());
-    let may = namespace::may_mount() || helper();
+    let may = mount_right::may_mount() || helper();
     (!may).then_some("there is no fusermount3, which mounts for users")
 }
 
@@ -304,20 +305,5 @@ fn keep_mounted(mut child: Child, dir: &Path, run_dir: &Path, state: &Mutex<Stat
         };
         tracing::warn!("the process of the kernel mount was killed; another one took over");
         state.pid = pid_of(&child);
-    }
-}
-
-/// Unmounts what is mounted of weir's at a directory or below it, so that the directory can be
-/// removed without what is mounted there.
-pub fn clear_below(dir: &Path) -> Result<()> {
-    let below = |at: &PathBuf| at.starts_with(dir);
-    for at in weir_fuse::mounts()?.iter().filter(|at| below(at)) {
-        let unmounted = weir_fuse::unmount(at);
-        unmounted.with_context(|| format!("unmounting {}", at.display()))?;
-    }
-    let left = weir_fuse::mounts()?;
-    match left.iter().find(|at| below(at)) {
-        None => Ok(()),
-        Some(at) => bail!("{} is still mounted", at.display()),
     }
 }

@@ -8,26 +8,20 @@
 //! ```
 //!
 //! The user stays the user, and no other user or group is mapped there: setuid programs have no effect. The right to
-//! mount goes to servers, which hand it on to their mounts' processes ([`MountRight`]), not to the command.
+//! mount goes to servers, which hand it on to their mounts' processes ([`mount_right::MountRight`]), not to the command.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{bail, Context, Result};
 use nix::errno::Errno;
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sched::{unshare, CloneFlags};
 use nix::unistd::{chroot, getegid, geteuid, pivot_root};
-use rustix::thread::{
-    capabilities, configure_capability_in_ambient_set, set_capabilities, CapabilitySet,
-};
+use weir_launch::mount_right;
 
 const NONE: Option<&str> = None;
-
-/// This process has made a user namespace, and has rights in it that are to be handed on.
-static HAS_OWN: AtomicBool = AtomicBool::new(false);
 
 /// Moves this process, which has one thread, into namespaces of its own, where `prefix` is an empty
 /// directory.
@@ -72,7 +66,7 @@ fn leave_namespaces() -> Result<()> {
         let path = Path::new("/proc/self").join(file);
         fs::write(&path, text).with_context(|| path.display().to_string())?;
     }
-    HAS_OWN.store(true, Ordering::Relaxed);
+    mount_right::note_own_namespace();
     Ok(())
 }
 
@@ -129,40 +123,5 @@ fn replace_root_by(new: &Path, prefix: &Path) -> Result<()> {
             Ok(chroot(".")?)
         }
         Err(errno) => Err(errno).context("pivot_root"),
-    }
-}
-
-/// True if this process may mount.
-pub fn may_mount() -> bool {
-    geteuid().is_root()
-        || capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_ADMIN))
-}
-
-/// The right to mount, which programs that this thread starts have while this lives, if it has it
-/// by a namespace of its own (capabilities(7), ambient set).
-#[derive(Debug)]
-pub struct MountRight(());
-
-impl MountRight {
-    /// Hands the right on. `None`: there is none, or it cannot be handed on (the mount says so then).
-    pub fn hand_on() -> Option<MountRight> {
-        if geteuid().is_root() || !HAS_OWN.load(Ordering::Relaxed) {
-            return None;
-        }
-        let mut own = capabilities(None).ok()?;
-        own.inheritable |= CapabilitySet::SYS_ADMIN;
-        set_capabilities(None, own).ok()?;
-        configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true).ok()?;
-        Some(MountRight(()))
-    }
-}
-
-impl Drop for MountRight {
-    fn drop(&mut self) {
-        let _ = configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, false);
-        if let Ok(mut own) = capabilities(None) {
-            own.inheritable -= CapabilitySet::SYS_ADMIN;
-            let _ = set_capabilities(None, own);
-        }
     }
 }

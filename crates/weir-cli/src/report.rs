@@ -7,11 +7,10 @@ use std::time::Duration;
 use serde_json::{json, Value};
 use weir_config::ReportFormat;
 use weir_core::proto::audit::{Finding, Missing, Party};
-use weir_core::proto::TierStatus;
-
-use crate::instance::Report;
-use crate::launch::message::Seen;
-use crate::place::Remains;
+use weir_instance::place::Remains;
+use weir_instance::report::{sum, sum_of_tiers, Report};
+use weir_instance::size::bytes;
+use weir_launch::message::Seen;
 
 /// What is to be known of a server whose journal was given up.
 pub const NO_JOURNAL: &str = "given up, for want of room where memory is: a server that is killed \
@@ -23,67 +22,6 @@ pub fn print(report: &Report, format: ReportFormat) {
         ReportFormat::None => {}
         ReportFormat::Json => eprintln!("{}", json(report)),
         ReportFormat::Text => eprint!("{}", text(report)),
-    }
-}
-
-/// What several servers did, as if one had done it: numbers are added, tiers by their kind. `None`
-/// if there are none.
-pub fn sum(reports: &[&Report]) -> Option<Report> {
-    let (first, others) = reports.split_first()?;
-    let mut all = (*first).clone();
-    for one in others {
-        all.started_ns = all.started_ns.min(one.started_ns);
-        all.clients += one.clients;
-        all.clients_ever += one.clients_ever;
-        all.files += one.files;
-        all.directories += one.directories;
-        all.runs += one.runs;
-        add_counts(&mut all.counters, &one.counters);
-        add_counts(&mut all.refused, &one.refused);
-        add_counts(&mut all.requests, &one.requests);
-        add_counts(&mut all.rejected, &one.rejected);
-        all.recoverable &= one.recoverable;
-        all.attached.extend_from_slice(&one.attached);
-        all.findings.extend_from_slice(&one.findings);
-    }
-    if !others.is_empty() {
-        all.tiers = sum_of_tiers(reports.iter().flat_map(|report| &report.tiers));
-    }
-    Some(all)
-}
-
-/// The memory of all, and the directories of all, whose names tell nodes apart.
-fn sum_of_tiers<'t>(tiers: impl Iterator<Item = &'t TierStatus>) -> Vec<TierStatus> {
-    let mut sums: Vec<TierStatus> = Vec::new();
-    for tier in tiers {
-        let name = if tier.name == "memory" {
-            "memory"
-        } else {
-            "files"
-        };
-        let at = sums.iter().position(|known| known.name == name);
-        let at = at.unwrap_or_else(|| {
-            sums.push(TierStatus {
-                name: name.to_owned(),
-                ..TierStatus::default()
-            });
-            sums.len() - 1
-        });
-        let sum = &mut sums[at];
-        sum.budget_bytes += tier.budget_bytes;
-        sum.lent_bytes += tier.lent_bytes;
-        sum.live_bytes += tier.live_bytes;
-        sum.warm_bytes += tier.warm_bytes;
-    }
-    sums
-}
-
-fn add_counts(all: &mut Vec<(String, u64)>, one: &[(String, u64)]) {
-    for (name, count) in one {
-        match all.iter_mut().find(|(known, _)| known == name) {
-            Some((_, sum)) => *sum += count,
-            None => all.push((name.clone(), *count)),
-        }
     }
 }
 
@@ -372,31 +310,10 @@ pub fn json(report: &Report) -> Value {
     value
 }
 
-/// A number of bytes to three digits: `1.50 GiB`.
-pub fn bytes(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut whole = bytes;
-    let mut unit = 0;
-    while whole >= 1 << 20 {
-        whole >>= 10;
-        unit += 1;
-    }
-    if unit == 0 && whole < 1024 {
-        return format!("{whole} B");
-    }
-    // Below 2^20 every number is exact as a float.
-    let shown = f64::from(u32::try_from(whole).expect("below 2^20")) / 1024.0;
-    let digits = if shown < 10.0 {
-        2
-    } else {
-        usize::from(shown < 100.0)
-    };
-    format!("{shown:.digits$} {}", units[unit + 1])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_core::proto::TierStatus;
 
     fn report() -> Report {
         Report {
@@ -451,30 +368,6 @@ mod tests {
     }
 
     #[test]
-    fn several_servers_add_up() {
-        let (mut one, mut two) = (report(), report());
-        two.counters = vec![("opens".into(), 1), ("closes".into(), 2)];
-        for (report, dir) in [(&mut one, "/a"), (&mut two, "/b")] {
-            report.tiers.push(TierStatus {
-                name: dir.into(),
-                budget_bytes: 5,
-                ..TierStatus::default()
-            });
-        }
-        let all = sum(&[&one, &two]).unwrap();
-        assert_eq!(all.clients_ever, 6);
-        assert_eq!(counter(&all, "opens"), 8);
-        assert_eq!(counter(&all, "closes"), 2);
-        assert_eq!(all.tiers[0].live_bytes, 2 << 20);
-        assert_eq!(
-            (all.tiers[1].name.as_str(), all.tiers[1].budget_bytes),
-            ("files", 10)
-        );
-        assert_eq!(all.tiers.len(), 2);
-        assert_eq!(sum(&[]), None);
-    }
-
-    #[test]
     fn rates_are_what_came_between_a_second() {
         let (before, mut after) = (report(), report());
         after.counters = vec![("bytes_written".into(), 7 << 20), ("opens".into(), 10)];
@@ -490,21 +383,5 @@ mod tests {
         assert_eq!(json["counters"]["opens"], 7);
         assert_eq!(json["tiers"][0]["live_bytes"], 1 << 20);
         assert_eq!(json["clients_ever"], 3);
-    }
-
-    #[test]
-    fn bytes_have_three_digits() {
-        let cases = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.00 KiB"),
-            (1536, "1.50 KiB"),
-            (47 << 20, "47.0 MiB"),
-            (500 << 30, "500 GiB"),
-            (u64::MAX, "16.0 EiB"),
-        ];
-        for (number, text) in cases {
-            assert_eq!(bytes(number), text);
-        }
     }
 }

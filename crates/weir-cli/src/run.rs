@@ -6,65 +6,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use weir_config::{all_keys, Config, Environment, Loaded, Origin};
+use weir_instance::connection::{self, Use};
+use weir_instance::place::{self, Job, Remains};
+use weir_launch::agent::{self, Summary};
+use weir_launch::nodes;
+use weir_launch::root::{self, run_dir_of_rank, Root};
+use weir_launch::server::{self, Launch, Ready, Server};
+use weir_launch::shell::quoted;
+use weir_launch::LaunchError;
 
 use crate::args::{RunArgs, StartArgs, StopArgs};
 use crate::exit::{Failure, RUN_FAILED};
-use crate::instance::{self, Use};
-use crate::launch::agent::{self, Summary};
-use crate::launch::nodes;
-use crate::launch::root::{self, run_dir_of_rank, Root};
-use crate::launch::server::{self, Launch, Ready, Server};
-use crate::place::{self, Job, Parent, Remains};
+use crate::locate::{living, remains_of, run_dir_of};
 use crate::{inject, limits, namespace, report, show, supervise};
-
-/// Which instance is meant: by name or run directory, by `WEIR_INSTANCE`, or by default.
-pub fn run_dir_of(named: Option<&str>, config: &Config, env: &Environment) -> Result<PathBuf> {
-    let named = named.or_else(|| env.get("WEIR_INSTANCE"));
-    let name = match named {
-        Some(path) if path.contains('/') => return Ok(PathBuf::from(path)),
-        Some(name) => name.to_owned(),
-        None => place::default_name(env),
-    };
-    place::check_name(&name)?;
-    let of_several = Parent::of_shared_runs(config).child(&name);
-    if place::lives(&of_several) {
-        return Ok(of_several);
-    }
-    Ok(Parent::of_runs(env).child(&name))
-}
-
-/// The same, of an instance that lives.
-pub fn live_run_dir(
-    named: Option<&str>,
-    config: &Config,
-    env: &Environment,
-) -> Result<PathBuf, Failure> {
-    living(run_dir_of(named, config, env)?, config, env)
-}
-
-fn living(run_dir: PathBuf, config: &Config, env: &Environment) -> Result<PathBuf, Failure> {
-    if place::lives(&run_dir) {
-        return Ok(run_dir);
-    }
-    Err(match remains_of(&run_dir, config, env) {
-        Some(remains) => Failure::Dead {
-            why: remains.describe(),
-        },
-        None => Failure::NoInstance { run_dir },
-    })
-}
-
-/// What a killed server left of the instance that has, or had, this run directory.
-pub fn remains_of(run_dir: &Path, config: &Config, env: &Environment) -> Option<Remains> {
-    if let Some(remains) = Remains::at(run_dir, config, env) {
-        return Some(remains);
-    }
-    // A directory for temporary files may be gone before the memory that belongs to it.
-    let name = Parent::holding(run_dir)?.name_in(run_dir)?;
-    let remains = Remains::named(&name, config, env)?;
-    let known = &remains.first().run_dir;
-    (known == run_dir || !known.exists()).then_some(remains)
-}
 
 fn library(env: &Environment) -> Result<PathBuf> {
     let program = std::env::current_exe().context("finding the weir program")?;
@@ -204,13 +158,13 @@ fn take_up(remains: &Remains, settings: String, job: Job) -> Result<Ready, Failu
     });
     let name = &remains.name;
     let server = server.map_err(|failure| match failure {
-        Failure::AlreadyRunning { .. } | Failure::Dead { .. } => failure,
-        other => Failure::Dead {
+        LaunchError::Other(other) => Failure::Dead {
             why: format!(
-                "instance {name} is dead, and no server can go on with it: {other}; \
+                "instance {name} is dead, and no server can go on with it: {other:#}; \
                  weir stop {name} clears it"
             ),
         },
+        failure => failure.into(),
     })?;
     eprintln!("weir: {left}; a new server goes on with it");
     let ready = server.detach();
@@ -429,7 +383,7 @@ fn announce(
     env: &Environment,
 ) -> Result<()> {
     let export = |(name, value): (&str, std::ffi::OsString)| {
-        println!("export {name}={}", shell_quoted(&value.to_string_lossy()));
+        println!("export {name}={}", quoted(&value.to_string_lossy()));
     };
     if args.shell {
         let variables = inject::variables(&ready.run_dir, library, env)?;
@@ -444,11 +398,6 @@ fn announce(
         );
     }
     Ok(())
-}
-
-/// A word that any POSIX shell reads as `text`.
-pub fn shell_quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// `weir stop`.
@@ -474,7 +423,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
             n => Err(anyhow::anyhow!("{n} servers did not end in order").into()),
         };
     }
-    let done = instance::stop(&run_dir)?;
+    let done = connection::stop(&run_dir)?;
     place::wait_until_gone(&run_dir)?;
     report::print(&done, settings.config.run.report);
     Ok(())
@@ -511,30 +460,4 @@ fn users(run_dir: &Path) -> String {
     let runs = runs.map(|pid| format!("weir run (process {pid})"));
     let programs = (!attached.is_empty()).then(|| report::parties(&attached));
     runs.chain(programs).collect::<Vec<String>>().join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn instances_are_named_by_name_path_or_variable() {
-        let env: Environment = [("TMPDIR", "/t"), ("SLURM_JOB_ID", "9")]
-            .into_iter()
-            .collect();
-        let runs = format!("/t/weir-{}", place::uid());
-        let config = Config::defaults(&env).unwrap();
-        let dir = |named| run_dir_of(named, &config, &env).unwrap();
-        assert_eq!(dir(None), Path::new(&runs).join("job-9"));
-        assert_eq!(dir(Some("x")), Path::new(&runs).join("x"));
-        assert_eq!(dir(Some("/r/x")), Path::new("/r/x"));
-        assert!(run_dir_of(Some(".."), &config, &env).is_err());
-        let env: Environment = [("WEIR_INSTANCE", "/r/y")].into_iter().collect();
-        assert_eq!(run_dir_of(None, &config, &env).unwrap(), Path::new("/r/y"));
-    }
-
-    #[test]
-    fn quoting_survives_a_quote() {
-        assert_eq!(shell_quoted("a'b c"), r"'a'\''b c'");
-    }
 }

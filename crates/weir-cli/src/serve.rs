@@ -17,17 +17,17 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use weir_config::{Config, Environment, Loaded, LogLevel};
-use weir_core::roster::Roster;
 use weir_core::types::Rank;
+use weir_instance::connection;
+use weir_instance::place::{claim, Burial, Claim, Claimant, Claimed, Parent};
+use weir_instance::roster;
+use weir_launch::address::fabric_listener;
+use weir_launch::endpoint::{self, Opened};
+use weir_launch::server::{read_line, to_line, Ended, Go, Launch, Ready, Word};
 
-use crate::instance;
-use crate::launch::address::fabric_listener;
-use crate::launch::endpoint::{self, Opened};
-use crate::launch::server::{read_line, to_line, Ended, Go, Launch, Part, Ready, Word};
+use crate::instance::{self, Membership};
 use crate::limits::explained;
 use crate::mount::Beneath;
-use crate::place::{claim, Burial, Claim, Claimant, Claimed, Parent};
-use crate::roster;
 
 /// Serves one instance.
 pub fn run() -> Result<()> {
@@ -52,19 +52,6 @@ pub fn run() -> Result<()> {
         Ok(Claimed::Dead(label)) => say(&Word::Dead(Box::new(label))),
         Err(e) => say(&Word::Failed(explained(format!("{e:#}")))),
     }
-}
-
-/// What a server of several has to itself and knows of the others.
-#[derive(Debug)]
-pub struct Membership {
-    /// What it is.
-    pub part: Part,
-    /// Who is where.
-    pub roster: Roster,
-    /// Where it listens: the roster's address of its rank.
-    pub listener: TcpListener,
-    /// What became of libfabric.
-    pub opened: Opened,
 }
 
 /// Listens for the other servers and waits to be told of them; `None` for the only one.
@@ -265,7 +252,7 @@ fn announce(mut ready: Ready, config: &Config, is_first: bool, lifeline: bool) -
     }
     if let Word::Failed(why) = word {
         tracing::error!("{why}");
-        if let Err(e) = instance::stop(&run_dir) {
+        if let Err(e) = connection::stop(&run_dir) {
             tracing::error!("cannot stop in order: {e:#}");
         }
     }
@@ -333,7 +320,7 @@ fn watch_for_the_end(lifeline: bool, run_dir: PathBuf) -> Result<()> {
         .name("weir-end".into())
         .spawn(move || {
             if let Err(e) =
-                wait_for_the_end(lifeline, &fd).and_then(|()| instance::stop(&run_dir).map(drop))
+                wait_for_the_end(lifeline, &fd).and_then(|()| connection::stop(&run_dir).map(drop))
             {
                 tracing::error!("cannot stop in order: {e:#}");
                 std::process::abort();

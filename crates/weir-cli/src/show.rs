@@ -1,25 +1,26 @@
 //! `weir status` and `weir ls`: asking an instance that runs.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use weir_config::{Config, Environment};
 use weir_core::proto::audit::Party;
 use weir_core::proto::{Entry, FsError, GetAttr, Lookup, Readdir, Status};
-
+use weir_instance::connection::Connection;
+use weir_instance::place::{self, Remains};
+use weir_instance::report::Report;
+use weir_instance::roster;
+use weir_launch::agent;
+use weir_launch::message::Seen;
 use weir_server::control::ControlError;
 
 use crate::args::{LsArgs, StatusArgs};
 use crate::exit::Failure;
-use crate::instance::{Connection, Report};
-use crate::launch::agent;
-use crate::launch::message::Seen;
 use crate::layout;
-use crate::place::{self, Parent, Remains};
-use crate::run::{live_run_dir, remains_of, run_dir_of};
-use crate::{mount, report, roster};
+use crate::locate::{live, live_run_dir, remains_of, run_dir_of};
+use crate::{mount, report};
 
 /// How long `weir status --rates` watches.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -59,19 +60,6 @@ fn show_dead(remains: &Remains, args: &StatusArgs) {
     } else {
         out!("{}", report::dead(remains));
     }
-}
-
-/// The run directories of all instances of the user on this node.
-pub(crate) fn live(config: &Config, env: &Environment) -> Vec<PathBuf> {
-    let (runs, shared) = (Parent::of_runs(env), Parent::of_shared_runs(config));
-    let others = (shared != runs).then_some(shared);
-    let dirs = std::iter::once(runs).chain(others).flat_map(|parent| {
-        let names = parent.live().into_iter();
-        names
-            .map(move |name| parent.child(&name))
-            .collect::<Vec<_>>()
-    });
-    dirs.filter(|run_dir| !is_another(run_dir)).collect()
 }
 
 /// What an instance is like: of several servers, each.
@@ -138,17 +126,6 @@ fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Whether `run_dir` is of one of several servers of this machine, and not of the first.
-fn is_another(run_dir: &Path) -> bool {
-    let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
-    let first = name
-        .rsplit_once('.')
-        .filter(|(_, rank)| rank.parse::<u16>().is_ok());
-    first.is_some_and(|(first, _)| {
-        run_dir.join(roster::ROSTER).exists() && place::lives(&run_dir.with_file_name(first))
-    })
 }
 
 /// `weir ls`.

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use weir_bench::parts::WrongData;
 use weir_core::roster::{InstanceId, Secret};
+use weir_launch::errand::Errand;
+use weir_launch::random::random;
 
 use super::wire::{receive, send, tend, Answer, Done, Order, Place, Step};
-use crate::launch::errand::Errand;
-use crate::launch::root::random;
 
 /// How long a step may take.
 const STEP_MOST: Duration = Duration::from_secs(300);

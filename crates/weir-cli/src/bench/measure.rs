@@ -2,13 +2,13 @@
 
 use anyhow::{Context, Result};
 use weir_core::roster::Secret;
+use weir_launch::random::random;
 
 use super::hands::{Hand, Outcome};
 use super::plan::{self, Part, Plan};
 use super::rows::Rows;
 use super::stage::{is_request, since, Stage};
 use super::wire::{Data, NameCall, Step};
-use crate::launch::root::random;
 
 pub(super) const KIB: u64 = 1 << 10;
 pub(super) const MIB: u64 = 1 << 20;

@@ -37,9 +37,9 @@ use serde::Serialize;
 use weir_bench::parts::{Machine, WrongData};
 use weir_bench::{EXIT_NOT_MET, EXIT_WRONG_DATA};
 use weir_config::{Environment, Loaded};
+use weir_launch::nodes::{self, Found, Wanted};
 
 use crate::exit::Failure;
-use crate::launch::nodes::{self, Found, Wanted};
 use measure::Run;
 use plan::{Part, Plan};
 use rows::{Rows, Verdict};

@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{getpid, Pid};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+use weir_instance::place::SOCKET;
 
 use super::files::{done, Prepared};
-use crate::place::SOCKET;
 
 /// What a worker may run on.
 #[derive(Debug)]

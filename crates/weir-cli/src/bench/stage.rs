@@ -8,18 +8,18 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use weir_config::{Environment, Loaded};
 use weir_core::types::Rank;
+use weir_instance::place::Job;
+use weir_instance::roster;
+use weir_launch::agent;
+use weir_launch::errand::Task;
+use weir_launch::nodes::Found;
+use weir_launch::root::{self, Root};
+use weir_launch::server::{self, Launch, Server};
 
 use super::hands::{Hand, Hands};
 use super::plan::CREATORS;
 use crate::exit::Failure;
 use crate::inject;
-use crate::launch::agent;
-use crate::launch::errand::Task;
-use crate::launch::nodes::Found;
-use crate::launch::root::{self, Root};
-use crate::launch::server::{self, Launch, Server};
-use crate::place::Job;
-use crate::roster;
 
 /// A node of the instance.
 #[derive(Clone, Debug)]

@@ -6,13 +6,13 @@
 //! does what it needs to read the right bytes, and these are compared in every turn.
 
 use anyhow::Result;
+use weir_launch::random::random;
 
 use super::hands::Hand;
 use super::measure::{number, per_second, Run, KIB, MIB};
 use super::plan::{self, Layout};
 use super::stage::{is_request, since, Counts};
 use super::wire::{Data, Meeting, Mixed, Step};
-use crate::launch::root::random;
 
 /// The directories, each with the visibility that it is named after.
 const BOTH: [&str; 2] = ["raw", "ras"];

@@ -1,5 +1,5 @@
 //! What `weir bench --hosts` and its workers say to each other, once both have greeted
-//! ([`crate::launch::greet`]): a line of JSON a message.
+//! ([`weir_launch::greet`]): a line of JSON a message.
 //!
 //! ```text
 //!  who measures                      worker

@@ -12,6 +12,9 @@ use nix::sys::signal::Signal;
 use weir_bench::parts::WrongData;
 use weir_config::Environment;
 use weir_core::types::Rank;
+use weir_instance::roster;
+use weir_launch::errand::Task;
+use weir_launch::server::read_line;
 
 use super::calls::{self, Opened};
 use super::files::{self, Prepared};
@@ -20,9 +23,6 @@ use super::mixed;
 use super::pin::Pinned;
 use super::wire::{receive, send, tend, Answer, Order, Place, Step};
 use crate::inject;
-use crate::launch::errand::Task;
-use crate::launch::server::read_line;
-use crate::roster;
 
 /// Does what the task on standard input says, until the connection ends.
 pub fn run() -> Result<()> {

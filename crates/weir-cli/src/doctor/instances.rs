@@ -4,19 +4,19 @@
 use std::path::Path;
 
 use weir_core::proto::Status;
+use weir_instance::connection::Connection;
+use weir_instance::place::remains;
 
-use super::{Finding, Patient};
-use crate::instance::Connection;
-use crate::place::remains;
-use crate::{report, show};
+use super::finding::{Finding, MachineReport};
+use crate::{locate, report};
 
 const CHECK: &str = "instances";
 
 /// One finding for each that has one, or that there are none that do.
-pub fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let live = show::live(&patient.loaded.config, patient.env);
+pub fn check(examined: &MachineReport<'_>) -> Vec<Finding> {
+    let live = locate::live(&examined.loaded.config, examined.env);
     let mut wrong: Vec<Finding> = live.iter().filter_map(|run_dir| look(run_dir)).collect();
-    let dead = remains::all(&patient.loaded.config, patient.env);
+    let dead = remains::all(&examined.loaded.config, examined.env);
     wrong.extend(
         dead.iter()
             .map(|one| Finding::warn(CHECK, one.state(), one.advice())),

@@ -4,13 +4,13 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use weir_config::Transport;
 use weir_fabric::ofi::{find, Found, Unusable};
+use weir_launch::address;
+use weir_launch::endpoint::{open, Opened, NOTHING_FASTER};
 
-use super::{Finding, Patient};
-use crate::launch::address;
-use crate::launch::endpoint::{open, Opened, NOTHING_FASTER};
+use super::finding::{Finding, MachineReport};
 
-pub(super) fn check(patient: &Patient<'_>) -> Finding {
-    let fabric = &patient.loaded.config.fabric;
+pub(super) fn check(examined: &MachineReport<'_>) -> Finding {
+    let fabric = &examined.loaded.config.fabric;
     let host = nix::unistd::gethostname().unwrap_or_default();
     let here = address::of_this_node(fabric, &host.to_string_lossy());
     let tried = || open(fabric, here.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)));

@@ -6,10 +6,10 @@ use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
 use nix::sys::statfs::{statfs, FsType, TMPFS_MAGIC};
 use weir_config::machine::free_bytes;
 use weir_config::Budgets;
+use weir_instance::place::Parent;
+use weir_instance::size::bytes;
 
-use super::{Finding, Patient};
-use crate::place::Parent;
-use crate::report::bytes;
+use super::finding::{Finding, MachineReport};
 
 /// The size of a slab; the server maps and allocates memory in these.
 const SLAB_BYTES: u64 = 64 << 20;
@@ -29,18 +29,18 @@ const NETWORKED: &[(i64, &str)] = &[
     (0xFF53_4D42, "CIFS"),
 ];
 
-pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) fn check(examined: &MachineReport<'_>) -> Vec<Finding> {
     let mut findings = vec![
         open_files(getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default()),
         file_size(getrlimit(Resource::RLIMIT_FSIZE).unwrap_or_default().0),
         address_space(getrlimit(Resource::RLIMIT_AS).unwrap_or_default().0),
-        memory_directory(patient),
-        memory_budget(patient),
-        run_directory(patient),
+        memory_directory(examined),
+        memory_budget(examined),
+        run_directory(examined),
     ];
-    if patient.loaded.config.file.enabled {
+    if examined.loaded.config.file.enabled {
         findings.extend(
-            patient
+            examined
                 .loaded
                 .config
                 .file
@@ -102,9 +102,9 @@ fn fs_type(path: &Path) -> Option<FsType> {
     Some(statfs(there).ok()?.filesystem_type())
 }
 
-fn memory_directory(patient: &Patient<'_>) -> Finding {
+fn memory_directory(examined: &MachineReport<'_>) -> Finding {
     let check = "memory directory";
-    let dir = &patient.loaded.config.memory.directory;
+    let dir = &examined.loaded.config.memory.directory;
     let elsewhere = "name a tmpfs in memory.directory";
     if !dir.is_dir() {
         return Finding::fail(check, format!("{} is not there", dir.display()), elsewhere);
@@ -122,10 +122,10 @@ fn memory_directory(patient: &Patient<'_>) -> Finding {
     }
 }
 
-fn memory_budget(patient: &Patient<'_>) -> Finding {
+fn memory_budget(examined: &MachineReport<'_>) -> Finding {
     let check = "memory";
-    let machine = &patient.machine;
-    let budgets = Budgets::of(&patient.loaded.config, machine);
+    let machine = &examined.machine;
+    let budgets = Budgets::of(&examined.loaded.config, machine);
     let or_no_limit = |limit: Option<u64>| limit.map_or_else(|| "no limit".to_owned(), bytes);
     let found = format!(
         "budget {} ({} warm); available {}, control group {}",
@@ -155,9 +155,9 @@ fn memory_budget(patient: &Patient<'_>) -> Finding {
     }
 }
 
-fn run_directory(patient: &Patient<'_>) -> Finding {
+fn run_directory(examined: &MachineReport<'_>) -> Finding {
     let check = "run directory";
-    let parent = Parent::of_runs(patient.env);
+    let parent = Parent::of_runs(examined.env);
     let shown = parent.child("NAME").display().to_string();
     match parent.prepare() {
         Ok(()) => Finding::ok(check, shown),
@@ -217,8 +217,8 @@ fn storage(dir: &Path) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
     use super::*;
+    use crate::doctor::finding::Level;
 
     #[test]
     fn limits_are_judged_by_what_they_break() {

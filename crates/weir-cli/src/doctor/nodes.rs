@@ -2,14 +2,15 @@
 //!
 //! Left out: whether they can be reached; only a start shows that.
 
-use super::{Finding, Patient};
-use crate::launch::address;
-use crate::launch::nodes::{find, Wanted};
-use crate::launch::reach::Reach;
+use weir_launch::address;
+use weir_launch::nodes::{find, Wanted};
+use weir_launch::reach::Reach;
 
-pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let launch = &patient.loaded.config.launch;
-    let found = match find(&Wanted::default(), launch, patient.env) {
+use super::finding::{Finding, MachineReport};
+
+pub(super) fn check(examined: &MachineReport<'_>) -> Vec<Finding> {
+    let launch = &examined.loaded.config.launch;
+    let found = match find(&Wanted::default(), launch, examined.env) {
         Ok(Some(found)) => found,
         Ok(None) => return vec![Finding::ok("nodes", "this node alone")],
         Err(e) => {
@@ -32,14 +33,14 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
     );
     vec![
         Finding::ok("nodes", text),
-        fabric(patient, &found.seats[0].host),
+        fabric(examined, &found.seats[0].host),
     ]
 }
 
 /// The address that this node's server would listen on.
-fn fabric(patient: &Patient<'_>, host: &str) -> Finding {
+fn fabric(examined: &MachineReport<'_>, host: &str) -> Finding {
     let check = "address";
-    match address::of_this_node(&patient.loaded.config.fabric, host) {
+    match address::of_this_node(&examined.loaded.config.fabric, host) {
         Ok(address) => Finding::ok(check, address.to_string()),
         Err(e) => Finding::fail(check, format!("{e:#}"), "set fabric.address"),
     }
@@ -53,12 +54,12 @@ mod tests {
     fn findings(variables: &[(&str, &str)]) -> Vec<Finding> {
         let env: Environment = variables.iter().copied().collect();
         let loaded = Sources::default().load("/".as_ref()).unwrap();
-        let patient = Patient {
+        let examined = MachineReport {
             loaded: &loaded,
             env: &env,
             machine: Machine::default(),
         };
-        check(&patient)
+        check(&examined)
     }
 
     #[test]

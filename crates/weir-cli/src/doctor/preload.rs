@@ -6,7 +6,7 @@ use std::process::Command;
 use nix::sys::statvfs::{statvfs, FsFlags};
 use weir_config::Environment;
 
-use super::{Finding, Patient};
+use super::finding::{Finding, MachineReport};
 use crate::inject;
 
 /// Libraries that are known not to get along with an interposer of file calls: part of the file
@@ -62,9 +62,9 @@ const KNOWN: &[(&str, &str, bool, &str)] = &[
     ),
 ];
 
-pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let mut findings = library(patient.env);
-    let inherited = patient.env.get("LD_PRELOAD").unwrap_or_default();
+pub(super) fn check(examined: &MachineReport<'_>) -> Vec<Finding> {
+    let mut findings = library(examined.env);
+    let inherited = examined.env.get("LD_PRELOAD").unwrap_or_default();
     findings.extend(preloaded("LD_PRELOAD", inherited));
     let system = std::fs::read_to_string("/etc/ld.so.preload").unwrap_or_default();
     findings.extend(preloaded("/etc/ld.so.preload", &system));
@@ -149,8 +149,8 @@ fn preloaded(place: &str, list: &str) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
     use super::*;
+    use crate::doctor::finding::Level;
 
     #[test]
     fn conflicts_are_known_by_file_name() {

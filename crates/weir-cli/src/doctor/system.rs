@@ -14,7 +14,7 @@ use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 use nix::sys::resource::{getrlimit, Resource};
 use weir_config::{HugePages, KernelMount, Mount};
 
-use super::{Finding, Patient};
+use super::finding::{Finding, MachineReport};
 use crate::mount;
 
 /// What a kernel must at least be: statx, and what the client relies on.
@@ -25,8 +25,8 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// From `include/uapi/asm-generic/mman-common.h`; the libc crate has it for some targets only.
 const MADV_COLLAPSE: libc::c_int = 25;
 
-pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let config = &patient.loaded.config;
+pub(super) fn check(examined: &MachineReport<'_>) -> Vec<Finding> {
+    let config = &examined.loaded.config;
     let mut findings = vec![kernel(&kernel_release()), glibc(&glibc_version())];
     findings.extend(kernel_mount(&config.mount));
     if config.memory.huge_pages == HugePages::Auto {
@@ -171,8 +171,8 @@ fn collapse(directory: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
     use super::*;
+    use crate::doctor::finding::Level;
 
     #[test]
     fn versions_are_compared_as_numbers() {

@@ -20,6 +20,14 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("weir-capi", Some(&["weir-client"])),
     ("weir-fuse", Some(&["weir-client"])),
     ("weir-python", Some(&["weir-client"])),
+    (
+        "weir-instance",
+        Some(&["weir-core", "weir-config", "weir-server", "weir-fuse"]),
+    ),
+    (
+        "weir-launch",
+        Some(&["weir-core", "weir-config", "weir-fabric", "weir-instance"]),
+    ),
     ("weir-bench", Some(&[])),
     ("weir-cli", None),
     ("weir-tests", None),

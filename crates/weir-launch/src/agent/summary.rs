@@ -8,11 +8,12 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use weir_instance::report;
+use weir_instance::report::Report;
 
-use crate::instance::Report;
-use crate::launch::message::{Seat, Seen};
-use crate::launch::server::Ended;
-use crate::report;
+use crate::message::Seen;
+use crate::seat::Seat;
+use crate::server::Ended;
 
 /// The agent's socket in the run directory.
 pub const SOCKET: &str = "agent.sock";

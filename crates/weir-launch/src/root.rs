@@ -1,22 +1,22 @@
 //! The starter's end of an instance of several servers: it starts the agent of this node, which
 //! does the rest, and hears what came of it.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{anyhow, Context, Result};
 use weir_config::Loaded;
 use weir_core::roster::{InstanceId, Secret};
+use weir_instance::place::Job;
 
-use super::agent::Summary;
-use super::errand::Errand;
-use super::message::{Charge, Down, Ear, Heard, Seated, Up};
-use super::nodes::Found;
-use super::server::{read_line, to_line, Ready};
-use crate::exit::Failure;
-use crate::place::Job;
+use crate::agent::Summary;
+use crate::errand::Errand;
+use crate::error::LaunchError;
+use crate::message::{Charge, Down, Ear, Heard, Seated, Up};
+use crate::nodes::Found;
+use crate::random::random;
+use crate::server::{read_line, to_line, Ready};
 
 /// An instance of several servers that runs.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub fn start(
     settings: &Loaded,
     job: &Job,
     lifeline: bool,
-) -> Result<Root, Failure> {
+) -> Result<Root, LaunchError> {
     let instance = InstanceId(random()?);
     let made_up = format!("run-{}", &instance.to_string()[..12]);
     let name = name.unwrap_or(&made_up);
@@ -74,11 +74,11 @@ pub fn start(
         Up::Failed(failed) => {
             let _ = root.child.wait();
             match failed.lives {
-                Some(run_dir) => Err(Failure::AlreadyRunning {
+                Some(run_dir) => Err(LaunchError::AlreadyRunning {
                     name: name.to_owned(),
                     run_dir: format!("{}:{}", failed.host, run_dir.display()).into(),
                 }),
-                None if failed.dead => Err(Failure::Dead {
+                None if failed.dead => Err(LaunchError::Dead {
                     why: format!("{}: {}", failed.host, failed.why),
                 }),
                 None => Err(anyhow!("{}: {}", failed.host, failed.why).into()),
@@ -159,15 +159,6 @@ impl Root {
 
 fn read_summary(words: &mut impl BufRead) -> Result<Summary> {
     read_line(words)
-}
-
-/// Random bytes of the kernel.
-pub fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .context("/dev/urandom")?;
-    Ok(bytes)
 }
 
 /// The run directory of the server of `rank` on this machine, of an instance whose first is in

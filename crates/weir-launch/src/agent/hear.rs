@@ -4,12 +4,13 @@ use std::process::Command;
 
 use weir_core::roster::Member;
 use weir_core::types::Rank;
+use weir_instance::place::{self, Remains};
 
-use super::{spawn, Agent, Event};
-use crate::launch::message::{Failed, Seat, Seated, Up};
-use crate::launch::reach::Reach;
-use crate::launch::server::Word;
-use crate::place::{self, Remains};
+use super::state::{spawn, Agent, Event};
+use crate::message::{Failed, Seated, Up};
+use crate::reach::Reach;
+use crate::seat::Seat;
+use crate::server::Word;
 
 impl Agent {
     pub(super) fn heard_server(&mut self, index: usize, word: Option<Word>) -> Result<(), Failed> {

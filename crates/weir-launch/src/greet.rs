@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use weir_core::roster::{InstanceId, Secret};
 
-use super::root::random;
+use crate::random::random;
 
 /// How long a step of the greeting, or a connection, may take.
 pub const PATIENCE: Duration = Duration::from_secs(10);

@@ -22,6 +22,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `server` | a server process and its words |
+//! | `seat` | which server is on which node |
 //! | `hosts` | lists of hosts as people and batch systems write them |
 //! | `nodes` | which nodes, and what starts programs there |
 //! | `reach` | the commands that start agents |
@@ -33,17 +34,25 @@
 //! | `root` | the starter's end |
 //! | `address` | where a server listens for others |
 //! | `endpoint` | its endpoint of libfabric |
+//! | `mount_right` | the right to mount, for servers |
 
 pub mod address;
 pub mod agent;
 pub mod endpoint;
 pub mod errand;
+mod error;
 pub mod greet;
 pub mod hosts;
 mod join;
 mod link;
 pub mod message;
+pub mod mount_right;
 pub mod nodes;
+pub mod random;
 pub mod reach;
 pub mod root;
+pub mod seat;
 pub mod server;
+pub mod shell;
+
+pub use error::LaunchError;

@@ -17,9 +17,10 @@ use anyhow::{Context, Result};
 use nix::sys::wait::{waitid, Id, WaitPidFlag};
 use nix::unistd::Pid;
 
-use super::message::{Down, Ear, Heard, Seat, Up};
-use super::reach::Branch;
-use super::server::to_line;
+use crate::message::{Down, Ear, Heard, Up};
+use crate::reach::Branch;
+use crate::seat::Seat;
+use crate::server::to_line;
 
 /// How many lines of noise are kept for an error message, and how long ones, characters.
 const NOISE_LINES: usize = 12;
@@ -260,9 +261,10 @@ fn keep(noise: &Mutex<Noise>, line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{send_up, Own};
-    use super::super::reach::Reach;
     use super::*;
+    use crate::message::send_up;
+    use crate::reach::Reach;
+    use crate::seat::Own;
     use std::sync::mpsc::Receiver;
 
     fn shell(script: &str) -> (Link, Receiver<Option<Up>>) {

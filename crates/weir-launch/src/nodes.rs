@@ -18,11 +18,11 @@ use anyhow::{bail, ensure, Context, Result};
 use weir_config::settings::Launch;
 use weir_config::{Environment, Method};
 
-use super::address::is_here;
-use super::hosts;
-use super::message::{Own, Seat};
-use super::reach::Reach;
-use super::root::random;
+use crate::address::is_here;
+use crate::hosts;
+use crate::random::random;
+use crate::reach::Reach;
+use crate::seat::{Own, Seat};
 
 /// The most servers on one machine.
 const SERVERS_MOST: u16 = 256;

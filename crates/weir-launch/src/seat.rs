@@ -1,9 +1,30 @@
-//! Which seat is this node's, and what an instance is called there.
+//! The seats of an instance: a server and its node each; which of them this node has.
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
-use crate::launch::address::is_here;
-use crate::launch::message::Seat;
+use crate::address::is_here;
+
+/// A server of an instance and its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// Its rank.
+    pub rank: u16,
+    /// As the batch system or the user calls its node.
+    pub host: String,
+}
+
+/// Which seats are an agent's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Own {
+    /// The first; the others are below it.
+    First,
+    /// The one whose host is this node; others were told the same.
+    ByName,
+    /// All: several servers on one machine.
+    All,
+}
 
 /// The instance's name at a server: several of one machine each have their own.
 pub fn name_of(name: &str, rank: u16, share: u32) -> String {

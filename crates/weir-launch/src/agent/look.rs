@@ -5,44 +5,20 @@
 //! the same way back. Numbers of questions are unique: that of the agent that was asked, which
 //! is random, and a count.
 
-use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use weir_core::proto::Status;
+use weir_instance::connection::Connection;
 
-use super::{spawn, Agent, Event};
-use crate::instance::Connection;
-use crate::launch::message::{Down, Seat, Seen, Up};
-use crate::launch::server::to_line;
+use super::state::{spawn, Agent, Asker, Event, Look};
+use crate::message::{Down, Seen, Up};
+use crate::seat::Seat;
+use crate::server::to_line;
 
 /// How long servers may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// Questions that wait for answers.
-#[derive(Default)]
-pub(super) struct Looks {
-    count: u64,
-    /// At the root: those under way.
-    open: HashMap<u64, Look>,
-    /// Asked here, of the root.
-    waiting: HashMap<u64, UnixStream>,
-    /// Asked below, and through which link.
-    routes: HashMap<u64, usize>,
-}
-
-/// Who asked the root.
-enum Asker {
-    Here(UnixStream),
-    Below(usize),
-}
-
-struct Look {
-    asker: Asker,
-    missing: BTreeSet<u16>,
-    seen: Vec<Seen>,
-}
 
 impl Agent {
     /// Somebody asked at the socket.

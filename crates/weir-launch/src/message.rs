@@ -42,12 +42,13 @@ use std::path::PathBuf;
 use anyhow::{ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_core::roster::{InstanceId, Member, Roster, Secret};
+pub use weir_instance::place::Job;
+use weir_instance::report::Report;
 
-use super::errand::Errand;
-use super::reach::Reach;
-use super::server::{to_line, Ended, Ready};
-use crate::instance::Report;
-pub use crate::place::Job;
+use crate::errand::Errand;
+use crate::reach::Reach;
+use crate::seat::{Own, Seat};
+use crate::server::{to_line, Ended, Ready};
 
 /// The longest line, bytes: a roster of the most members fits several times.
 const LINE_MOST: u64 = 16 << 20;
@@ -58,27 +59,6 @@ const MARK: &str = "weir-agent ";
 /// The longest part of a message in a line upwards, bytes; with what is before and behind it, it
 /// is less than launchers keep whole.
 const PART_MOST: usize = 960;
-
-/// A server of an instance and its node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
-    /// Its rank.
-    pub rank: u16,
-    /// As the batch system or the user calls its node.
-    pub host: String,
-}
-
-/// Which seats are an agent's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Own {
-    /// The first; the others are below it.
-    First,
-    /// The one whose host is this node; others were told the same.
-    ByName,
-    /// All: several servers on one machine.
-    All,
-}
 
 /// What an agent is told first.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -27,11 +27,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{anyhow, Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_core::roster::{Endpoint, InstanceId, Secret};
+use weir_instance::place::{Job, Label, Remains};
+use weir_instance::report::Report;
 
-use crate::exit::Failure;
-use crate::instance::Report;
-use crate::namespace::MountRight;
-use crate::place::{Job, Label, Remains};
+use crate::error::LaunchError;
+use crate::mount_right::MountRight;
 
 /// What a server is told.
 #[derive(Debug, Serialize, Deserialize)]
@@ -160,7 +160,7 @@ pub fn spawn(launch: &Launch) -> Result<(Child, ChildStdin, ChildStdout)> {
 }
 
 /// Starts the one server of an instance and waits until clients may come.
-pub fn start(launch: &Launch) -> Result<Server, Failure> {
+pub fn start(launch: &Launch) -> Result<Server, LaunchError> {
     let (mut child, lifeline, words) = spawn(launch)?;
     let mut words = BufReader::new(words);
     let word = match read_line(&mut words) {
@@ -179,11 +179,11 @@ pub fn start(launch: &Launch) -> Result<Server, Failure> {
                 ready,
             })
         }
-        Word::Lives { run_dir } => Failure::AlreadyRunning {
+        Word::Lives { run_dir } => LaunchError::AlreadyRunning {
             name: launch.name.clone().unwrap_or_default(),
             run_dir,
         },
-        Word::Dead(label) => Failure::Dead {
+        Word::Dead(label) => LaunchError::Dead {
             why: Remains::of(*label).describe(),
         },
         Word::Failed(why) => anyhow!(why).into(),

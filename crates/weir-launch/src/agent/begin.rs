@@ -13,14 +13,14 @@ use anyhow::{Context, Result};
 use weir_core::roster::Roster;
 use weir_core::types::Rank;
 
-use super::seat::{find_here, name_of, own_name};
+use super::state::{forget_stdio, spawn, Agent, Event, Local};
 use super::summary::{Request, SOCKET};
-use super::{forget_stdio, spawn, Agent, Event, Local};
-use crate::launch::join;
-use crate::launch::link::Link;
-use crate::launch::message::{Charge, Down, Failed, Own, Seat, Up};
-use crate::launch::reach::Reach;
-use crate::launch::server::{self, read_line, to_line, Go, Launch, Part};
+use crate::join;
+use crate::link::Link;
+use crate::message::{Charge, Down, Failed, Up};
+use crate::reach::Reach;
+use crate::seat::{find_here, name_of, own_name, Own, Seat};
+use crate::server::{self, read_line, to_line, Go, Launch, Part};
 
 /// Longer than any start.
 const FOREVER: Duration = Duration::from_secs(86_400);
@@ -250,7 +250,7 @@ impl Agent {
         let text = to_line(roster);
         for local in &mut self.locals {
             let run_dir = local.run_dir.as_deref().expect("bound");
-            crate::roster::write(run_dir, &text)?;
+            weir_instance::roster::write(run_dir, &text)?;
             let lifeline = local.lifeline.as_mut().expect("not ended");
             writeln!(lifeline, "{}", to_line(&Go {})).context("the server went away")?;
         }

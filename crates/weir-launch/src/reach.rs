@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weir_core::placement::tree::shares;
 
-use super::message::{Own, Seat};
+use crate::seat::{Own, Seat};
 
 /// How agents are started on other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +103,7 @@ impl Reach {
 
 /// ssh hands the line to the user's shell, which may be any: single quotes mean the same in all.
 fn shell_command(words: &[String], host: &str, program: &str) -> Vec<String> {
-    let line = format!("exec {} agent", crate::run::shell_quoted(program));
+    let line = format!("exec {} agent", crate::shell::quoted(program));
     let host_and_line = [host.to_owned(), line];
     words.iter().cloned().chain(host_and_line).collect()
 }

@@ -18,7 +18,7 @@ use weir_config::{Config, Environment};
 
 use super::{base_name, check_private, lives, lock_of_dead, Burial, Job, Parent, JOURNAL, KEEP};
 use crate::lock::Lock;
-use crate::report::bytes;
+use crate::size::bytes;
 
 /// The file of the label.
 const LABEL: &str = "label.json";

@@ -19,8 +19,8 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_core::roster::{InstanceId, Secret};
 
-use super::greet::Known;
-use super::server::to_line;
+use crate::greet::Known;
+use crate::server::to_line;
 
 /// Where workers are awaited.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -15,11 +15,12 @@ use anyhow::{ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_config::{Environment, Loaded};
 
-use super::address::fabric_listener;
-use super::agent::find_here;
-use super::greet::Known;
-use super::message::{Charge, Own};
-use super::server::to_line;
+use crate::address::fabric_listener;
+use crate::greet::Known;
+use crate::message::Charge;
+use crate::seat::find_here;
+use crate::seat::Own;
+use crate::server::to_line;
 
 /// The longest invitation, bytes.
 const INVITATION_MOST: u64 = 16 << 20;
@@ -125,7 +126,7 @@ fn read(file: &Path) -> Result<Invitation> {
         .open(file)?;
     let meta = file.metadata()?;
     ensure!(
-        meta.uid() == crate::place::uid() && meta.mode().trailing_zeros() >= 6,
+        meta.uid() == weir_instance::place::uid() && meta.mode().trailing_zeros() >= 6,
         "it is not ours alone"
     );
     let mut text = String::new();
@@ -136,8 +137,8 @@ fn read(file: &Path) -> Result<Invitation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::message::Seat;
-    use crate::launch::reach::Reach;
+    use crate::reach::Reach;
+    use crate::seat::Seat;
     use std::sync::mpsc::channel;
     use weir_core::roster::{InstanceId, Secret};
 
@@ -147,7 +148,7 @@ mod tests {
             instance: InstanceId([1; 16]),
             secret: Secret::new([secret; 32]),
             name: "x".into(),
-            job: crate::place::Job::default(),
+            job: weir_instance::place::Job::default(),
             servers: 2,
             settings: "[fabric]\naddress = \"127.0.0.0/8\"\n".into(),
             seats: vec![Seat {

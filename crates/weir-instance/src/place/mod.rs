@@ -40,7 +40,7 @@ use anyhow::{ensure, Context, Result};
 use weir_config::{Config, Environment};
 
 use crate::lock::Lock;
-use crate::mount;
+use crate::mounts;
 pub use job::Job;
 pub use parent::Parent;
 use private::{check_private, make_private};
@@ -123,7 +123,7 @@ fn remove(dir: &Path) -> io::Result<()> {
     const TRIES: u32 = 100;
     let mut tries = 0;
     // What is mounted there is no part of it: a mount whose process and server were killed.
-    mount::clear_below(dir).map_err(io::Error::other)?;
+    mounts::clear_below(dir).map_err(io::Error::other)?;
     loop {
         tries += 1;
         match std::fs::remove_dir_all(dir) {

@@ -1,0 +1,105 @@
+//! Which instance is meant, and which there are on this node.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use weir_config::{Config, Environment};
+use weir_instance::place::{self, Parent, Remains};
+use weir_instance::roster::ROSTER;
+
+use crate::exit::Failure;
+
+/// Which instance is meant: by name or run directory, by `WEIR_INSTANCE`, or by default.
+pub fn run_dir_of(named: Option<&str>, config: &Config, env: &Environment) -> Result<PathBuf> {
+    let named = named.or_else(|| env.get("WEIR_INSTANCE"));
+    let name = match named {
+        Some(path) if path.contains('/') => return Ok(PathBuf::from(path)),
+        Some(name) => name.to_owned(),
+        None => place::default_name(env),
+    };
+    place::check_name(&name)?;
+    let of_several = Parent::of_shared_runs(config).child(&name);
+    if place::lives(&of_several) {
+        return Ok(of_several);
+    }
+    Ok(Parent::of_runs(env).child(&name))
+}
+
+/// The same, of an instance that lives.
+pub fn live_run_dir(
+    named: Option<&str>,
+    config: &Config,
+    env: &Environment,
+) -> Result<PathBuf, Failure> {
+    living(run_dir_of(named, config, env)?, config, env)
+}
+
+/// Refuses an instance that does not live.
+pub fn living(run_dir: PathBuf, config: &Config, env: &Environment) -> Result<PathBuf, Failure> {
+    if place::lives(&run_dir) {
+        return Ok(run_dir);
+    }
+    Err(match remains_of(&run_dir, config, env) {
+        Some(remains) => Failure::Dead {
+            why: remains.describe(),
+        },
+        None => Failure::NoInstance { run_dir },
+    })
+}
+
+/// What a killed server left of the instance that has, or had, this run directory.
+pub fn remains_of(run_dir: &Path, config: &Config, env: &Environment) -> Option<Remains> {
+    if let Some(remains) = Remains::at(run_dir, config, env) {
+        return Some(remains);
+    }
+    // A directory for temporary files may be gone before the memory that belongs to it.
+    let name = Parent::holding(run_dir)?.name_in(run_dir)?;
+    let remains = Remains::named(&name, config, env)?;
+    let known = &remains.first().run_dir;
+    (known == run_dir || !known.exists()).then_some(remains)
+}
+
+/// The run directories of all instances of the user on this node.
+pub fn live(config: &Config, env: &Environment) -> Vec<PathBuf> {
+    let (runs, shared) = (Parent::of_runs(env), Parent::of_shared_runs(config));
+    let others = (shared != runs).then_some(shared);
+    let dirs = std::iter::once(runs).chain(others).flat_map(|parent| {
+        let names = parent.live().into_iter();
+        names
+            .map(move |name| parent.child(&name))
+            .collect::<Vec<_>>()
+    });
+    dirs.filter(|run_dir| !is_another(run_dir)).collect()
+}
+
+/// Whether `run_dir` is of one of several servers of this machine, and not of the first.
+fn is_another(run_dir: &Path) -> bool {
+    let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
+    let first = name
+        .rsplit_once('.')
+        .filter(|(_, rank)| rank.parse::<u16>().is_ok());
+    first.is_some_and(|(first, _)| {
+        run_dir.join(ROSTER).exists() && place::lives(&run_dir.with_file_name(first))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_are_named_by_name_path_or_variable() {
+        let env: Environment = [("TMPDIR", "/t"), ("SLURM_JOB_ID", "9")]
+            .into_iter()
+            .collect();
+        let runs = format!("/t/weir-{}", place::uid());
+        let config = Config::defaults(&env).unwrap();
+        let dir = |named| run_dir_of(named, &config, &env).unwrap();
+        assert_eq!(dir(None), Path::new(&runs).join("job-9"));
+        assert_eq!(dir(Some("x")), Path::new(&runs).join("x"));
+        assert_eq!(dir(Some("/r/x")), Path::new("/r/x"));
+        assert!(run_dir_of(Some(".."), &config, &env).is_err());
+        let env: Environment = [("WEIR_INSTANCE", "/r/y")].into_iter().collect();
+        assert_eq!(run_dir_of(None, &config, &env).unwrap(), Path::new("/r/y"));
+    }
+}

@@ -1,0 +1,150 @@
+//! From ready to the end, in order or not.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use weir_instance::place::remains::clear_dirs;
+
+use super::state::{Agent, Farewell, Local};
+use super::summary::Summary;
+use crate::link::Link;
+use crate::message::{Down, Up};
+use crate::server::to_line;
+
+/// How long what was given up may take to end by itself.
+const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// How long the end of servers is waited for in silence.
+const SAY_AFTER: Duration = Duration::from_secs(5);
+
+impl Agent {
+    /// From ready to the end.
+    pub(super) fn live(&mut self) {
+        for link in &mut self.links {
+            link.done.clear();
+        }
+        while !self.stopping {
+            let Ok(event) = self.events.recv() else {
+                return;
+            };
+            let _ = self.take(event);
+        }
+        self.stop();
+    }
+
+    /// Ends what is here and below, tells what came of it, and leaves.
+    fn stop(&mut self) {
+        self.links.iter().for_each(|link| link.tell(&Down::Stop));
+        self.locals
+            .iter_mut()
+            .for_each(|local| local.lifeline = None);
+        self.take_until(|agent| {
+            agent.locals.iter().all(|local| local.closed)
+                && agent
+                    .links
+                    .iter()
+                    .all(|link| link.closed || link.awaited().is_none())
+        });
+        for local in &mut self.locals {
+            match local.ended.take() {
+                Some(ended) => self.ended.push((local.seat.clone(), ended)),
+                None => clear_lost(local),
+            }
+        }
+        let ended = std::mem::take(&mut self.ended);
+        let summary = if self.charge.root {
+            Summary::of(&ended, &self.lost)
+        } else {
+            self.say(&Up::Ended(ended));
+            self.take_until(|agent| agent.farewell.is_some() || agent.above_closed);
+            Summary {
+                report: self
+                    .farewell
+                    .take()
+                    .and_then(|all| all.report.map(|report| *report)),
+                problems: self.lost.clone(),
+                lost: self.lost.len(),
+            }
+        };
+        let farewell = Down::Farewell(summary.report.clone().map(Box::new));
+        self.farewell = Some(Farewell { report: None });
+        for link in &mut self.links {
+            link.tell(&farewell);
+            link.hang_up();
+        }
+        self.take_until(|agent| agent.links.iter().all(|link| link.closed));
+        for asked in &mut self.asked {
+            let _ = writeln!(asked, "{}", to_line(&summary));
+        }
+        if self.charge.root && self.charge.lifeline {
+            println!("{}", to_line(&summary));
+        }
+    }
+
+    /// Takes events until `done`. No end is put to the wait, for what servers still do may take
+    /// its time; who asked for it is told whom it is for.
+    fn take_until(&mut self, done: impl Fn(&Self) -> bool) {
+        while !done(self) {
+            match self.events.recv_timeout(SAY_AFTER) {
+                Ok(event) => drop(self.take(event)),
+                Err(RecvTimeoutError::Timeout) => self.say_whom_it_waits_for(),
+                Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept"),
+            }
+        }
+    }
+
+    fn say_whom_it_waits_for(&mut self) {
+        let locals = self.locals.iter().filter(|local| !local.closed);
+        let links = self.links.iter().filter(|link| !link.closed);
+        let below = links.flat_map(|link| {
+            let awaited = link.seats.iter();
+            awaited.filter(|seat| !link.done.contains(&seat.rank))
+        });
+        let names = locals.map(|local| &local.seat).chain(below);
+        let names = names.map(|seat| format!("server {} on {}", seat.rank, seat.host));
+        let mut names: Vec<String> = names.collect();
+        if names.is_empty() {
+            names.push("servers of other nodes".to_owned());
+        }
+        for asked in &mut self.asked {
+            let _ = writeln!(asked, "waiting for {}", names.join(", "));
+        }
+    }
+
+    /// The start failed: everything here and below is to go, soon.
+    pub(super) fn give_up(&mut self) {
+        self.started = true;
+        self.farewell = Some(Farewell { report: None });
+        self.links.iter_mut().for_each(Link::hang_up);
+        // Where no agent is yet, none has anything to clear away; if it is on its way, it
+        // finds the connection closed.
+        let silent = self.links.iter_mut().filter(|link| !link.heard);
+        silent.for_each(Link::kill);
+        self.locals
+            .iter_mut()
+            .for_each(|local| local.lifeline = None);
+        let deadline = Instant::now() + GIVE_UP;
+        let gone = |agent: &Self| {
+            agent.locals.iter().all(|local| local.closed)
+                && agent.links.iter().all(|link| link.closed)
+        };
+        while !gone(self) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(event) = self.events.recv_timeout(left) else {
+                break;
+            };
+            let _ = self.take(event);
+        }
+        self.links.iter_mut().for_each(Link::kill);
+    }
+}
+
+/// The instance ends: what a server left that was lost is of no use to anybody.
+fn clear_lost(local: &mut Local) {
+    local.kept.clear();
+    if let Err(e) = clear_dirs(local.dirs.iter().map(PathBuf::as_path)) {
+        eprintln!("server {} on {}: {e:#}", local.seat.rank, local.seat.host);
+    }
+}

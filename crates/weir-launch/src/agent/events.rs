@@ -1,0 +1,89 @@
+//! One event at a time: how it changes the state of the agent.
+
+use super::state::{spawn, Agent, Event, Farewell};
+use super::summary::Request;
+use crate::errand::{Errand, Task};
+use crate::message::{Down, Failed, Up};
+
+impl Agent {
+    /// Takes note of one event.
+    pub(super) fn take(&mut self, event: Event) -> Result<(), Failed> {
+        match event {
+            Event::Above(Ok(Some(Down::Roster(roster)))) => self.roster = Some(roster),
+            Event::Above(Ok(Some(Down::Stop))) => self.stopping = true,
+            Event::Above(Ok(Some(Down::Farewell(report)))) => {
+                self.farewell = Some(Farewell { report });
+            }
+            Event::Above(Ok(Some(Down::Look(id)))) => self.look(id),
+            Event::Above(Ok(Some(Down::Work(errand)))) => self.work(&errand),
+            Event::Above(Ok(Some(Down::Answer(id, seen)))) => self.answered(id, seen),
+            Event::Above(Ok(Some(Down::Charge(_)))) => {}
+            Event::Above(Ok(None) | Err(_)) => {
+                self.above_closed = true;
+                self.stopping |= self.charge.lifeline || !self.started;
+            }
+            Event::Server(index, word) => return self.heard_server(index, word),
+            Event::Link(index, up) => return self.heard_link(index, up),
+            Event::Signal(signal) => {
+                if self.charge.heed_signals || !self.started {
+                    eprintln!("stopping on {signal}");
+                    self.ask_to_stop();
+                }
+            }
+            Event::Joined(rank, stream) => {
+                let link = self
+                    .links
+                    .iter_mut()
+                    .find(|link| link.seats[0].rank == rank);
+                if let Some(Err(e)) = link.map(|link| link.joined(stream)) {
+                    eprintln!("{e:#}");
+                }
+            }
+            Event::JobOver => {
+                eprintln!("stopping with the job");
+                self.ask_to_stop();
+            }
+            Event::Asked(Request::Stop, stream) => {
+                self.asked.push(stream);
+                self.ask_to_stop();
+            }
+            Event::Asked(Request::Status, stream) => self.asked_for_status(stream),
+            Event::Seen(id, seen) => self.saw(id, seen),
+            Event::LookOver(id) => self.close_look(id),
+        }
+        Ok(())
+    }
+
+    /// Has a worker started beside each server. One that cannot be is missed by who waits for it.
+    fn work(&self, errand: &Errand) {
+        let down = Down::Work(errand.clone());
+        self.links.iter().for_each(|link| link.tell(&down));
+        for local in &self.locals {
+            let Some(run_dir) = local.run_dir.clone() else {
+                continue;
+            };
+            let task = Task {
+                errand: errand.clone(),
+                number: local.seat.rank,
+                run_dir,
+            };
+            let tended = task.start(&[]).and_then(|mut child| {
+                spawn("weir-worker", move || {
+                    let _ = child.wait();
+                })
+            });
+            if let Err(e) = tended {
+                eprintln!("a worker beside server {}: {e:#}", local.seat.rank);
+            }
+        }
+    }
+
+    /// The whole instance is to stop: the root knows how.
+    pub(super) fn ask_to_stop(&mut self) {
+        if self.charge.root {
+            self.stopping = true;
+        } else {
+            self.say(&Up::Stop);
+        }
+    }
+}

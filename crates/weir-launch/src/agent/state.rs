@@ -1,0 +1,159 @@
+//! The state of an agent, and the events that change it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin};
+use std::sync::mpsc::{Receiver, Sender};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
+use weir_core::roster::{Member, Roster};
+use weir_instance::lock::Lock;
+use weir_instance::report::Report;
+
+use super::summary::Request;
+use crate::join;
+use crate::link::Link;
+use crate::message::{send_up, Charge, Down, Seated, Seen, Up};
+use crate::seat::Seat;
+use crate::server::{Ended, Ready, Word};
+
+/// Something that happened.
+pub(super) enum Event {
+    Above(Result<Option<Down>>),
+    Server(usize, Option<Word>),
+    Link(usize, Option<Up>),
+    Signal(Signal),
+    Asked(Request, UnixStream),
+    Seen(u64, Seen),
+    LookOver(u64),
+    JobOver,
+    Joined(u16, TcpStream),
+}
+
+/// That all have ended; the report is of the root.
+pub(super) struct Farewell {
+    pub(super) report: Option<Box<Report>>,
+}
+
+/// A server of this node.
+pub(super) struct Local {
+    pub(super) seat: Seat,
+    pub(super) child: Child,
+    pub(super) lifeline: Option<ChildStdin>,
+    pub(super) run_dir: Option<PathBuf>,
+    pub(super) bound: bool,
+    pub(super) ready: Option<Ready>,
+    /// Its directories, once it was ready.
+    pub(super) dirs: Vec<PathBuf>,
+    /// What keeps its directories while it does not live.
+    pub(super) kept: Vec<Lock>,
+    pub(super) ended: Option<Ended>,
+    pub(super) closed: bool,
+    /// How often it was killed and started again.
+    pub(super) restarts: u32,
+}
+
+pub(super) struct Agent {
+    /// Its own among all agents, before it knows its rank; drawn at random.
+    pub(super) number: u64,
+    pub(super) charge: Charge,
+    pub(super) locals: Vec<Local>,
+    pub(super) links: Vec<Link>,
+    pub(super) members: Vec<Member>,
+    pub(super) seated: Vec<Seated>,
+    pub(super) roster: Option<Roster>,
+    pub(super) ended: Vec<(Seat, Ended)>,
+    pub(super) lost: Vec<String>,
+    pub(super) farewell: Option<Farewell>,
+    pub(super) asked: Vec<UnixStream>,
+    pub(super) looks: Looks,
+    pub(super) started: bool,
+    pub(super) stopping: bool,
+    pub(super) above_closed: bool,
+    pub(super) up: Box<dyn Write + Send>,
+    pub(super) invitation: Option<join::Invited>,
+    pub(super) events: Receiver<Event>,
+    pub(super) tell: Sender<Event>,
+}
+
+/// Questions that wait for answers.
+#[derive(Default)]
+pub(super) struct Looks {
+    pub(super) count: u64,
+    /// At the root: those under way.
+    pub(super) open: HashMap<u64, Look>,
+    /// Asked here, of the root.
+    pub(super) waiting: HashMap<u64, UnixStream>,
+    /// Asked below, and through which link.
+    pub(super) routes: HashMap<u64, usize>,
+}
+
+/// Who asked the root.
+pub(super) enum Asker {
+    Here(UnixStream),
+    Below(usize),
+}
+
+pub(super) struct Look {
+    pub(super) asker: Asker,
+    pub(super) missing: BTreeSet<u16>,
+    pub(super) seen: Vec<Seen>,
+}
+
+impl Agent {
+    pub(super) fn new(
+        number: u64,
+        charge: Charge,
+        up: Box<dyn Write + Send>,
+        events: Receiver<Event>,
+        tell: Sender<Event>,
+    ) -> Self {
+        Self {
+            number,
+            charge,
+            locals: Vec::new(),
+            links: Vec::new(),
+            members: Vec::new(),
+            seated: Vec::new(),
+            roster: None,
+            ended: Vec::new(),
+            lost: Vec::new(),
+            farewell: None,
+            asked: Vec::new(),
+            looks: Looks::default(),
+            started: false,
+            stopping: false,
+            above_closed: false,
+            up,
+            invitation: None,
+            events,
+            tell,
+        }
+    }
+
+    /// Tells what is above. That it is gone shows by the end of what it sends.
+    pub(super) fn say(&mut self, up: &Up) {
+        let _ = send_up(&mut self.up, self.number, up);
+    }
+}
+
+/// Starts a thread with a small stack.
+pub(super) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    let builder = std::thread::Builder::new().name(name.into());
+    builder
+        .stack_size(256 << 10)
+        .spawn(run)
+        .map(drop)
+        .context("starting a thread")
+}
+
+/// Standard output was the pipe to `weir start`, and standard input too.
+pub(super) fn forget_stdio() {
+    if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
+        let _ = nix::unistd::dup2_stdout(&null);
+    }
+}
