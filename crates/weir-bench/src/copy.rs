@@ -4,7 +4,27 @@
 //! larger than the cache. Out of memory, wider loads and prefetching were no faster than `memcpy`, and are
 //! left out. x86-64 only; elsewhere the limit is that of `memcpy`.
 
-use crate::job::{CopyOp, Method};
+use serde::{Deserialize, Serialize};
+
+/// Direction of a copy, seen from the file system that could at best be this fast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum CopyOp {
+    /// From a small source into warm shared memory: the limit of a write.
+    In,
+    /// From warm shared memory into a small reused buffer: the limit of a read.
+    Out,
+}
+
+/// How bytes are copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Method {
+    /// The C library's `memcpy`.
+    Memcpy,
+    /// `rep movsb`.
+    Movsb,
+    /// The widest non-temporal stores that the processor has (into memory only).
+    Streaming,
+}
 
 /// A copy routine: `length` bytes from `source` to `target`.
 ///
@@ -48,8 +68,7 @@ mod x86 {
         _mm512_stream_si512, _mm_loadu_si128, _mm_sfence, _mm_stream_si128,
     };
 
-    use super::{memcpy, Copy};
-    use crate::job::{CopyOp, Method};
+    use crate::copy::{memcpy, Copy, CopyOp, Method};
 
     /// Bytes of one turn of the vector loops.
     const TURN: usize = 256;

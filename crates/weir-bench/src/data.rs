@@ -3,64 +3,29 @@
 //! Calls go through the C library's symbols, as an application's do, so that a preloaded file system sees
 //! them. Between two calls there are a few additions and a compare: less than a nanosecond.
 
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::content::{Content, Mismatch};
-use crate::control::{Aborted, Control};
-use crate::job::{DataOp, DataStep, Timing};
+use serde::{Deserialize, Serialize};
+
+use crate::content::Content;
+use crate::error::{c_path, failed, StepError};
 use crate::layout::{Run, Walk};
 use crate::memory::Buffer;
-use crate::worker::now_ns;
+use crate::pieces::Data;
+use crate::timing::{now_ns, Prepared, Timing};
 
-/// Why a data or metadata step failed.
-#[derive(Debug, thiserror::Error)]
-pub enum StepError {
-    /// A call failed.
-    #[error("{call} {path}: {source}", path = path.display())]
-    Call {
-        /// The call.
-        call: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// Fewer bytes than the file should have.
-    #[error("{path}: end of file at offset {offset}, where data was written", path = path.display())]
-    EndOfFile {
-        /// The file.
-        path: PathBuf,
-        /// Where the file ended, in bytes.
-        offset: u64,
-    },
-    /// A byte that is not what was written.
-    #[error("{path}: wrong data at offset {}: found {:#04x}, wrote {:#04x}{}", found.offset, found.found,
-        found.expected, place(found), path = path.display())]
-    WrongData {
-        /// The file.
-        path: PathBuf,
-        /// The first wrong byte.
-        found: Mismatch,
-    },
-    /// Memory for buffers.
-    #[error("buffers: {0}")]
-    Memory(#[from] io::Error),
-    /// Another process failed.
-    #[error(transparent)]
-    Aborted(#[from] Aborted),
-}
-
-fn place(found: &Mismatch) -> String {
-    match found.belongs_at {
-        Some(at) => {
-            format!(" (a misplaced piece: these bytes belong at {at} modulo the content's period)")
-        }
-        None => String::new(),
-    }
+/// The end of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AfterWrite {
+    /// `close`, in the measured time.
+    Close,
+    /// `fsync` and `close`, in the measured time.
+    Sync,
+    /// Nothing: the file stays open for a step of its own.
+    KeepOpen,
 }
 
 /// An offset as the calls take it; sizes are checked on the command line to fit.
@@ -70,98 +35,191 @@ fn place_in_file(offset: u64) -> libc::off_t {
 }
 
 /// An open file and its path, for messages.
-struct Target<'a> {
+#[derive(Debug)]
+pub struct OpenFile {
     fd: OwnedFd,
-    path: &'a Path,
+    path: PathBuf,
 }
 
-impl Target<'_> {
+impl OpenFile {
+    fn open(data: &Data, access: libc::c_int) -> Result<OpenFile, StepError> {
+        let direct = if data.direct { libc::O_DIRECT } else { 0 };
+        let name = c_path(&data.path)?;
+        // SAFETY: the path is nul-terminated.
+        let fd = unsafe { libc::open(name.as_ptr(), access | direct | libc::O_CLOEXEC, 0o600) };
+        if fd < 0 {
+            return Err(failed("open", &data.path));
+        }
+        Ok(OpenFile {
+            // SAFETY: a fresh descriptor that nobody else owns.
+            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+            path: data.path.clone(),
+        })
+    }
+
     fn error(&self, call: &'static str) -> StepError {
-        failed(call, self.path)
+        failed(call, &self.path)
+    }
+
+    /// Closes the file, which may carry work and errors.
+    fn close(self) -> Result<(), StepError> {
+        // SAFETY: the descriptor is given up here, and only here.
+        match unsafe { libc::close(self.fd.into_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(failed("close", &self.path)),
+        }
+    }
+
+    fn sync(&self) -> Result<(), StepError> {
+        // SAFETY: no memory is involved.
+        match unsafe { libc::fsync(self.fd.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(self.error("fsync")),
+        }
     }
 }
 
-/// The error of the call that has just failed.
-pub fn failed(call: &'static str, path: &Path) -> StepError {
-    StepError::Call {
-        call,
-        path: path.to_owned(),
-        source: io::Error::last_os_error(),
-    }
+/// Opens for writing. A file that stays open is put into `kept`.
+pub fn write<'a>(
+    data: &'a Data,
+    after: AfterWrite,
+    kept: &'a mut Option<OpenFile>,
+) -> anyhow::Result<Prepared<'a>> {
+    let file = OpenFile::open(data, libc::O_WRONLY | libc::O_CREAT)?;
+    let content = Content::new(data.seed, data.size()?, data.direct)?;
+    let walk = data.walk();
+    Ok(Box::new(move || {
+        let start_ns = now_ns();
+        write_walk(&file, &walk, &content)?;
+        match after {
+            AfterWrite::Close => file.close()?,
+            AfterWrite::Sync => {
+                file.sync()?;
+                file.close()?;
+            }
+            AfterWrite::KeepOpen => *kept = Some(file),
+        }
+        Ok(timing(start_ns, data, &walk))
+    }))
 }
 
-/// A path for a C call.
-pub fn c_path(path: &Path) -> Result<CString, StepError> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|e| StepError::Call {
-        call: "open",
-        path: path.to_owned(),
-        source: e.into(),
+/// `fsync` and `close` of the file that a write left open.
+pub fn publish(kept: &mut Option<OpenFile>) -> Prepared<'_> {
+    Box::new(move || {
+        let file = kept.take();
+        let file = file.ok_or_else(|| anyhow::anyhow!("nothing is open"))?;
+        let start_ns = now_ns();
+        file.sync()?;
+        file.close()?;
+        Ok(Timing {
+            start_ns,
+            end_ns: now_ns(),
+            bytes: 0,
+            ops: 1,
+        })
     })
 }
 
-/// Does `step` for `rank`.
-pub fn run(step: &DataStep, rank: u32, control: &Control) -> Result<Timing, StepError> {
-    let layout = &step.layout;
-    let acts_for = (rank + step.shift) % layout.ranks;
-    let shared = layout.pattern.is_shared();
-    let which = if shared { 0 } else { acts_for };
-    let walk = layout.walk(acts_for);
-    let transfer = usize::try_from(layout.transfer).expect("checked by the coordinator");
-    let content = Content::new(
-        step.seed.wrapping_add(u64::from(which)),
-        transfer,
-        step.direct,
-    )?;
-    let mut buffer = Buffer::new(transfer)?;
-    let target = open(step, &step.paths[which as usize])?;
+/// Opens for reading, and makes the buffers. `compares`: each byte is compared with what was written.
+pub fn read(data: &Data, compares: bool) -> anyhow::Result<Prepared<'_>> {
+    let file = OpenFile::open(data, libc::O_RDONLY)?;
+    let content = compares
+        .then(|| Content::new(data.seed, data.size()?, data.direct).map_err(anyhow::Error::from));
+    let content = content.transpose()?;
+    let walk = data.walk();
+    let list = usize::try_from(data.list)?;
+    let size = data.size()?;
+    let mut buffer = Buffer::new(size * list)?;
+    let listed = (list > 1).then(|| walk.offsets());
+    Ok(Box::new(move || {
+        let start_ns = now_ns();
+        match (&listed, &content) {
+            (Some(offsets), content) => {
+                for list in offsets.chunks(list) {
+                    read_list(&file, list, size, buffer.bytes_mut(), content.as_ref())?;
+                }
+            }
+            (None, None) => read_walk(&file, &walk, &mut buffer)?,
+            (None, Some(content)) => verify_walk(&file, &walk, content, &mut buffer)?,
+        }
+        file.close()?;
+        Ok(timing(start_ns, data, &walk))
+    }))
+}
 
-    control.barrier()?;
-    let start_ns = now_ns();
-    match step.op {
-        DataOp::Write => write_walk(&target, &walk, &content)?,
-        DataOp::Read => read_walk(&target, &walk, &mut buffer)?,
-        DataOp::Verify => verify_walk(&target, &walk, &content, &mut buffer)?,
-    }
-    finish(step, target)?;
-    Ok(Timing {
+fn timing(start_ns: u64, data: &Data, walk: &Walk) -> Timing {
+    Timing {
         start_ns,
         end_ns: now_ns(),
-        bytes: walk.transfers() * layout.transfer,
+        bytes: walk.transfers() * data.size,
         ops: walk.transfers(),
-    })
+    }
 }
 
-fn open<'a>(step: &DataStep, path: &'a Path) -> Result<Target<'a>, StepError> {
-    let access = match step.op {
-        DataOp::Write => libc::O_WRONLY | libc::O_CREAT,
-        DataOp::Read | DataOp::Verify => libc::O_RDONLY,
+/// One `lio_listio` of pieces of `size` bytes, which are compared with `content` if that is given.
+fn read_list(
+    file: &OpenFile,
+    offsets: &[u64],
+    size: usize,
+    buffer: &mut [u8],
+    content: Option<&Content>,
+) -> anyhow::Result<()> {
+    let buffer = &mut buffer[..offsets.len() * size];
+    read_pieces(file, offsets, buffer, size)?;
+    let Some(content) = content else {
+        return Ok(());
     };
-    let direct = if step.direct { libc::O_DIRECT } else { 0 };
-    let name = c_path(path)?;
-    // SAFETY: the path is nul-terminated.
-    let fd = unsafe { libc::open(name.as_ptr(), access | direct | libc::O_CLOEXEC, 0o600) };
-    if fd < 0 {
-        return Err(failed("open", path));
-    }
-    // SAFETY: a fresh descriptor that nobody else owns.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    Ok(Target { fd, path })
-}
-
-/// The end of the measured time: data on the device if asked for, and close, which may carry work and errors.
-fn finish(step: &DataStep, target: Target<'_>) -> Result<(), StepError> {
-    // SAFETY: no memory is involved.
-    if step.fsync && unsafe { libc::fsync(target.fd.as_raw_fd()) } != 0 {
-        return Err(target.error("fsync"));
-    }
-    // SAFETY: the descriptor is given up here, and only here.
-    if unsafe { libc::close(target.fd.into_raw_fd()) } != 0 {
-        return Err(failed("close", target.path));
+    for (offset, piece) in offsets.iter().zip(buffer.chunks(size)) {
+        compare(file, content, *offset, piece)?;
     }
     Ok(())
 }
 
-fn write_walk(target: &Target<'_>, walk: &Walk, content: &Content) -> Result<(), StepError> {
+fn compare(file: &OpenFile, content: &Content, offset: u64, piece: &[u8]) -> Result<(), StepError> {
+    let compared = content.check(offset, piece);
+    compared.map_err(|found| StepError::WrongData {
+        path: file.path.clone(),
+        found,
+    })
+}
+
+/// One `lio_listio` of pieces of `size` bytes.
+fn read_pieces(
+    file: &OpenFile,
+    offsets: &[u64],
+    bytes: &mut [u8],
+    size: usize,
+) -> anyhow::Result<()> {
+    let block = |(offset, piece): (&u64, &mut [u8])| {
+        // SAFETY: a control block of zeros is one that asks for nothing yet.
+        let mut block: libc::aiocb = unsafe { std::mem::zeroed() };
+        block.aio_fildes = file.fd.as_raw_fd();
+        block.aio_lio_opcode = libc::LIO_READ;
+        block.aio_buf = piece.as_mut_ptr().cast();
+        block.aio_nbytes = piece.len();
+        block.aio_offset = i64::try_from(*offset)?;
+        Ok(block)
+    };
+    let pieces = offsets.iter().zip(bytes.chunks_mut(size));
+    let mut blocks: Vec<libc::aiocb> = pieces.map(block).collect::<anyhow::Result<_>>()?;
+    let pointers: Vec<*mut libc::aiocb> = blocks.iter_mut().map(|b| &raw mut *b).collect();
+    let count = libc::c_int::try_from(pointers.len())?;
+    let none = std::ptr::null_mut();
+    // SAFETY: blocks and their buffers live until all is done, for which this waits.
+    let failed = unsafe { libc::lio_listio(libc::LIO_WAIT, pointers.as_ptr(), count, none) };
+    anyhow::ensure!(failed == 0, "lio_listio: {}", io::Error::last_os_error());
+    for block in &mut blocks {
+        // SAFETY: the list is done, and its result is asked for once.
+        let read = unsafe { libc::aio_return(&raw mut *block) };
+        anyhow::ensure!(
+            usize::try_from(read) == Ok(size),
+            "lio_listio read {read} bytes of {size}"
+        );
+    }
+    Ok(())
+}
+
+fn write_walk(target: &OpenFile, walk: &Walk, content: &Content) -> Result<(), StepError> {
     match walk {
         Walk::Runs(runs) => runs
             .iter()
@@ -179,7 +237,7 @@ fn write_walk(target: &Target<'_>, walk: &Walk, content: &Content) -> Result<(),
     }
 }
 
-fn write_run(target: &Target<'_>, run: &Run, content: &Content) -> Result<(), StepError> {
+fn write_run(target: &OpenFile, run: &Run, content: &Content) -> Result<(), StepError> {
     // Taken out of their structures here, since the compiler must suppose that a call changes those.
     let (fd, source, length) = (target.fd.as_raw_fd(), content.bytes(), content.transfer());
     let (period, step) = (content.period(), content.position(run.stride));
@@ -222,7 +280,7 @@ fn write_one(
 /// The rest of a transfer after a short write, which is legal and rare.
 #[cold]
 fn write_rest(
-    target: &Target<'_>,
+    target: &OpenFile,
     offset: u64,
     first: isize,
     content: &Content,
@@ -234,7 +292,7 @@ fn write_rest(
         if done == 0 {
             return Err(StepError::Call {
                 call: "pwrite",
-                path: target.path.to_owned(),
+                path: target.path.clone(),
                 source: io::ErrorKind::WriteZero.into(),
             });
         }
@@ -252,24 +310,19 @@ fn write_rest(
     }
 }
 
-fn read_walk(target: &Target<'_>, walk: &Walk, buffer: &mut Buffer) -> Result<(), StepError> {
+fn read_walk(target: &OpenFile, walk: &Walk, buffer: &mut Buffer) -> Result<(), StepError> {
     for_each_offset(walk, |offset| read_one(target, offset, buffer.bytes_mut()))
 }
 
 fn verify_walk(
-    target: &Target<'_>,
+    target: &OpenFile,
     walk: &Walk,
     content: &Content,
     buffer: &mut Buffer,
 ) -> Result<(), StepError> {
     for_each_offset(walk, |offset| {
         read_one(target, offset, buffer.bytes_mut())?;
-        content
-            .check(offset, buffer.bytes())
-            .map_err(|found| StepError::WrongData {
-                path: target.path.to_owned(),
-                found,
-            })
+        compare(target, content, offset, buffer.bytes())
     })
 }
 
@@ -293,7 +346,7 @@ fn for_each_offset(
 
 /// Reads a whole transfer at `offset`.
 #[inline]
-fn read_one(target: &Target<'_>, offset: u64, buffer: &mut [u8]) -> Result<(), StepError> {
+fn read_one(target: &OpenFile, offset: u64, buffer: &mut [u8]) -> Result<(), StepError> {
     let fd = target.fd.as_raw_fd();
     // SAFETY: `buffer` is a valid slice.
     let done = unsafe {
@@ -312,7 +365,7 @@ fn read_one(target: &Target<'_>, offset: u64, buffer: &mut [u8]) -> Result<(), S
 
 #[cold]
 fn read_rest(
-    target: &Target<'_>,
+    target: &OpenFile,
     offset: u64,
     first: isize,
     buffer: &mut [u8],
@@ -322,7 +375,7 @@ fn read_rest(
         match usize::try_from(done) {
             Ok(0) => {
                 return Err(StepError::EndOfFile {
-                    path: target.path.to_owned(),
+                    path: target.path.clone(),
                     offset: offset + got as u64,
                 })
             }
@@ -344,40 +397,48 @@ fn read_rest(
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
+    use std::path::Path;
 
     use super::*;
     use crate::layout::{Layout, Pattern};
+    use crate::pieces::Offsets;
 
-    fn step(op: DataOp, path: &Path, seed: u64) -> DataStep {
-        DataStep {
-            op,
-            paths: vec![path.to_owned()],
-            layout: Layout {
-                pattern: Pattern::Random,
-                ranks: 1,
-                transfer: 47_008,
-                block: 47_008 * 20,
-                segments: 1,
-                seed: 3,
+    fn data(path: &Path, seed: u64) -> Data {
+        Data {
+            path: path.to_owned(),
+            offsets: Offsets::Share {
+                layout: Layout {
+                    pattern: Pattern::Random,
+                    ranks: 1,
+                    transfer: 47_008,
+                    block: 47_008 * 20,
+                    segments: 1,
+                    seed: 3,
+                },
+                rank: 0,
             },
+            size: 47_008,
+            list: 1,
             seed,
-            shift: 0,
             direct: false,
-            fsync: op == DataOp::Write,
         }
+    }
+
+    fn wrong(data: &Data) -> StepError {
+        let error = read(data, true).unwrap()().unwrap_err();
+        error.downcast().unwrap()
     }
 
     #[test]
     fn one_corrupted_byte_is_found_at_its_offset() {
         let path = std::env::temp_dir().join(format!("weir-bench-data-{}", std::process::id()));
-        let (control, _fd) = Control::create(1, b"").unwrap();
-        let run = |op, seed| run(&step(op, &path, seed), 0, &control);
-        let written = run(DataOp::Write, 9).unwrap();
+        let ours = data(&path, 9);
+        let written = write(&ours, AfterWrite::Sync, &mut None).unwrap()().unwrap();
         assert_eq!((written.bytes, written.ops), (47_008 * 20, 20));
-        run(DataOp::Verify, 9).unwrap();
+        read(&ours, true).unwrap()().unwrap();
         assert!(matches!(
-            run(DataOp::Verify, 10),
-            Err(StepError::WrongData { .. })
+            wrong(&data(&path, 10)),
+            StepError::WrongData { .. }
         ));
 
         let file = std::fs::File::options()
@@ -388,7 +449,7 @@ mod tests {
         let mut byte = [0];
         file.read_exact_at(&mut byte, 123_456).unwrap();
         file.write_all_at(&[byte[0] ^ 0x80], 123_456).unwrap();
-        let error = run(DataOp::Verify, 9).unwrap_err();
+        let error = wrong(&ours);
         assert!(matches!(&error, StepError::WrongData { found, .. } if found.offset == 123_456));
         assert!(
             error.to_string().contains("wrong data at offset 123456"),
@@ -396,10 +457,36 @@ mod tests {
         );
 
         file.set_len(47_008 * 7).unwrap();
-        assert!(matches!(
-            run(DataOp::Read, 9),
-            Err(StepError::EndOfFile { .. })
-        ));
+        let error = read(&ours, false).unwrap()().unwrap_err();
+        let error: StepError = error.downcast().unwrap();
+        assert!(matches!(error, StepError::EndOfFile { .. }));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_stays_open_is_published_once_and_read_in_lists() {
+        let path = std::env::temp_dir().join(format!("weir-bench-list-{}", std::process::id()));
+        let ours = Data {
+            size: 4096,
+            ..data(&path, 7).spread(4096, 3 * 4096, 10)
+        };
+        let mut kept = None;
+        let wrote = write(&ours, AfterWrite::KeepOpen, &mut kept).unwrap()().unwrap();
+        assert_eq!((wrote.bytes, wrote.ops), (40_960, 10));
+        publish(&mut kept)().unwrap();
+        assert!(publish(&mut kept)().is_err());
+        for list in [1, 4] {
+            let ours = Data {
+                list,
+                ..ours.clone()
+            };
+            assert_eq!(read(&ours, true).unwrap()().unwrap().bytes, 40_960);
+            let other = Data { seed: 8, ..ours };
+            let error = wrong(&other);
+            assert!(error.to_string().contains("offset 4096"), "{error}");
+        }
+        let beyond = ours.spread(4096, 3 * 4096, 11);
+        assert!(read(&beyond, false).unwrap()().is_err());
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -74,7 +74,8 @@ pub struct Layout {
 }
 
 /// Equally spaced transfers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Run {
     /// Offset of the first transfer, in bytes.
     pub first: u64,
@@ -94,6 +95,20 @@ pub enum Walk {
 }
 
 impl Walk {
+    /// The offset of each transfer.
+    pub fn offsets(&self) -> Vec<u64> {
+        match self {
+            Walk::Scattered(offsets) => offsets.clone(),
+            Walk::Runs(runs) => {
+                let run = |run: &Run| {
+                    let (first, stride) = (run.first, run.stride);
+                    (0..run.count).map(move |i| first + i * stride)
+                };
+                runs.iter().flat_map(run).collect()
+            }
+        }
+    }
+
     /// How many transfers there are.
     pub fn transfers(&self) -> u64 {
         match self {
@@ -168,16 +183,6 @@ impl SplitMix64 {
 mod tests {
     use super::*;
 
-    fn offsets(walk: &Walk) -> Vec<u64> {
-        match walk {
-            Walk::Scattered(all) => all.clone(),
-            Walk::Runs(runs) => runs
-                .iter()
-                .flat_map(|r| (0..r.count).map(|i| r.first + i * r.stride))
-                .collect(),
-        }
-    }
-
     fn layout(pattern: Pattern, segments: u64) -> Layout {
         Layout {
             pattern,
@@ -198,7 +203,7 @@ mod tests {
             (Pattern::Random, 1),
         ] {
             let layout = layout(pattern, segments);
-            let mut all: Vec<u64> = (0..3).flat_map(|r| offsets(&layout.walk(r))).collect();
+            let mut all: Vec<u64> = (0..3).flat_map(|r| layout.walk(r).offsets()).collect();
             all.sort_unstable();
             let expected: Vec<u64> = (0..18).map(|i| i * 8).collect();
             assert_eq!(all, expected, "{pattern:?} with {segments} segments");
@@ -208,17 +213,17 @@ mod tests {
     #[test]
     fn strided_interleaves_and_segmented_does_not() {
         assert_eq!(
-            offsets(&layout(Pattern::Strided, 1).walk(1))[..3],
+            layout(Pattern::Strided, 1).walk(1).offsets()[..3],
             [8, 32, 56]
         );
         assert_eq!(
-            offsets(&layout(Pattern::Segmented, 1).walk(1))[..3],
+            layout(Pattern::Segmented, 1).walk(1).offsets()[..3],
             [48, 56, 64]
         );
         assert_eq!(
-            offsets(&layout(Pattern::Segmented, 2).walk(1))[..4],
+            layout(Pattern::Segmented, 2).walk(1).offsets()[..4],
             [24, 32, 40, 96]
         );
-        assert_eq!(offsets(&layout(Pattern::Nn, 1).walk(2))[..2], [0, 8]);
+        assert_eq!(layout(Pattern::Nn, 1).walk(2).offsets()[..2], [0, 8]);
     }
 }

@@ -1,30 +1,39 @@
 //! `weir bench`: bandwidth and metadata rates of any directories, in the manner of IOR and mdtest, beside the
 //! machine's own limits.
 //!
-//! It knows nothing of weir. Processes are real ones (this program, executed again), and files are reached by the
+//! It starts no servers and knows no library of weir: a [`Host`] and a [`nodes::Site`] do that for it. Processes are real ones (this program, executed again), and files are reached by the
 //! C library's calls, so that a preloaded file system, tmpfs and a disk are measured by the same code in the same run.
 //!
 //! - `args`, `plan`: what is asked for, as cases that yield metrics; `suite`: the promises of weir as a table.
-//! - `runner`, `group`, `worker`: rounds over the targets; a group of processes for each case; one process's part.
-//! - `layout`, `content`, `data`, `meta`, `copy`, `calls`: offsets, bytes, and the loops that are measured.
+//! - `runner`, `group`: rounds over the targets; a group of processes of this node for each case.
+//! - `wire`, `workers`, `worker`: what workers are told and say; all workers; one worker's part.
+//! - `layout`, `pieces`, `content`, `data`, `names`, `copy`, `calls`, `links`, `mixed`: offsets, bytes, and the loops
+//!   that are measured.
+//! - `nodes`: an instance of several nodes.
 //! - `results`, `table`, `report`, `plot`: medians and ratios, for people, programs and eyes.
 //!
-//! It leaves out: several nodes (use IOR under MPI for those), and dropping the page cache before reads of a disk.
+//! It leaves out dropping the page cache before reads of a disk.
 
 mod args;
 mod calls;
 mod content;
-mod control;
 mod copy;
+mod copy_limit;
 mod data;
+mod directories;
+mod error;
 mod group;
-mod job;
 mod layout;
+mod links;
 mod machine;
 mod memory;
-mod meta;
+mod mixed;
+mod names;
+pub mod nodes;
+mod pieces;
 mod plan;
 mod plot;
+mod random;
 mod report;
 mod results;
 mod runner;
@@ -32,25 +41,26 @@ mod size;
 mod space;
 mod suite;
 mod table;
+mod timing;
+mod wire;
 mod worker;
-
-/// What benchmarks of other shapes share with this one.
-pub mod parts {
-    pub use crate::content::{Content, Mismatch};
-    pub use crate::group::WrongData;
-    pub use crate::machine::Machine;
-    pub use crate::results::Spread;
-    pub use crate::table::{digits, new_table};
-}
+mod workers;
 
 use std::time::SystemTime;
 
 use anyhow::{ensure, Context};
 
 pub use args::{BenchArgs, Target};
+pub use error::WrongData;
 pub use layout::Pattern;
+pub use links::{listen, SMALL};
+pub use machine::Machine;
 pub use plan::Operation;
 use runner::{Outcome, Plan};
+pub use timing::{timing_since, Prepared, Timing};
+pub use wire::{Endpoint, FabricCalls};
+pub use worker::{serve, Host};
+pub use workers::{WorkerId, Workers};
 
 /// Exit code: data was not what was written.
 pub const EXIT_WRONG_DATA: u8 = 3;
@@ -71,15 +81,15 @@ pub const EXIT_INTERRUPTED: u8 = 130;
 /// Bad input, or a call that failed. Wrong data and interruption are told on standard error and give exit codes
 /// of their own.
 pub fn run(args: &BenchArgs) -> anyhow::Result<u8> {
-    if let Some(rank) = worker::rank() {
-        return worker::run(rank);
+    if worker::is_worker() {
+        return worker::run();
     }
     match measure_and_report(args) {
-        Err(error) if error.is::<group::WrongData>() => {
+        Err(error) if error.is::<WrongData>() => {
             eprintln!("weir bench: {error:#}");
             Ok(EXIT_WRONG_DATA)
         }
-        Err(error) if error.is::<group::Interrupted>() => {
+        Err(error) if error.is::<error::Interrupted>() => {
             eprintln!("weir bench: interrupted; its files are removed");
             Ok(EXIT_INTERRUPTED)
         }

@@ -3,9 +3,12 @@
 use serde::Serialize;
 
 use crate::calls::Call;
-use crate::job::{CopyOp, Method};
+use crate::copy::{CopyOp, Method};
 use crate::layout::Pattern;
 use crate::size::show_size;
+
+/// The name of the device's series.
+pub const DEVICE: &str = "device";
 
 /// What a user can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::group::Measured;
 use crate::plan::Metric;
+use crate::timing::Measured;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

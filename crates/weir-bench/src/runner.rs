@@ -12,13 +12,19 @@ use anyhow::{bail, Context};
 use crate::args::Target;
 use crate::calls::{Call, CallStep};
 use crate::copy;
-use crate::group::{self, Interrupt, Interrupted, Measured};
-use crate::job::{CopyStep, DataOp, DataStep, Job, MetaOp, MetaStep, Step};
+use crate::copy_limit::CopyStep;
+use crate::data::AfterWrite;
+use crate::error::Interrupted;
+use crate::group::{self, Interrupt, Job, StepOfRank};
 use crate::layout::{Layout, Pattern, SplitMix64};
-use crate::plan::{call_metric, DataCase, Dirs, LimitCase, MetaCase, Metric, Op};
+use crate::names::{NameCall, NameStep};
+use crate::pieces::{Data, Offsets};
+use crate::plan::{call_metric, DataCase, Dirs, LimitCase, MetaCase, Metric, Op, DEVICE};
 use crate::results::Results;
 use crate::space::{ensure_room, CaseDir, RunDir};
 use crate::table::show_rate;
+use crate::timing::{now_ns, Measured};
+use crate::wire::Step;
 
 /// Everything to be measured.
 pub struct Plan {
@@ -64,9 +70,6 @@ pub struct Outcome {
 /// How long one call is measured in one target and round.
 const CALL_BUDGET_NS: u64 = 150_000_000;
 
-/// The name of the device's series.
-pub const DEVICE: &str = "device";
-
 /// Runs the plan.
 ///
 /// # Errors
@@ -84,7 +87,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Outcome> {
     let mut run = Run {
         plan,
         interrupt,
-        seeds: SplitMix64(u64::from(std::process::id()) ^ crate::worker::now_ns()),
+        seeds: SplitMix64(u64::from(std::process::id()) ^ now_ns()),
         round: 0,
         number: 0,
         outcome: Outcome::default(),
@@ -173,27 +176,27 @@ impl Run<'_> {
 
     fn data(&mut self, case: &DataCase, dir: &RunDir) -> anyhow::Result<()> {
         let place = self.place(dir)?;
-        let step = self.data_step(case, &place, false);
+        let files = self.case_files(case, &place, false);
         let write = if case.first {
             Op::FirstWrite
         } else {
             Op::Write
         };
-        let mut same = vec![(Some(write), step(DataOp::Write, 0))];
+        let mut same = vec![files.write(Some(write))];
         if case.read_same {
-            same.push((Some(Op::ReadSame), step(DataOp::Read, 0)));
+            same.push(files.read(Some(Op::ReadSame), 0));
             if self.plan.verify {
-                same.push((None, step(DataOp::Verify, 0)));
+                same.push(files.verify(0));
             }
         }
         let mut other = Vec::new();
         // One process alone has no neighbour, but the second group is new processes in any case.
         let shift = 1 % case.processes;
         if case.read_other {
-            other.push((Some(Op::ReadOther), step(DataOp::Read, shift)));
+            other.push(files.read(Some(Op::ReadOther), shift));
         }
         if self.plan.verify && (case.read_other || !case.read_same) {
-            other.push((None, step(DataOp::Verify, shift)));
+            other.push(files.verify(shift));
         }
         let metric = |op| case.metric(op);
         for steps in [same, other] {
@@ -205,10 +208,10 @@ impl Run<'_> {
 
     fn device(&mut self, case: &DataCase, dir: &RunDir) -> anyhow::Result<()> {
         let place = self.place(dir)?;
-        let step = self.data_step(case, &place, true);
+        let files = self.case_files(case, &place, true);
         let steps = vec![
-            (Some(Op::DeviceWrite), step(DataOp::Write, 0)),
-            (Some(Op::DeviceRead), step(DataOp::Read, 0)),
+            files.write(Some(Op::DeviceWrite)),
+            files.read(Some(Op::DeviceRead), 0),
         ];
         let metric = |op| Metric {
             pattern: None,
@@ -230,20 +233,25 @@ impl Run<'_> {
         for own in dirs.iter().filter(|_| case.dirs == Dirs::Own) {
             std::fs::create_dir(own).with_context(|| format!("making {}", own.display()))?;
         }
-        let kinds = [
-            (Op::Create, MetaOp::Create),
-            (Op::Stat, MetaOp::Stat),
-            (Op::Open, MetaOp::Open),
-            (Op::Remove, MetaOp::Remove),
-        ];
-        let step = |op| {
-            Step::Meta(MetaStep {
-                op,
-                dirs: dirs.clone(),
-                files: case.files,
-            })
-        };
-        let steps = kinds.map(|(op, act)| (Some(op), step(act))).into();
+        let steps = NameCall::ALL.map(|call| {
+            let op = match call {
+                NameCall::Create => Op::Create,
+                NameCall::Stat => Op::Stat,
+                NameCall::Open => Op::Open,
+                NameCall::Remove => Op::Remove,
+            };
+            let (dirs, files) = (&dirs, case.files);
+            let step = move |rank: u32| {
+                Step::Names(NameStep {
+                    call,
+                    directory: dirs[rank as usize % dirs.len()].clone(),
+                    first: u64::from(rank) * files,
+                    files,
+                })
+            };
+            MeasuredStep::of(op, step)
+        });
+        let steps = steps.into();
         self.group(
             case.processes,
             steps,
@@ -256,15 +264,17 @@ impl Run<'_> {
     /// Times one call in a process of its own.
     fn call(&mut self, call: Call, dir: &RunDir) -> anyhow::Result<()> {
         let place = self.place(dir)?;
-        let step = Step::Call(CallStep {
-            call,
-            dir: place.0.clone(),
-            budget_ns: CALL_BUDGET_NS,
-        });
+        let step = |_| {
+            Step::Call(CallStep {
+                call,
+                dir: place.0.clone(),
+                budget_ns: CALL_BUDGET_NS,
+            })
+        };
         let (metric, target) = (call_metric(call), &dir.target.name);
         let job = Job {
-            ranks: 1,
-            steps: vec![step],
+            processes: 1,
+            steps: vec![Box::new(step)],
             bare: *target == self.plan.baseline,
         };
         let measured = self.start(&job).with_context(|| what(&metric, target))?;
@@ -274,14 +284,15 @@ impl Run<'_> {
 
     fn limit(&mut self, case: &LimitCase) -> anyhow::Result<()> {
         let variants: Vec<_> = LimitCase::variants().collect();
-        let step = |&(huge, method)| {
-            Step::Copy(CopyStep {
+        let step = |&(huge, method): &(bool, copy::Method)| -> StepOfRank<'_> {
+            let step = CopyStep {
                 op: case.op,
                 transfer: case.transfer,
                 block: case.block,
                 huge,
                 method,
-            })
+            };
+            Box::new(move |_| Step::Copy(step.clone()))
         };
         let steps: Vec<_> = variants.iter().map(step).collect();
         let measured = self
@@ -299,14 +310,15 @@ impl Run<'_> {
     fn group(
         &mut self,
         processes: u32,
-        steps: Vec<(Option<Op>, Step)>,
+        steps: Vec<MeasuredStep<'_>>,
         metric: impl Fn(Op) -> Metric,
         series: &str,
     ) -> anyhow::Result<()> {
         if steps.is_empty() {
             return Ok(());
         }
-        let (ops, steps): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
+        let (ops, steps): (Vec<_>, Vec<_>) =
+            steps.into_iter().map(|one| (one.op, one.step)).unzip();
         for (op, result) in ops.into_iter().zip(self.measure(processes, steps)?) {
             match op {
                 Some(op) => self.record(&metric(op), series, result),
@@ -316,15 +328,19 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn measure(&self, ranks: u32, steps: Vec<Step>) -> anyhow::Result<Vec<Option<Measured>>> {
+    fn measure(
+        &self,
+        processes: u32,
+        steps: Vec<StepOfRank<'_>>,
+    ) -> anyhow::Result<Vec<Option<Measured>>> {
         self.start(&Job {
-            ranks,
+            processes,
             steps,
             bare: false,
         })
     }
 
-    fn start(&self, job: &Job) -> anyhow::Result<Vec<Option<Measured>>> {
+    fn start(&self, job: &Job<'_>) -> anyhow::Result<Vec<Option<Measured>>> {
         if self.interrupt.asked() {
             bail!(Interrupted);
         }
@@ -357,40 +373,99 @@ impl Run<'_> {
         dir.case(self.number)
     }
 
-    /// A maker of data steps on files in `place`, with a content of their own.
-    fn data_step(
-        &mut self,
-        case: &DataCase,
-        place: &CaseDir,
-        direct: bool,
-    ) -> impl Fn(DataOp, u32) -> Step {
+    /// The files of a case in `place`, with a content of their own.
+    fn case_files(&mut self, case: &DataCase, place: &CaseDir, direct: bool) -> CaseFiles {
         let pattern = if direct { Pattern::Nn } else { case.pattern };
-        let paths = if pattern.is_shared() {
-            vec![place.0.join("data")]
-        } else {
-            (0..case.processes)
-                .map(|r| place.0.join(format!("data.{r}")))
-                .collect()
-        };
-        let layout = Layout {
-            pattern,
-            ranks: case.processes,
-            transfer: case.transfer,
-            block: case.block,
-            segments: case.segments,
+        CaseFiles {
+            directory: place.0.clone(),
+            layout: Layout {
+                pattern,
+                ranks: case.processes,
+                transfer: case.transfer,
+                block: case.block,
+                segments: case.segments,
+                seed: self.seeds.next(),
+            },
             seed: self.seeds.next(),
+            direct,
+            after: match case.fsync {
+                true => AfterWrite::Sync,
+                false => AfterWrite::Close,
+            },
+        }
+    }
+}
+
+/// A step, and the operation whose sample it gives; `None`: it compares.
+struct MeasuredStep<'a> {
+    op: Option<Op>,
+    step: StepOfRank<'a>,
+}
+
+impl<'a> MeasuredStep<'a> {
+    fn of(op: Op, step: impl Fn(u32) -> Step + 'a) -> Self {
+        Self {
+            op: Some(op),
+            step: Box::new(step),
+        }
+    }
+}
+
+/// The file or files of a data case.
+struct CaseFiles {
+    directory: PathBuf,
+    layout: Layout,
+    seed: u64,
+    direct: bool,
+    after: AfterWrite,
+}
+
+impl CaseFiles {
+    /// The bytes of one rank.
+    fn share(&self, rank: u32) -> Data {
+        let is_shared = self.layout.pattern.is_shared();
+        let (file, number) = match is_shared {
+            true => ("data".to_owned(), 0),
+            false => (format!("data.{rank}"), rank),
         };
-        let (seed, fsync) = (self.seeds.next(), case.fsync);
-        move |op, shift| {
-            Step::Data(DataStep {
-                op,
-                paths: paths.clone(),
-                layout: layout.clone(),
-                seed,
-                shift,
-                direct,
-                fsync: fsync && op == DataOp::Write,
-            })
+        Data {
+            path: self.directory.join(file),
+            offsets: Offsets::Share {
+                layout: self.layout.clone(),
+                rank,
+            },
+            size: self.layout.transfer,
+            list: 1,
+            seed: self.seed.wrapping_add(u64::from(number)),
+            direct: self.direct,
+        }
+    }
+
+    fn write(&self, op: Option<Op>) -> MeasuredStep<'_> {
+        let step = |rank| Step::Write {
+            data: self.share(rank),
+            after: self.after,
+        };
+        MeasuredStep {
+            op,
+            step: Box::new(step),
+        }
+    }
+
+    /// Each rank reads the bytes of the rank that is `shift` above its own.
+    fn read(&self, op: Option<Op>, shift: u32) -> MeasuredStep<'_> {
+        let step = move |rank| Step::Read(self.share((rank + shift) % self.layout.ranks));
+        MeasuredStep {
+            op,
+            step: Box::new(step),
+        }
+    }
+
+    fn verify(&self, shift: u32) -> MeasuredStep<'_> {
+        let step = move |rank| Step::Verify(self.share((rank + shift) % self.layout.ranks));
+        MeasuredStep {
+            op: None,
+            step: Box::new(step),
         }
     }
 }

@@ -88,7 +88,7 @@ pub fn ensure_room(target: &Target, needed: u64) -> anyhow::Result<()> {
 }
 
 fn free_bytes(dir: &Path) -> Option<u64> {
-    let name = crate::data::c_path(dir).ok()?;
+    let name = crate::error::c_path(dir).ok()?;
     let mut room = std::mem::MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: the path is nul-terminated; `room` is read only if the call wrote it.
     let room = unsafe {

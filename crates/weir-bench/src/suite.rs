@@ -7,9 +7,8 @@ use serde::Serialize;
 
 use crate::args::{BenchArgs, Target};
 use crate::layout::Pattern;
-use crate::plan::{DataCase, Dirs, MetaCase, Metric, Op};
+use crate::plan::{DataCase, Dirs, MetaCase, Metric, Op, DEVICE};
 use crate::results::{Results, Spread};
-use crate::runner::DEVICE;
 
 /// What a rate is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,7 +280,7 @@ fn judge_row(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::Measured;
+    use crate::timing::Measured;
 
     fn metric() -> Metric {
         Metric {

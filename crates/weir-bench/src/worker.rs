@@ -1,151 +1,175 @@
-//! The worker: a process that does one rank's part of a job and says when it did it.
+//! A worker: a process that does the steps that the coordinator orders, and says when it did them.
 //!
-//! The coordinator starts it as the same program with the same arguments, with the rank in the environment
-//! and the job's shared memory as standard input, so that whatever is preloaded into programs starts afresh in each.
+//! The coordinator starts a worker of a node's own as the same program with the same arguments, with a
+//! variable in the environment and a socket as standard input, so that whatever is preloaded into programs
+//! starts afresh in each. Workers on other nodes are started by a [`Host`].
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 
-use crate::calls;
-use crate::content::Content;
-use crate::control::Control;
-use crate::copy;
-use crate::data::{self, StepError};
-use crate::job::{Answer, CopyOp, CopyStep, Job, Step, Timing};
-use crate::memory::{Buffer, WarmShared};
-use crate::meta;
+use anyhow::{bail, Context, Result};
 
-/// The environment variable that makes a process a worker; its value is the rank.
-pub const RANK_VARIABLE: &str = "WEIR_BENCH_WORKER_RANK";
+use crate::calls::time_call;
+use crate::copy_limit::{self, Warm};
+use crate::data::{self, OpenFile};
+use crate::directories;
+use crate::error::{StepError, WrongData};
+use crate::links;
+use crate::mixed;
+use crate::names::call_names;
+use crate::timing::{Prepared, Timing};
+use crate::wire::{receive, send, Answer, Endpoint, FabricCalls, Order, Step};
 
-/// The rank, if this process was started as a worker.
-pub fn rank() -> Option<u32> {
-    std::env::var(RANK_VARIABLE).ok()?.parse().ok()
+/// The environment variable that makes a process a worker.
+pub const WORKER_VARIABLE: &str = "WEIR_BENCH_WORKER_RANK";
+
+/// The part of a worker that knows the file system under test and its servers.
+pub trait Host {
+    /// Starts more workers, which connect under these numbers.
+    fn spawn(&mut self, numbers: &[u16]) -> Result<()>;
+    /// Listens for other workers, also over libfabric if so.
+    fn listen(&mut self, libfabric: bool) -> Result<Endpoint>;
+    /// The listener of TCP that [`Host::listen`] made.
+    fn listener(&self) -> Option<&TcpListener>;
+    /// Prepares requests over the fabric of the servers.
+    fn calls<'a>(&'a mut self, calls: &'a FabricCalls) -> Result<Prepared<'a>>;
+    /// Prepares to run on one processor, with the server.
+    fn pin(&mut self, processor: Option<usize>) -> Result<Prepared<'_>>;
 }
 
-/// `CLOCK_MONOTONIC` in ns, comparable between the processes of a node.
-pub fn now_ns() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `now` is a valid place for the result.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    assert_eq!(failed, 0, "CLOCK_MONOTONIC exists on every Linux");
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+/// The host of workers that measure directories: there is no server.
+struct NoHost;
+
+impl Host for NoHost {
+    fn spawn(&mut self, _: &[u16]) -> Result<()> {
+        bail!("this worker starts no others")
+    }
+
+    fn listen(&mut self, _: bool) -> Result<Endpoint> {
+        bail!("this worker does not listen")
+    }
+
+    fn listener(&self) -> Option<&TcpListener> {
+        None
+    }
+
+    fn calls<'a>(&'a mut self, _: &'a FabricCalls) -> Result<Prepared<'a>> {
+        bail!("this worker has no fabric")
+    }
+
+    fn pin(&mut self, _: Option<usize>) -> Result<Prepared<'_>> {
+        bail!("this worker has no server")
+    }
 }
 
-/// Does the job found on standard input as `rank` and answers on standard output.
-pub fn run(rank: u32) -> anyhow::Result<u8> {
+/// True if this process was started as a worker of this node.
+pub fn is_worker() -> bool {
+    std::env::var_os(WORKER_VARIABLE).is_some()
+}
+
+/// Serves the coordinator at standard input.
+pub fn run() -> Result<u8> {
     // SAFETY: no memory is involved. A worker must not outlive an interrupted coordinator.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    let control = Control::map(&io::stdin())?;
-    let job: Job = serde_json::from_slice(control.job())?;
-    let answer = match run_steps(&job, rank, &control) {
-        Ok(timings) => Answer::Done(timings),
-        Err(StepError::Aborted(_)) => Answer::Aborted,
-        Err(error) => {
-            control.abort();
-            Answer::Failed {
-                message: error.to_string(),
-                wrong_data: matches!(
-                    error,
-                    StepError::WrongData { .. } | StepError::EndOfFile { .. }
-                ),
-            }
-        }
-    };
-    io::stdout().write_all(&serde_json::to_vec(&answer)?)?;
-    Ok(match answer {
-        Answer::Done(_) => 0,
-        _ => 1,
-    })
+    let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    serve(&mut BufReader::new(&socket), &mut &socket, &mut NoHost)?;
+    Ok(0)
 }
 
-fn run_steps(job: &Job, rank: u32, control: &Control) -> Result<Vec<Timing>, StepError> {
-    let mut warm = Warm::None;
-    job.steps
-        .iter()
-        .map(|step| match step {
-            Step::Data(step) => data::run(step, rank, control),
-            Step::Meta(step) => meta::run(step, rank, control),
-            Step::Call(step) => calls::run(step, control),
-            Step::Copy(step) => run_copy(step, &mut warm, control),
-        })
-        .collect()
-}
-
-/// The warm memory of the last copy step, kept for the next of the same kind.
-enum Warm {
-    None,
-    Ready { huge: bool, memory: WarmShared },
-}
-
-impl Warm {
-    /// Memory of this kind, or `None` where the kernel cannot make it.
-    fn get(&mut self, huge: bool, length: usize) -> Option<&mut WarmShared> {
-        let fits = matches!(self, Warm::Ready { huge: h, memory }
-            if *h == huge && memory.bytes().len() >= length);
-        if !fits {
-            // The old one goes first, so that there is memory for one of them.
-            *self = Warm::None;
-            let memory = WarmShared::new(length, huge).ok()?;
-            *self = Warm::Ready { huge, memory };
-        }
-        match self {
-            Warm::Ready { memory, .. } => Some(memory),
-            Warm::None => None,
-        }
-    }
-}
-
-/// A copy step; a `Timing` without operations if the machine cannot do it.
-fn run_copy(step: &CopyStep, warm: &mut Warm, control: &Control) -> Result<Timing, StepError> {
-    let transfer = usize::try_from(step.transfer).expect("checked by the coordinator");
-    let block = usize::try_from(step.block).expect("checked by the coordinator");
-    let content = Content::new(1, transfer, false)?;
-    let mut buffer = Buffer::new(transfer)?;
-    let ready = copy::routine(step.op, step.method).zip(warm.get(step.huge, block));
-    control.barrier()?;
-    let Some((copy, memory)) = ready else {
-        return Ok(Timing::default());
-    };
-    let start_ns = now_ns();
-    match step.op {
-        CopyOp::In => copy_in(copy, memory.bytes_mut(), block, &content),
-        CopyOp::Out => copy_out(copy, memory.bytes(), block, buffer.bytes_mut()),
-    }
-    Ok(Timing {
-        start_ns,
-        end_ns: now_ns(),
-        bytes: step.block,
-        ops: step.block / step.transfer,
-    })
-}
-
-fn copy_in(copy: copy::Copy, memory: &mut [u8], block: usize, content: &Content) {
-    let transfer = content.transfer();
-    let (period, step) = (content.period(), content.position(transfer as u64));
-    let mut position = 0;
-    for piece in memory[..block].chunks_exact_mut(transfer) {
-        // SAFETY: `transfer` bytes follow every position below the period; the piece is as long; they are
-        // different mappings.
-        unsafe {
-            copy(
-                piece.as_mut_ptr(),
-                content.bytes().as_ptr().add(position),
-                transfer,
-            );
+/// Does what is ordered until the connection ends.
+pub fn serve(from: &mut impl BufRead, to: &mut impl Write, host: &mut dyn Host) -> Result<()> {
+    let mut worker = Worker::default();
+    while let Some(order) = receive(from)? {
+        let answered = match order {
+            Order::Spawn(numbers) => host.spawn(&numbers).map(|()| Answer::Ready(None)),
+            Order::Prepare(step) => worker.act(&step, from, to, host).map(Answer::Done),
+            Order::Go => bail!("nothing is prepared"),
         };
-        position += step;
-        if position >= period {
-            position -= period;
-        }
+        send(to, &answered.unwrap_or_else(|e| refusal(&e)))?;
+    }
+    Ok(())
+}
+
+fn refusal(error: &anyhow::Error) -> Answer {
+    let is_wrong = match error.downcast_ref::<StepError>() {
+        Some(error) => error.is_wrong_data(),
+        None => error.is::<WrongData>(),
+    };
+    match is_wrong {
+        true => Answer::Wrong(error.to_string()),
+        false => Answer::Failed(format!("{error:#}")),
     }
 }
 
-fn copy_out(copy: copy::Copy, memory: &[u8], block: usize, buffer: &mut [u8]) {
-    for piece in memory[..block].chunks_exact(buffer.len()) {
-        // SAFETY: both are as long as the buffer, in different mappings.
-        unsafe { copy(buffer.as_mut_ptr(), piece.as_ptr(), piece.len()) };
+/// The state of a worker between steps.
+#[derive(Default)]
+struct Worker {
+    /// The file that was written and is not published yet.
+    kept: Option<OpenFile>,
+    warm: Warm,
+}
+
+impl Worker {
+    /// A step, with the wait for the others between its halves.
+    fn act(
+        &mut self,
+        step: &Step,
+        from: &mut impl BufRead,
+        to: &mut impl Write,
+        host: &mut dyn Host,
+    ) -> Result<Timing> {
+        let endpoint = match step {
+            Step::Listen { libfabric } => Some(host.listen(*libfabric)?),
+            _ => None,
+        };
+        let prepared = self.prepare(step, host)?;
+        send(to, &Answer::Ready(endpoint))?;
+        match receive(from)? {
+            Some(Order::Go) => prepared(),
+            Some(other) => bail!("{other:?} instead of the start"),
+            None => bail!("the coordinator has gone"),
+        }
+    }
+
+    fn prepare<'a>(&'a mut self, step: &'a Step, host: &'a mut dyn Host) -> Result<Prepared<'a>> {
+        match step {
+            Step::Listen { .. } => Ok(Box::new(|| Ok(Timing::default()))),
+            Step::Streams(streams) => links::streams(host.listener(), streams),
+            Step::Echo { to, trips, token } => links::echo(host.listener(), *to, *trips, token),
+            Step::Calls(calls) => host.calls(calls),
+            Step::Write { data, after } => {
+                data.check()?;
+                data::write(data, *after, &mut self.kept)
+            }
+            Step::Publish => Ok(data::publish(&mut self.kept)),
+            Step::Read(data) => {
+                data.check()?;
+                data::read(data, false)
+            }
+            Step::Verify(data) => {
+                data.check()?;
+                data::read(data, true)
+            }
+            Step::Mixed(step) => {
+                step.write.check()?;
+                step.read.check()?;
+                mixed::mixed(step)
+            }
+            Step::Barrier { from, times, token } => {
+                links::barrier(host.listener(), *from, *times, token)
+            }
+            Step::Names(step) => call_names(step),
+            Step::Copy(step) => copy_limit::copy(step, &mut self.warm),
+            Step::Call(step) => Ok(time_call(step)),
+            Step::Directory(path) => Ok(directories::make_directory(path)),
+            Step::Visibility {
+                directory,
+                visibility,
+            } => Ok(directories::set_visibility(directory, visibility)),
+            Step::Remove(path) => Ok(directories::remove(path)),
+            Step::Pin(processor) => host.pin(*processor).context("processors"),
+        }
     }
 }

@@ -6,16 +6,16 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::{Clock, Place};
-use crate::data::{failed, StepError};
-use crate::job::Timing;
+use super::clock::{Clock, WorkDirectory};
+use crate::error::{failed, StepError};
+use crate::timing::Timing;
 
 type Timed = Result<Timing, StepError>;
 
 const MIB: u64 = 1 << 20;
 const SMALL: [u8; 64] = [7; 64];
 
-impl Place {
+impl WorkDirectory {
     fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -80,12 +80,12 @@ fn at<T>(
     act(path).map(drop).map_err(error(call, path))
 }
 
-pub(super) fn open_close(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn open_close(clock: &Clock, place: &WorkDirectory) -> Timed {
     let path = place.file("f", 64)?.path;
     clock.calls(20, |_| at("open", &path, |path| File::open(path)))
 }
 
-pub(super) fn create(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn create(clock: &Clock, place: &WorkDirectory) -> Timed {
     let paths: Vec<_> = (0..20).map(|i| place.path(&format!("f{i}"))).collect();
     let clear = || {
         for path in &paths {
@@ -100,7 +100,7 @@ pub(super) fn create(clock: &Clock, place: &Place) -> Timed {
     })
 }
 
-pub(super) fn unlink(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn unlink(clock: &Clock, place: &WorkDirectory) -> Timed {
     let paths: Vec<_> = (0..20).map(|i| place.path(&format!("f{i}"))).collect();
     let make = || place.files(20);
     clock.batches(20, make, |number| {
@@ -115,17 +115,17 @@ fn turn(number: u64, length: usize) -> usize {
     usize::try_from(number).expect("64 bits") % length
 }
 
-pub(super) fn stat(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn stat(clock: &Clock, place: &WorkDirectory) -> Timed {
     let path = place.file("f", 64)?.path;
     clock.calls(50, |_| at("stat", &path, |path| fs::metadata(path)))
 }
 
-pub(super) fn fstat(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn fstat(clock: &Clock, place: &WorkDirectory) -> Timed {
     let open = place.file("f", 64)?;
     clock.calls(100, |_| open.done("fstat", open.file.metadata()))
 }
 
-pub(super) fn pread(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn pread(clock: &Clock, place: &WorkDirectory) -> Timed {
     let open = place.file("f", 4096)?;
     let mut buffer = SMALL;
     clock.calls(100, |number| {
@@ -133,14 +133,14 @@ pub(super) fn pread(clock: &Clock, place: &Place) -> Timed {
     })
 }
 
-pub(super) fn pwrite(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn pwrite(clock: &Clock, place: &WorkDirectory) -> Timed {
     let open = place.file("f", 4096)?;
     clock.calls(100, |number| {
         open.done("pwrite", open.file.write_at(&SMALL, number % 64 * 64))
     })
 }
 
-pub(super) fn ftruncate(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn ftruncate(clock: &Clock, place: &WorkDirectory) -> Timed {
     let open = place.file("f", 1 << 20)?;
     clock.calls(10, |number| {
         let length = (1 + (number + 1) % 2) * MIB;
@@ -148,13 +148,13 @@ pub(super) fn ftruncate(clock: &Clock, place: &Place) -> Timed {
     })
 }
 
-pub(super) fn ftruncate_data(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn ftruncate_data(clock: &Clock, place: &WorkDirectory) -> Timed {
     let open = place.file("f", 1 << 20)?;
     let fill = || open.done("pwrite", open.file.write_at(&[7; 4096], MIB));
     clock.batches(1, fill, |_| open.done("ftruncate", open.file.set_len(MIB)))
 }
 
-pub(super) fn seek_data(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn seek_data(clock: &Clock, place: &WorkDirectory) -> Timed {
     const PIECES: u64 = 1000;
     let open = place.file("f", 0)?;
     for piece in 0..PIECES {
@@ -178,7 +178,7 @@ fn place_in_file(offset: u64) -> libc::off_t {
     libc::off_t::try_from(offset).expect("small files")
 }
 
-pub(super) fn flock(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn flock(clock: &Clock, place: &WorkDirectory) -> Timed {
     let open = place.file("f", 64)?;
     clock.calls(10, |_| {
         for how in [libc::LOCK_EX, libc::LOCK_UN] {
@@ -190,7 +190,7 @@ pub(super) fn flock(clock: &Clock, place: &Place) -> Timed {
     })
 }
 
-pub(super) fn fcntl_lock(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn fcntl_lock(clock: &Clock, place: &WorkDirectory) -> Timed {
     let open = place.file("f", 64)?;
     clock.calls(10, |_| {
         for kind in [libc::F_WRLCK, libc::F_UNLCK] {
@@ -206,18 +206,18 @@ pub(super) fn fcntl_lock(clock: &Clock, place: &Place) -> Timed {
     })
 }
 
-pub(super) fn fsync(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn fsync(clock: &Clock, place: &WorkDirectory) -> Timed {
     let open = place.file("f", 4096)?;
     clock.calls(10, |_| open.done("fsync", open.file.sync_all()))
 }
 
-pub(super) fn fsync_data(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn fsync_data(clock: &Clock, place: &WorkDirectory) -> Timed {
     let open = place.file("f", 4096)?;
     let fill = || open.done("pwrite", open.file.write_at(&SMALL, 64));
     clock.batches(1, fill, |_| open.done("fsync", open.file.sync_all()))
 }
 
-pub(super) fn chdir(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn chdir(clock: &Clock, place: &WorkDirectory) -> Timed {
     let below = place.path("d");
     at("mkdir", &below, |path| fs::create_dir(path))?;
     let paths = [place.0.clone(), below];
@@ -228,12 +228,12 @@ pub(super) fn chdir(clock: &Clock, place: &Place) -> Timed {
     })
 }
 
-pub(super) fn getcwd(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn getcwd(clock: &Clock, place: &WorkDirectory) -> Timed {
     at("chdir", &place.0, |path| std::env::set_current_dir(path))?;
     clock.calls(20, |_| at("getcwd", &place.0, |_| std::env::current_dir()))
 }
 
-pub(super) fn mkdir_rmdir(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn mkdir_rmdir(clock: &Clock, place: &WorkDirectory) -> Timed {
     let path = place.path("d");
     clock.calls(10, |_| {
         at("mkdir", &path, |path| fs::create_dir(path))?;
@@ -241,7 +241,7 @@ pub(super) fn mkdir_rmdir(clock: &Clock, place: &Place) -> Timed {
     })
 }
 
-pub(super) fn rename(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn rename(clock: &Clock, place: &WorkDirectory) -> Timed {
     let paths = [place.file("a", 64)?.path, place.path("b")];
     clock.calls(10, |number| {
         let (from, to) = (&paths[turn(number, 2)], &paths[turn(number + 1, 2)]);
@@ -249,7 +249,7 @@ pub(super) fn rename(clock: &Clock, place: &Place) -> Timed {
     })
 }
 
-pub(super) fn readdir(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn readdir(clock: &Clock, place: &WorkDirectory) -> Timed {
     place.files(100)?;
     clock.calls(1, |_| {
         at("readdir", &place.0, |path| {
@@ -258,7 +258,7 @@ pub(super) fn readdir(clock: &Clock, place: &Place) -> Timed {
     })
 }
 
-pub(super) fn fork(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn fork(clock: &Clock, place: &WorkDirectory) -> Timed {
     use_place(place)?;
     clock.calls(1, |_| {
         // SAFETY: no memory is involved.
@@ -266,7 +266,7 @@ pub(super) fn fork(clock: &Clock, place: &Place) -> Timed {
     })
 }
 
-pub(super) fn fork_exec(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn fork_exec(clock: &Clock, place: &WorkDirectory) -> Timed {
     use_place(place)?;
     let program = CString::new("/bin/true").expect("no NUL");
     let arguments = [program.as_ptr(), std::ptr::null()];
@@ -281,14 +281,14 @@ pub(super) fn fork_exec(clock: &Clock, place: &Place) -> Timed {
 }
 
 /// As a program that works there: it has written a file, and has it open.
-fn use_place(place: &Place) -> Result<(), StepError> {
+fn use_place(place: &WorkDirectory) -> Result<(), StepError> {
     let open = place.file("f", 4096)?;
     std::mem::forget(open);
     Ok(())
 }
 
 /// Runs a child and waits for its end.
-fn spawn(place: &Place, child: impl FnOnce()) -> Result<(), StepError> {
+fn spawn(place: &WorkDirectory, child: impl FnOnce()) -> Result<(), StepError> {
     // SAFETY: this process has one thread, so that the child finds every lock free.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -308,7 +308,7 @@ fn spawn(place: &Place, child: impl FnOnce()) -> Result<(), StepError> {
     Ok(())
 }
 
-pub(super) fn copy_file_range(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn copy_file_range(clock: &Clock, place: &WorkDirectory) -> Timed {
     let (from, to) = (place.file("a", 1 << 20)?, place.file("b", 0)?);
     let clear = || to.done("ftruncate", to.file.set_len(0));
     clock.batches(1, clear, |_| {
@@ -325,7 +325,7 @@ pub(super) fn copy_file_range(clock: &Clock, place: &Place) -> Timed {
     })
 }
 
-pub(super) fn mmap_private(clock: &Clock, place: &Place) -> Timed {
+pub(super) fn mmap_private(clock: &Clock, place: &WorkDirectory) -> Timed {
     let open = place.file("f", 1 << 20)?;
     // SAFETY: the descriptor is open for as long as `open` lives.
     let fd = unsafe { BorrowedFd::borrow_raw(open.fd()) };

@@ -10,19 +10,20 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `mod` | the calls, the clock |
+//! | `mod` | the calls |
+//! | `clock` | the clock |
 //! | `each` | what is done for each call |
 
+mod clock;
 mod each;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::Control;
-use crate::data::StepError;
-use crate::job::Timing;
-use crate::worker::now_ns;
+use crate::error::StepError;
+use crate::timing::{Prepared, Timing};
+use clock::{Clock, WorkDirectory};
 
 macro_rules! calls {
     ($( $(#[doc = $doc:literal])+ $name:ident: $words:literal, $run:path; )*) => {
@@ -42,7 +43,7 @@ macro_rules! calls {
                 match self { $( Call::$name => $words ),* }
             }
 
-            fn routine(self) -> fn(&Clock, &Place) -> Result<Timing, StepError> {
+            fn routine(self) -> fn(&Clock, &WorkDirectory) -> Result<Timing, StepError> {
                 match self { $( Call::$name => $run ),* }
             }
         }
@@ -99,7 +100,7 @@ calls! {
 }
 
 /// One call in one target.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallStep {
     /// The call.
     pub call: Call,
@@ -109,70 +110,15 @@ pub struct CallStep {
     pub budget_ns: u64,
 }
 
-/// Does `step`, after all are ready.
-pub fn run(step: &CallStep, control: &Control) -> Result<Timing, StepError> {
-    let place = Place(step.dir.clone());
-    let clock = Clock {
-        budget_ns: step.budget_ns,
-    };
-    control.barrier()?;
-    step.call.routine()(&clock, &place)
-}
-
-/// The directory to work in.
-struct Place(PathBuf);
-
-/// Times a call again and again.
-struct Clock {
-    budget_ns: u64,
-}
-
-/// The fewest and the most samples of a call.
-const SAMPLES: std::ops::Range<usize> = 11..2001;
-
-impl Clock {
-    /// Times batches of `batch` calls, each batch prepared by `prepare` outside of the clock, until there are
-    /// enough of them or the time is over.
-    ///
-    /// # Returns
-    /// The timing of the median batch.
-    fn batches(
-        &self,
-        batch: u64,
-        mut prepare: impl FnMut() -> Result<(), StepError>,
-        mut call: impl FnMut(u64) -> Result<(), StepError>,
-    ) -> Result<Timing, StepError> {
-        let mut taken = Vec::new();
-        let mut number = 0;
-        let begin_ns = now_ns();
-        while taken.len() < SAMPLES.start
-            || (taken.len() < SAMPLES.end && now_ns() - begin_ns < self.budget_ns)
-        {
-            prepare()?;
-            let start_ns = now_ns();
-            for _ in 0..batch {
-                call(number)?;
-                number += 1;
-            }
-            taken.push(now_ns() - start_ns);
-        }
-        taken.sort_unstable();
-        Ok(Timing {
-            start_ns: begin_ns,
-            end_ns: begin_ns + taken[taken.len() / 2],
-            bytes: 0,
-            ops: batch,
-        })
-    }
-
-    /// The same without preparation.
-    fn calls(
-        &self,
-        batch: u64,
-        call: impl FnMut(u64) -> Result<(), StepError>,
-    ) -> Result<Timing, StepError> {
-        self.batches(batch, || Ok(()), call)
-    }
+/// Makes the clock ready.
+pub fn time_call(step: &CallStep) -> Prepared<'_> {
+    Box::new(|| {
+        let directory = WorkDirectory(step.dir.clone());
+        let clock = Clock {
+            budget_ns: step.budget_ns,
+        };
+        Ok(step.call.routine()(&clock, &directory)?)
+    })
 }
 
 #[cfg(test)]
@@ -185,7 +131,7 @@ mod tests {
             let dir = std::env::temp_dir()
                 .join(format!("weir-bench-calls-{}-{call:?}", std::process::id()));
             std::fs::create_dir(&dir).unwrap();
-            let timing = call.routine()(&Clock { budget_ns: 0 }, &Place(dir.clone()));
+            let timing = call.routine()(&Clock { budget_ns: 0 }, &WorkDirectory(dir.clone()));
             let timing = timing.unwrap_or_else(|error| panic!("{}: {error}", call.words()));
             assert!(
                 timing.ops > 0 && timing.end_ns > timing.start_ns,
@@ -194,19 +140,5 @@ mod tests {
             std::env::set_current_dir("/").unwrap();
             std::fs::remove_dir_all(dir).unwrap();
         }
-    }
-
-    #[test]
-    fn the_median_batch_is_what_counts() {
-        let clock = Clock { budget_ns: 0 };
-        // Of eleven batches one takes long.
-        let timing = clock.calls(1, |number| {
-            if number == 3 {
-                std::thread::sleep(std::time::Duration::from_millis(50));
-            }
-            Ok(())
-        });
-        let timing = timing.unwrap();
-        assert!(timing.end_ns - timing.start_ns < 50_000_000);
     }
 }

@@ -10,15 +10,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
+use weir_bench::{timing_since, FabricCalls, Prepared, SMALL};
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
 use weir_fabric::bulk::NoShelf;
 use weir_fabric::ofi::{Bound, Choice};
 use weir_fabric::{Driven, Event, Fabric, Libfabric, Membership, Message, Timing};
-
-use super::files::{done, Prepared};
-use super::link::SMALL;
-use super::wire::{Done, Place};
 
 /// How long nothing may come.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,7 +30,7 @@ pub fn open_libfabric(address: IpAddr) -> Result<Bound> {
     Bound::open(&choice).context("libfabric")
 }
 
-/// What a worker opened by [`super::wire::Step::Listen`].
+/// The listener of a worker.
 #[derive(Debug, Default)]
 pub struct Opened {
     /// TCP.
@@ -51,27 +48,22 @@ enum End {
 }
 
 impl End {
-    fn start(
-        opened: &mut Opened,
-        places: &[Place; 2],
-        rank: u16,
-        libfabric: bool,
-        secret: Secret,
-    ) -> Result<End> {
+    fn start(opened: &mut Opened, calls: &FabricCalls) -> Result<End> {
+        let endpoints = &calls.endpoints;
         let membership = Membership {
             instance: InstanceId([0; 16]),
-            secret,
-            rank: Rank(rank),
+            secret: Secret::new(calls.secret),
+            rank: Rank(u16::from(!calls.asks)),
             incarnation: 1,
-            addresses: places.iter().map(|place| place.address).collect(),
+            addresses: endpoints.iter().map(|one| one.address).collect(),
         };
         let timing = Timing::default();
-        if !libfabric {
+        if !calls.libfabric {
             let listener = opened.listener.take().context("nothing listens")?;
             let driven = Driven::start(listener, membership, timing, Arc::new(NoShelf))?;
             return Ok(End::Tcp(Box::new(driven)));
         }
-        let names = places.iter().map(|place| place.endpoint.clone());
+        let names = endpoints.iter().map(|one| one.endpoint.clone());
         let names: Option<Vec<Vec<u8>>> = names.collect();
         let names = names.context("an end has no endpoint of libfabric")?;
         let bound = opened.endpoint.take().context("no endpoint is open")?;
@@ -146,17 +138,9 @@ impl End {
 }
 
 /// Asks `trips` times, or answers as often; once more before, which connects.
-pub fn calls<'a>(
-    opened: &mut Opened,
-    places: &[Place; 2],
-    asks: bool,
-    trips: u32,
-    libfabric: bool,
-    secret: &str,
-) -> Result<Prepared<'a>> {
-    let secret = Secret::try_from(secret.to_owned()).ok();
-    let secret = secret.context("that is no secret")?;
-    let end = End::start(opened, places, u16::from(!asks), libfabric, secret)?;
+pub fn calls<'a>(opened: &mut Opened, calls: &FabricCalls) -> Result<Prepared<'a>> {
+    let end = End::start(opened, calls)?;
+    let (asks, trips) = (calls.asks, calls.trips);
     Ok(Box::new(move || {
         let act = if asks { End::ask } else { End::answer };
         act(&end)?;
@@ -164,53 +148,52 @@ pub fn calls<'a>(
         for _ in 0..trips {
             act(&end)?;
         }
-        let took = Done {
-            bytes: 2 * SMALL as u64 * u64::from(trips),
-            calls: u64::from(trips),
-            ..done(begin, 0, 0)
-        };
+        let bytes = 2 * SMALL as u64 * u64::from(trips);
+        let took = timing_since(begin, bytes, u64::from(trips));
         if !asks {
-            // The last reply is on its way until who asked has it and leaves.
+            // The last reply is on its way until the end that asked has it and leaves.
             let _ = end.wait(LINGER);
         }
         Ok(took)
     }))
 }
 
-/// How long who answered stays at most.
+/// How long the end that answered stays at most.
 const LINGER: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+    use weir_bench::Endpoint;
 
     #[test]
     fn two_ends_that_know_the_secret_call() {
         let local = IpAddr::from(Ipv4Addr::LOCALHOST);
         let open = || Opened {
-            listener: Some(super::super::link::listen(local).unwrap()),
+            listener: Some(weir_bench::listen(local).unwrap()),
             endpoint: None,
         };
         let (mut near, mut far) = (open(), open());
-        let place = |opened: &Opened| Place {
+        let endpoint = |opened: &Opened| Endpoint {
             address: opened.listener.as_ref().unwrap().local_addr().unwrap(),
             endpoint: None,
             machine: String::new(),
         };
-        let places = [place(&near), place(&far)];
-        let secret = String::from(Secret::new([4; 32]));
-        let there = places.clone();
-        let known = secret.clone();
-        let answers = std::thread::spawn(move || {
-            calls(&mut far, &there, false, 10, false, &known).unwrap()()
-        });
-        let asked = calls(&mut near, &places, true, 10, false, &secret).unwrap()().unwrap();
-        assert_eq!((asked.calls, asked.bytes), (10, 1280));
-        assert_eq!(answers.join().unwrap().unwrap().calls, 10);
-        assert!(
-            calls(&mut near, &places, true, 1, false, "no").is_err(),
-            "that is no secret"
-        );
+        let asking = FabricCalls {
+            endpoints: [endpoint(&near), endpoint(&far)],
+            asks: true,
+            trips: 10,
+            libfabric: false,
+            secret: [4; 32],
+        };
+        let answering = FabricCalls {
+            asks: false,
+            ..asking.clone()
+        };
+        let answers = std::thread::spawn(move || calls(&mut far, &answering).unwrap()());
+        let asked = calls(&mut near, &asking).unwrap()().unwrap();
+        assert_eq!((asked.ops, asked.bytes), (10, 1280));
+        assert_eq!(answers.join().unwrap().unwrap().ops, 10);
     }
 }

@@ -6,26 +6,16 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `wire` | what workers are told and say |
-//! | `worker` | a worker: `files`, `mixed`, `link` (plain TCP), `calls` (weir's fabric) |
-//! | `hands` | all workers, seen from here |
+//! | `gate` | lets workers in |
+//! | `worker` | a worker beside a server: `calls` (weir's fabric), `pin` (processors) |
 //! | `stage` | the instance, its workers, its counters |
-//! | `plan`, `measure`, `visibility` | what is promised; how it is measured |
-//! | `rows` | judged, as a table and as JSON |
+//!
+//! What is measured, and how it is judged, is in `weir-bench` (`nodes`).
 
 mod calls;
-mod files;
-mod hands;
-mod link;
-mod measure;
-mod metadata;
-mod mixed;
+mod gate;
 mod pin;
-mod plan;
-mod rows;
 mod stage;
-mod visibility;
-mod wire;
 pub mod worker;
 
 use std::path::{Path, PathBuf};
@@ -34,15 +24,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use weir_bench::parts::{Machine, WrongData};
-use weir_bench::{EXIT_NOT_MET, EXIT_WRONG_DATA};
+use weir_bench::nodes::{self as bench, Part, Plan, Rows, Run, Verdict};
+use weir_bench::{Machine, WrongData, EXIT_NOT_MET, EXIT_WRONG_DATA};
 use weir_config::{Environment, Loaded};
 use weir_launch::nodes::{self, Found, Wanted};
 
 use crate::exit::Failure;
-use measure::Run;
-use plan::{Part, Plan};
-use rows::{Rows, Verdict};
 use stage::Stage;
 
 const OF_DIRECTORIES: [&str; 15] = [
@@ -179,7 +166,7 @@ fn of_nodes(
     let mut done = measure(&found, &settings, env, &plan, &mut rows)?;
     done.verified += libfabric(&found, &load, env, &plan, &mut rows)?;
     let verdicts = rows.verdicts();
-    outln!("{}", rows::table(&verdicts));
+    outln!("{}", bench::table(&verdicts));
     let judged = verdicts.iter().filter(|verdict| verdict.met.is_some());
     let met = judged.clone().filter(|verdict| verdict.met == Some(true));
     let (met, judged) = (met.count(), judged.count());
@@ -215,16 +202,16 @@ fn measure(
     plan: &Plan,
     rows: &mut Rows,
 ) -> Result<Finished, Failure> {
-    let processes = 1 + 4.max(plan::LOOKERS.div_ceil(found.seats.len()));
+    let processes = 1 + 4.max(bench::LOOKERS.div_ceil(found.seats.len()));
     let mut stage = Stage::set(found, settings, env, processes, true)?;
-    let verified = Run::rounds(&mut stage, plan, rows, Run::all)?;
-    let hosts = stage.nodes.iter().map(|node| node.host.clone());
+    let verified = Run::rounds(&mut stage.site, plan, rows, Run::all)?;
+    let hosts = stage.site.nodes.iter().map(|node| node.host.clone());
     let finished = Finished {
         hosts: hosts.collect(),
-        one_machine: stage.one_machine,
+        one_machine: stage.site.one_machine,
         verified,
     };
-    let turned_away = stage.hands.turned_away();
+    let turned_away = stage.gate.turned_away();
     if turned_away > 0 {
         eprintln!("weir: {turned_away} connections of no worker were turned away");
     }
@@ -241,10 +228,10 @@ fn libfabric(
     rows: &mut Rows,
 ) -> Result<u64, Failure> {
     let reads = [(1, 1), (1, 16), (4, 1), (4, 16)];
-    let reads = reads.map(|(streams, mib)| plan::read(streams, mib << 20, true));
+    let reads = reads.map(|(streams, mib)| bench::read(streams, mib << 20, true));
     let told = plan.over_libfabric().flat_map(|part| match part {
         Part::Reads => reads.to_vec(),
-        _ => vec![plan::calls(true)],
+        _ => vec![bench::calls(true)],
     });
     let told: Vec<_> = told.collect();
     if told.is_empty() {
@@ -259,7 +246,7 @@ fn libfabric(
     let mut stage = Stage::set(found, &settings, env, 5, false)?;
     let mut verified = 0;
     if stage.libfabric {
-        verified = Run::rounds(&mut stage, plan, rows, Run::over_libfabric)?;
+        verified = Run::rounds(&mut stage.site, plan, rows, Run::over_libfabric)?;
     } else {
         not(
             rows,

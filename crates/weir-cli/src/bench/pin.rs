@@ -8,9 +8,8 @@ use anyhow::{Context, Result};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{getpid, Pid};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+use weir_bench::{timing_since, Prepared};
 use weir_instance::place::SOCKET;
-
-use super::files::{done, Prepared};
 
 /// What a worker may run on.
 #[derive(Debug)]
@@ -37,7 +36,7 @@ impl Pinned {
             for process in [getpid(), server(run_dir)?] {
                 pin_all(process, &set)?;
             }
-            Ok(done(begin, 0, 1))
+            Ok(timing_since(begin, 0, 1))
         })
     }
 

@@ -1,11 +1,12 @@
 //! An instance to be measured: its servers, a worker beside each, processes with the client
 //! injected on each node, and one more server alone on this node, for comparison.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use weir_bench::nodes::{Counts, Node, Site, CREATORS};
+use weir_bench::{WorkerId, Workers};
 use weir_config::{Environment, Loaded};
 use weir_core::types::Rank;
 use weir_instance::place::Job;
@@ -16,41 +17,19 @@ use weir_launch::nodes::Found;
 use weir_launch::root::{self, Root};
 use weir_launch::server::{self, Launch, Server};
 
-use super::hands::{Hand, Hands};
-use super::plan::CREATORS;
+use super::gate::Gate;
 use crate::exit::Failure;
 use crate::inject;
 
-/// A node of the instance.
-#[derive(Clone, Debug)]
-pub struct Node {
-    /// What it is called.
-    pub host: String,
-    /// The worker that moves plain bytes.
-    pub worker: Hand,
-    /// Those that use the file system.
-    pub processes: Vec<Hand>,
-}
-
-/// Counts of one server, by name.
-pub type Counts = BTreeMap<String, u64>;
-
-/// What is on.
+/// An instance that was started to be measured.
 pub struct Stage {
-    /// Who does things.
-    pub hands: Hands,
-    /// By rank.
-    pub nodes: Vec<Node>,
-    /// Where files of the run are.
-    pub place: PathBuf,
-    /// The processes at a server alone.
-    pub alone: Vec<Hand>,
-    /// Whether all nodes are one machine.
-    pub one_machine: bool,
-    /// Whether servers talk over libfabric.
+    /// The instance, as the benchmark sees it.
+    pub site: Site,
+    /// The gate for its workers.
+    pub gate: Gate,
+    /// True if servers talk over libfabric.
     pub libfabric: bool,
-    run_dir: PathBuf,
-    next: Hand,
+    next: WorkerId,
     single: Option<Server>,
     root: Root,
 }
@@ -70,27 +49,31 @@ impl Stage {
         let roster = roster::read(&run_dir)?.context("no roster")?;
         let own = roster.member(Rank(root.own)).context("not in the roster")?;
         let patience = Duration::from_secs(u64::from(settings.config.launch.deadline_s));
-        let hands = Hands::listen(own.address.ip(), patience)?;
+        let gate = Gate::listen(own.address.ip(), patience)?;
         let mut nodes: Vec<Node> = Vec::new();
         for member in roster.members() {
-            hands.expect(member.rank.0, &member.host);
+            gate.expect(member.rank.0, &member.host);
             nodes.push(Node {
                 host: member.host.clone(),
                 worker: member.rank.0,
                 processes: Vec::new(),
             });
         }
-        root.employ(hands.errand())?;
+        root.employ(gate.errand())?;
+        let servers = nodes.len();
         let mut stage = Stage {
             next: roster.servers(),
             libfabric: roster.endpoints().is_ok(),
-            place: mount,
-            alone: Vec::new(),
-            one_machine: false,
+            site: Site {
+                workers: Workers::default(),
+                nodes,
+                directory: mount,
+                alone: Vec::new(),
+                one_machine: false,
+                read_counts: Box::new(move || read_counts(&run_dir, servers)),
+            },
             single: None,
-            hands,
-            nodes,
-            run_dir,
+            gate,
             root,
         };
         stage.gather(processes)?;
@@ -110,83 +93,57 @@ impl Stage {
     }
 
     fn gather(&mut self, processes: usize) -> Result<()> {
-        let workers: Vec<Hand> = self.nodes.iter().map(|node| node.worker).collect();
-        self.hands.gather(&workers)?;
+        let workers: Vec<WorkerId> = self.site.nodes.iter().map(|node| node.worker).collect();
+        self.gate.gather(&mut self.site.workers, &workers)?;
         let mut machines = Vec::new();
-        for worker in workers {
-            machines.push(self.hands.listen_at(worker, false)?.machine);
+        for worker in &workers {
+            machines.push(self.site.workers.listen_at(*worker, false)?.machine);
         }
-        self.one_machine = machines.iter().all(|machine| *machine == machines[0]);
-        for at in 0..self.nodes.len() {
-            let numbers = self.numbers(processes)?;
-            self.hands.spawn(self.nodes[at].worker, &numbers)?;
-            self.nodes[at].processes = numbers;
+        self.site.one_machine = machines.iter().all(|machine| *machine == machines[0]);
+        for (node, worker) in workers.into_iter().enumerate() {
+            let ids = self.numbers(processes)?;
+            for id in &ids {
+                self.gate.expect(*id, &self.site.nodes[node].host);
+            }
+            self.site.workers.spawn(worker, &ids)?;
+            self.gate.gather(&mut self.site.workers, &ids)?;
+            self.site.nodes[node].processes = ids;
         }
         Ok(())
     }
 
-    /// As many processes as create files on all nodes together, at the server alone.
+    /// Starts as many processes at the server alone as create files on all nodes together.
     fn employ_alone(&mut self, single: &Server, env: &Environment) -> Result<()> {
         let program = std::env::current_exe().context("finding the weir program")?;
         let library = inject::find_library(env, &program)?;
         let run_dir = &single.ready.run_dir;
         let variables = inject::variables(run_dir, &library, env)?;
-        let numbers = self.numbers(self.nodes.len() * CREATORS)?;
-        for number in &numbers {
-            self.hands.expect(*number, "this node");
+        let ids = self.numbers(self.site.nodes.len() * CREATORS)?;
+        for id in &ids {
+            self.gate.expect(*id, "this node");
             let task = Task {
-                errand: self.hands.errand().clone(),
-                number: *number,
+                errand: self.gate.errand().clone(),
+                number: *id,
                 run_dir: run_dir.clone(),
             };
             let mut child = task.start(&variables)?;
             std::thread::spawn(move || child.wait());
         }
-        self.hands.gather(&numbers)?;
-        self.alone = numbers;
+        self.gate.gather(&mut self.site.workers, &ids)?;
+        self.site.alone = ids;
         Ok(())
     }
 
-    fn numbers(&mut self, count: usize) -> Result<Vec<Hand>> {
+    fn numbers(&mut self, count: usize) -> Result<Vec<WorkerId>> {
         let first = self.next;
         let end = usize::from(first) + count;
-        self.next = Hand::try_from(end).context("too many processes")?;
+        self.next = WorkerId::try_from(end).context("too many processes")?;
         Ok((first..self.next).collect())
-    }
-
-    /// A process of node `node`.
-    pub fn process(&self, node: usize, number: usize) -> Hand {
-        self.nodes[node].processes[number]
-    }
-
-    /// A path of the file system.
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.place.join(name)
-    }
-
-    /// What each server has counted.
-    pub fn counts(&self) -> Result<Vec<Counts>> {
-        let seen = agent::status(&self.run_dir)?.context("the agent was lost")?;
-        ensure!(seen.len() == self.nodes.len(), "not all servers answer");
-        let mut all = Vec::new();
-        for seen in seen {
-            let host = &seen.seat.host;
-            let report = seen
-                .report
-                .map_err(|why| anyhow::anyhow!("{host}: {why}"))?;
-            // Looking is not what is counted.
-            let requests = report.requests.into_iter();
-            let requests = requests.filter(|(name, _)| !name.ends_with("status"));
-            let counters = report.counters.into_iter();
-            let counters = counters.filter(|(name, _)| name.starts_with("fabric_"));
-            all.push(requests.chain(counters).collect());
-        }
-        Ok(all)
     }
 
     /// Ends all.
     pub fn strike(self) -> Result<()> {
-        drop(self.hands);
+        drop(self.site);
         if let Some(single) = self.single {
             single.stop()?;
         }
@@ -199,18 +156,22 @@ impl Stage {
     }
 }
 
-/// How much of `name` was counted between two looks, by server.
-pub fn since(before: &[Counts], after: &[Counts], wanted: impl Fn(&str) -> bool) -> Vec<u64> {
-    let difference = |(before, after): (&Counts, &Counts)| {
-        let wanted = after.iter().filter(|(name, _)| wanted(name));
-        wanted
-            .map(|(name, count)| count - before.get(name).unwrap_or(&0).min(count))
-            .sum()
-    };
-    before.iter().zip(after).map(difference).collect()
-}
-
-/// Whether a count is of requests.
-pub fn is_request(name: &str) -> bool {
-    !name.starts_with("fabric_")
+/// Reads the counters of each server.
+fn read_counts(run_dir: &Path, servers: usize) -> Result<Vec<Counts>> {
+    let seen = agent::status(run_dir)?.context("the agent was lost")?;
+    ensure!(seen.len() == servers, "not all servers answer");
+    let mut all = Vec::new();
+    for seen in seen {
+        let host = &seen.seat.host;
+        let report = seen
+            .report
+            .map_err(|why| anyhow::anyhow!("{host}: {why}"))?;
+        // The readings themselves are not counted.
+        let requests = report.requests.into_iter();
+        let requests = requests.filter(|(name, _)| !name.ends_with("status"));
+        let counters = report.counters.into_iter();
+        let counters = counters.filter(|(name, _)| name.starts_with("fabric_"));
+        all.push(requests.chain(counters).collect());
+    }
+    Ok(all)
 }

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::hands::Hand;
 use super::measure::{per_second, Run};
 use super::plan;
-use super::wire::{NameCall, Step};
+use crate::names::{NameCall, NameStep};
+use crate::wire::Step;
+use crate::workers::{Assignment, WorkerId};
 
 /// The directory in which all of it happens.
 const TOP: &str = "metadata";
@@ -19,7 +20,7 @@ const TOP: &str = "metadata";
 /// The files on which one process calls.
 #[derive(Clone)]
 struct ProcessFiles {
-    hand: Hand,
+    worker: WorkerId,
     directory: PathBuf,
     /// The number of the first one.
     first: u64,
@@ -31,7 +32,7 @@ impl Run<'_> {
         let rows = plan::metadata();
         self.say(&rows.own[0].what);
         let over_all = self.one_each();
-        let at_one = self.stage.alone[..over_all.len()].to_vec();
+        let at_one = self.site.alone[..over_all.len()].to_vec();
         let [own, others, shared] = self.rates(&over_all)?;
         let beside = self.rates(&at_one)?;
         let rows = [&rows.own[..], &rows.others, &rows.shared];
@@ -44,26 +45,28 @@ impl Run<'_> {
     }
 
     /// Files a second: in own directories, of others' files, in one directory.
-    fn rates(&mut self, hands: &[Hand]) -> Result<[Vec<f64>; 3]> {
-        let top = self.stage.path(TOP);
-        self.make_directories(&[(hands[0], top.clone())])?;
+    fn rates(&mut self, workers: &[WorkerId]) -> Result<[Vec<f64>; 3]> {
+        let top = self.site.path(TOP);
+        self.make_directories(&[(workers[0], top.clone())])?;
         // Each makes its own, as most programs do.
-        let directories: Vec<(Hand, PathBuf)> = (0..)
-            .zip(hands)
-            .map(|(i, hand): (u64, _)| (*hand, top.join(format!("own{i}"))))
+        let directories: Vec<(WorkerId, PathBuf)> = (0..)
+            .zip(workers)
+            .map(|(i, worker): (u64, _)| (*worker, top.join(format!("own{i}"))))
             .collect();
         self.make_directories(&directories)?;
-        let files_of = |hand: &Hand, directory: &Path| ProcessFiles {
-            hand: *hand,
+        let files_of = |worker: &WorkerId, directory: &Path| ProcessFiles {
+            worker: *worker,
             directory: directory.to_owned(),
             first: 0,
         };
         let with_own = directories.iter();
-        let own: Vec<ProcessFiles> = with_own.map(|(hand, own)| files_of(hand, own)).collect();
+        let own: Vec<ProcessFiles> = with_own
+            .map(|(worker, own)| files_of(worker, own))
+            .collect();
         let next = directories.iter().cycle().skip(1);
-        let with_next = hands.iter().zip(next);
+        let with_next = workers.iter().zip(next);
         let others: Vec<ProcessFiles> = with_next
-            .map(|(hand, (_, next))| files_of(hand, next))
+            .map(|(worker, (_, next))| files_of(worker, next))
             .collect();
         let of_own = self.calls_on(&own, &NameCall::ALL)?;
         self.calls_on(&own, &[NameCall::Create])?;
@@ -71,17 +74,17 @@ impl Run<'_> {
         self.calls_on(&others, &looks)?;
         let of_others = self.calls_on(&others, &looks)?;
         let one = top.join("one");
-        let of_all = self.in_one_directory(&one, hands, &[NameCall::Create, NameCall::Remove])?;
-        self.remove(hands[0], TOP)?;
+        let of_all = self.in_one_directory(&one, workers, &[NameCall::Create, NameCall::Remove])?;
+        self.remove(workers[0], TOP)?;
         Ok([of_own, of_others, of_all])
     }
 
-    fn make_directories(&mut self, directories: &[(Hand, PathBuf)]) -> Result<()> {
+    fn make_directories(&mut self, directories: &[(WorkerId, PathBuf)]) -> Result<()> {
         let steps = directories.iter();
-        let steps: Vec<(Hand, Step)> = steps
-            .map(|(hand, path)| (*hand, Step::Directory(path.clone())))
+        let steps: Vec<Assignment> = steps
+            .map(|(worker, path)| (*worker, Step::Directory(path.clone())))
             .collect();
-        self.stage.hands.run(&steps)?;
+        self.site.workers.run(&steps)?;
         Ok(())
     }
 
@@ -90,15 +93,15 @@ impl Run<'_> {
     pub(super) fn in_one_directory(
         &mut self,
         directory: &Path,
-        hands: &[Hand],
+        workers: &[WorkerId],
         calls: &[NameCall],
     ) -> Result<Vec<f64>> {
-        self.make_directories(&[(hands[0], directory.to_owned())])?;
+        self.make_directories(&[(workers[0], directory.to_owned())])?;
         let files = self.plan.files;
         let groups: Vec<ProcessFiles> = (0..)
-            .zip(hands)
-            .map(|(i, hand)| ProcessFiles {
-                hand: *hand,
+            .zip(workers)
+            .map(|(i, worker)| ProcessFiles {
+                worker: *worker,
                 directory: directory.to_owned(),
                 first: i * files,
             })
@@ -111,16 +114,16 @@ impl Run<'_> {
         let files = self.plan.files;
         let rate = |call: &NameCall| {
             let step = |of: &ProcessFiles| {
-                let step = Step::Names {
+                let step = Step::Names(NameStep {
                     call: *call,
                     directory: of.directory.clone(),
                     first: of.first,
                     files,
-                };
-                (of.hand, step)
+                });
+                (of.worker, step)
             };
-            let steps: Vec<(Hand, Step)> = groups.iter().map(step).collect();
-            let did = self.stage.hands.run(&steps)?;
+            let steps: Vec<Assignment> = groups.iter().map(step).collect();
+            let did = self.site.workers.run(&steps)?;
             Ok(per_second(files * groups.len() as u64, did.slowest()))
         };
         calls.iter().map(rate).collect()

@@ -8,26 +8,48 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use weir_bench::parts::Mismatch;
+use serde::{Deserialize, Serialize};
 
-use super::files::{content, differs, done, size, Prepared};
-use super::link::AtBarrier;
-use super::wire::Mixed;
+use crate::content::{Content, Mismatch};
+use crate::error::StepError;
+use crate::links::{AtBarrier, Meeting};
+use crate::pieces::Data;
+use crate::timing::{timing_since, Prepared};
 
 /// How much further in the content each turn's bytes begin: no two of 4093 turns have the same.
 const SHIFT: u64 = 64;
+
+/// Writes and reads of a file in turns: in each, own bytes are written, then those of another
+/// process are read and compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mixed {
+    /// The bytes that the process writes in each turn, in calls of `size`, without lists.
+    pub write: Data,
+    /// The bytes that the process reads in each turn, likewise.
+    pub read: Data,
+    /// Turns.
+    pub turns: u32,
+    /// Each turn's writes end with `fsync`.
+    pub fsync: bool,
+    /// The barrier at which all meet after the writes and after the reads of each turn. With it the
+    /// content differs from turn to turn; without it, when nobody can tell of which turn the bytes
+    /// are, it is always the same.
+    pub barrier: Option<Meeting>,
+}
 
 /// Opens the file, which is there, and connects to the barrier.
 pub fn mixed(mixed: &Mixed) -> Result<Prepared<'_>> {
     let path = &mixed.write.path;
     let open = File::options().read(true).write(true).open(path);
     let file = open.with_context(|| path.display().to_string())?;
-    let (to_write, to_read) = (content(&mixed.write)?, content(&mixed.read)?);
-    let mut buffer = vec![1; size(mixed.read.size)?];
+    let (to_write, to_read) = (content_of(&mixed.write)?, content_of(&mixed.read)?);
+    let mut buffer = vec![1; mixed.read.size()?];
+    let to_write_at = mixed.write.walk().offsets();
+    let to_read_at = mixed.read.walk().offsets();
     let meeting = mixed.barrier.as_ref();
     let mut barrier = meeting.map(AtBarrier::connect).transpose()?;
     Ok(Box::new(move || {
-        let size = size(mixed.write.size)?;
+        let size = mixed.write.size()?;
         let mut wrong = None;
         let begin = Instant::now();
         for turn in 0..u64::from(mixed.turns) {
@@ -35,7 +57,7 @@ pub fn mixed(mixed: &Mixed) -> Result<Prepared<'_>> {
                 Some(_) => (turn + 1) * SHIFT,
                 None => 0,
             };
-            for offset in mixed.write.offsets() {
+            for offset in to_write_at.iter().copied() {
                 let at = to_write.position(offset + shift);
                 file.write_all_at(&to_write.bytes()[at..at + size], offset)?;
             }
@@ -45,7 +67,7 @@ pub fn mixed(mixed: &Mixed) -> Result<Prepared<'_>> {
             if let Some(barrier) = &mut barrier {
                 barrier.wait()?;
             }
-            for offset in mixed.read.offsets() {
+            for offset in to_read_at.iter().copied() {
                 file.read_exact_at(&mut buffer, offset)?;
                 let compared = to_read.check(offset + shift, &buffer);
                 wrong = wrong.or(compared.err().map(|wrong| Mismatch {
@@ -57,20 +79,31 @@ pub fn mixed(mixed: &Mixed) -> Result<Prepared<'_>> {
                 barrier.wait()?;
             }
         }
-        let bytes = mixed.read.bytes() * u64::from(mixed.turns);
-        let did = done(begin, bytes, u64::from(mixed.turns));
+        let turns = u64::from(mixed.turns);
+        let bytes = to_read_at.len() as u64 * mixed.read.size * turns;
+        let did = timing_since(begin, bytes, u64::from(mixed.turns));
         match wrong {
-            Some(wrong) => Err(differs(path, wrong).into()),
+            Some(wrong) => Err(StepError::WrongData {
+                path: path.clone(),
+                found: wrong,
+            }
+            .into()),
             None => Ok(did),
         }
     }))
 }
 
+fn content_of(data: &Data) -> Result<Content> {
+    Ok(Content::new(data.seed, data.size()?, data.direct)?)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::link;
-    use super::super::wire::{Data, Done, Meeting};
     use super::*;
+    use crate::layout::Run;
+    use crate::links;
+    use crate::pieces::Offsets;
+    use crate::timing::Timing;
     use std::net::Ipv4Addr;
     use std::path::Path;
 
@@ -79,18 +112,21 @@ mod tests {
     fn part(path: &Path, number: u64) -> Data {
         Data {
             path: path.to_owned(),
-            first: number * 4096,
-            stride: 4096,
-            count: 1,
+            offsets: Offsets::Run(Run {
+                first: number * 4096,
+                stride: 4096,
+                count: 1,
+            }),
             size: 4096,
             list: 1,
             seed: 3,
+            direct: false,
         }
     }
 
     /// Two that exchange their parts; what each did.
-    fn two(path: &Path, seeds: [u64; 2]) -> [Result<Done>; 2] {
-        let listener = link::listen(Ipv4Addr::LOCALHOST.into()).unwrap();
+    fn two(path: &Path, seeds: [u64; 2]) -> [Result<Timing>; 2] {
+        let listener = links::listen(Ipv4Addr::LOCALHOST.into()).unwrap();
         let token = [3; 16];
         let meeting = Meeting {
             address: listener.local_addr().unwrap(),
@@ -108,8 +144,8 @@ mod tests {
             barrier: Some(meeting.clone()),
         });
         let each = each.map(|one| std::thread::spawn(move || mixed(&one).unwrap()()));
-        let held = link::barrier(Some(&listener), 2, 2 * TURNS, &token).unwrap()().unwrap();
-        assert_eq!(held.calls, u64::from(2 * TURNS));
+        let held = links::barrier(Some(&listener), 2, 2 * TURNS, &token).unwrap()().unwrap();
+        assert_eq!(held.ops, u64::from(2 * TURNS));
         each.map(|one| one.join().unwrap())
     }
 
@@ -127,8 +163,8 @@ mod tests {
         let [first, second] = two(&dir.path().join("f"), [3, 4]);
         assert!(first.is_ok());
         let wrong = second.unwrap_err();
-        assert!(wrong.is::<weir_bench::parts::WrongData>(), "{wrong}");
-        assert!(wrong.to_string().contains("byte 0 is"), "{wrong}");
+        assert!(wrong.is::<StepError>(), "{wrong}");
+        assert!(wrong.to_string().contains("at offset 0"), "{wrong}");
     }
 
     #[test]
@@ -143,8 +179,8 @@ mod tests {
             fsync: false,
             barrier: None,
         };
-        assert_eq!(mixed(&of(0)).unwrap()().unwrap().calls, u64::from(TURNS));
+        assert_eq!(mixed(&of(0)).unwrap()().unwrap().ops, u64::from(TURNS));
         let unwritten = mixed(&of(1)).unwrap()().unwrap_err();
-        assert!(unwritten.to_string().contains("is 0x00"), "{unwritten}");
+        assert!(unwritten.to_string().contains("found 0x00"), "{unwritten}");
     }
 }

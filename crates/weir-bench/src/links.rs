@@ -11,9 +11,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure, Context, Result};
+use serde::{Deserialize, Serialize};
 
-use super::files::{done, Prepared};
-use super::wire::{Done, Meeting};
+use crate::timing::{timing_since, Prepared};
 
 /// What is sent and received by one call: iperf3's default.
 pub const STEP: usize = 128 << 10;
@@ -23,6 +23,29 @@ pub const SMALL: usize = 64;
 const STREAMS_MOST: usize = 4096;
 /// How long the other end may take to connect.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Bytes over plain TCP connections, as iperf3 moves them: 128 KiB a call, out of and into one buffer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Streams {
+    /// The addresses to connect and send to, a connection each.
+    pub to: Vec<SocketAddr>,
+    /// The number of connections that come here.
+    pub from: u32,
+    /// Bytes of each connection.
+    pub bytes: u64,
+    /// The first bytes of each connection.
+    pub token: [u8; 16],
+}
+
+/// The process that holds a barrier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meeting {
+    /// The address of the process that holds the barrier.
+    pub address: SocketAddr,
+    /// The first bytes of the connection.
+    pub token: [u8; 16],
+}
 
 /// Listens on this node's address.
 pub fn listen(address: IpAddr) -> Result<TcpListener> {
@@ -61,24 +84,23 @@ fn accept(listener: &TcpListener, token: &[u8; 16]) -> Result<TcpStream> {
     }
 }
 
-/// Connects to all of `to`, lets `from` connect, and moves `bytes` over each connection.
-pub fn streams<'a>(
-    listener: Option<&TcpListener>,
-    to: &[SocketAddr],
-    from: u32,
-    bytes: u64,
-    token: &[u8; 16],
-) -> Result<Prepared<'a>> {
+/// Connects, and lets others connect.
+pub fn streams<'a>(listener: Option<&TcpListener>, streams: &Streams) -> Result<Prepared<'a>> {
+    let Streams {
+        to,
+        from,
+        bytes,
+        token,
+    } = streams;
+    let bytes = *bytes;
     ensure!(
-        to.len() <= STREAMS_MOST && from as usize <= STREAMS_MOST,
+        to.len() <= STREAMS_MOST && *from as usize <= STREAMS_MOST,
         "too many connections"
     );
-    let sending: Vec<TcpStream> = to
-        .iter()
-        .map(|to| connect(*to, token))
-        .collect::<Result<_>>()?;
+    let sending = to.iter().map(|to| connect(*to, token));
+    let sending: Vec<TcpStream> = sending.collect::<Result<_>>()?;
     let mut coming = Vec::new();
-    for _ in 0..from {
+    for _ in 0..*from {
         let listener = listener.context("nothing listens")?;
         coming.push(accept(listener, token)?);
     }
@@ -88,17 +110,17 @@ pub fn streams<'a>(
         let spawn = |stream: TcpStream, act: fn(TcpStream, u64) -> std::io::Result<()>| {
             std::thread::spawn(move || act(stream, bytes))
         };
-        let sending = sending.into_iter().map(|stream| spawn(stream, give));
-        let coming = coming.into_iter().map(|stream| spawn(stream, take));
+        let sending = sending.into_iter().map(|stream| spawn(stream, send_all));
+        let coming = coming.into_iter().map(|stream| spawn(stream, receive_all));
         let threads: Vec<JoinHandle<_>> = sending.chain(coming).collect();
         for thread in threads {
             thread.join().map_err(|_| anyhow!("a stream panicked"))??;
         }
-        Ok(done(begin, moved, 1))
+        Ok(timing_since(begin, moved, 1))
     }))
 }
 
-fn give(mut stream: TcpStream, mut bytes: u64) -> std::io::Result<()> {
+fn send_all(mut stream: TcpStream, mut bytes: u64) -> std::io::Result<()> {
     let buffer = vec![7; STEP];
     while bytes > 0 {
         let most = usize::try_from(bytes).unwrap_or(STEP).min(STEP);
@@ -107,7 +129,7 @@ fn give(mut stream: TcpStream, mut bytes: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-fn take(mut stream: TcpStream, mut bytes: u64) -> std::io::Result<()> {
+fn receive_all(mut stream: TcpStream, mut bytes: u64) -> std::io::Result<()> {
     let mut buffer = vec![1; STEP];
     while bytes > 0 {
         let most = usize::try_from(bytes).unwrap_or(STEP).min(STEP);
@@ -143,11 +165,8 @@ pub fn echo<'a>(
                 stream.write_all(&bytes)?;
             }
         }
-        Ok(Done {
-            bytes: 2 * SMALL as u64 * u64::from(trips),
-            calls: u64::from(trips),
-            ..done(begin, 0, 0)
-        })
+        let bytes = 2 * SMALL as u64 * u64::from(trips);
+        Ok(timing_since(begin, bytes, u64::from(trips)))
     }))
 }
 
@@ -177,7 +196,7 @@ pub fn barrier<'a>(
                 stream.write_all(&byte)?;
             }
         }
-        Ok(done(begin, 0, u64::from(times)))
+        Ok(timing_since(begin, 0, u64::from(times)))
     }))
 }
 
@@ -205,6 +224,15 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
+    fn step(to: Vec<SocketAddr>, from: u32, bytes: u64) -> Streams {
+        Streams {
+            to,
+            from,
+            bytes,
+            token: [3; 16],
+        }
+    }
+
     #[test]
     fn a_stranger_is_not_taken_for_a_stream() {
         let listener = listen(Ipv4Addr::LOCALHOST.into()).unwrap();
@@ -212,11 +240,10 @@ mod tests {
         let mut stranger = TcpStream::connect(address).unwrap();
         stranger.write_all(&[9; 16]).unwrap();
         drop(TcpStream::connect(address).unwrap());
-        let token = [3; 16];
         let sender = std::thread::spawn(move || {
-            streams(None, &[address, address], 0, 300_000, &token).unwrap()()
+            streams(None, &step(vec![address, address], 0, 300_000)).unwrap()()
         });
-        let taken = streams(Some(&listener), &[], 2, 300_000, &token).unwrap()().unwrap();
+        let taken = streams(Some(&listener), &step(Vec::new(), 2, 300_000)).unwrap()().unwrap();
         assert_eq!(taken.bytes, 600_000);
         assert_eq!(sender.join().unwrap().unwrap().bytes, 600_000);
     }
@@ -225,9 +252,8 @@ mod tests {
     fn an_end_that_goes_away_is_an_error() {
         let listener = listen(Ipv4Addr::LOCALHOST.into()).unwrap();
         let address = listener.local_addr().unwrap();
-        let token = [3; 16];
-        let gone = std::thread::spawn(move || drop(connect(address, &token).unwrap()));
-        let take = streams(Some(&listener), &[], 1, 1, &token).unwrap();
+        let gone = std::thread::spawn(move || drop(connect(address, &[3; 16]).unwrap()));
+        let take = streams(Some(&listener), &step(Vec::new(), 1, 1)).unwrap();
         gone.join().unwrap();
         assert!(take().is_err());
     }

@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use weir_bench::parts::{digits, new_table, Spread};
+
+use crate::results::Spread;
+use crate::table::{digits, new_table};
 
 /// What a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,14 +1,19 @@
 //! The measurements of `weir bench --hosts`: one round of each, the links' limits beside them.
 
 use anyhow::{Context, Result};
-use weir_core::roster::Secret;
-use weir_launch::random::random;
 
-use super::hands::{Hand, Outcome};
 use super::plan::{self, Part, Plan};
 use super::rows::Rows;
-use super::stage::{is_request, since, Stage};
-use super::wire::{Data, NameCall, Step};
+use super::site::{increase, is_request, Site};
+use crate::data::AfterWrite;
+use crate::layout::Run as Pieces;
+use crate::links::Streams;
+use crate::names::NameCall;
+use crate::pieces::{Data, Offsets};
+use crate::random::random;
+use crate::timing::Timing;
+use crate::wire::{FabricCalls, Step};
+use crate::workers::{Assignment, Timings, WorkerId};
 
 pub(super) const KIB: u64 = 1 << 10;
 pub(super) const MIB: u64 = 1 << 20;
@@ -20,12 +25,12 @@ const APART: u64 = 4 * PIECE;
 const LIST: u64 = 256;
 /// Bytes of a piece of the file that is looked up, and in how many places each process looks.
 const LOOKED: u64 = 64;
-const PLACES: u64 = 64;
+const LOOKS: u64 = 64;
 
 /// A run under way.
 pub struct Run<'a> {
     /// What is measured.
-    pub stage: &'a mut Stage,
+    pub site: &'a mut Site,
     /// How much.
     pub plan: &'a Plan,
     /// What came of it.
@@ -46,16 +51,24 @@ pub(super) fn number(count: u64) -> f64 {
     count as f64
 }
 
+/// A write of a file that stays open until it is published.
+pub(super) fn write_kept(data: Data) -> Step {
+    Step::Write {
+        data,
+        after: AfterWrite::KeepOpen,
+    }
+}
+
 impl<'a> Run<'a> {
     /// Takes all rounds of a plan; bytes read back and compared.
     pub fn rounds(
-        stage: &'a mut Stage,
+        site: &'a mut Site,
         plan: &'a Plan,
         rows: &'a mut Rows,
         measure: impl Fn(&mut Run<'a>) -> Result<()>,
     ) -> Result<u64> {
         let mut run = Run {
-            stage,
+            site,
             plan,
             rows,
             round: 0,
@@ -108,32 +121,35 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn servers(&self) -> u64 {
-        self.stage.nodes.len() as u64
+        self.site.nodes.len() as u64
     }
 
     /// The first process of each node.
-    pub(super) fn one_each(&self) -> Vec<Hand> {
-        (0..self.stage.nodes.len())
-            .map(|node| self.stage.process(node, 0))
+    pub(super) fn one_each(&self) -> Vec<WorkerId> {
+        (0..self.site.nodes.len())
+            .map(|node| self.site.process(node, 0))
             .collect()
     }
 
     /// All of a contiguous part of a file, in calls of `size`.
     pub(super) fn part(&self, name: &str, first: u64, bytes: u64, size: u64) -> Data {
         Data {
-            path: self.stage.path(name),
-            first,
-            stride: size,
-            count: bytes / size,
+            path: self.site.path(name),
+            offsets: Offsets::Run(Pieces {
+                first,
+                stride: size,
+                count: bytes / size,
+            }),
             size,
             list: 1,
             seed: u64::from(self.round) + 1,
+            direct: false,
         }
     }
 
     /// Writes by all of `group`, then publishes; how long the slowest wrote, s.
-    fn write(&mut self, group: &[(Hand, Data)]) -> Result<f64> {
-        let wrote = self.each(group, Step::Write)?;
+    fn write(&mut self, group: &[(WorkerId, Data)]) -> Result<f64> {
+        let wrote = self.each(group, write_kept)?;
         self.each(group, |_| Step::Publish)?;
         Ok(wrote.slowest())
     }
@@ -141,25 +157,27 @@ impl<'a> Run<'a> {
     /// The same step of each, with its own data.
     pub(super) fn each(
         &mut self,
-        group: &[(Hand, Data)],
+        group: &[(WorkerId, Data)],
         step: fn(Data) -> Step,
-    ) -> Result<Outcome> {
-        let steps = group.iter().map(|(hand, data)| (*hand, step(data.clone())));
-        let steps: Vec<(Hand, Step)> = steps.collect();
-        self.stage.hands.run(&steps)
+    ) -> Result<Timings> {
+        let steps = group
+            .iter()
+            .map(|(worker, data)| (*worker, step(data.clone())));
+        let steps: Vec<Assignment> = steps.collect();
+        self.site.workers.run(&steps)
     }
 
     /// Reads by all of `group`, and again with every byte compared; how long the slowest took, s.
-    fn read(&mut self, group: &[(Hand, Data)]) -> Result<f64> {
+    fn read(&mut self, group: &[(WorkerId, Data)]) -> Result<f64> {
         let read = self.each(group, Step::Read)?;
         let compared = self.each(group, Step::Verify)?;
         self.verified += compared.bytes();
         Ok(read.slowest())
     }
 
-    pub(super) fn remove(&mut self, hand: Hand, name: &str) -> Result<()> {
-        let path = self.stage.path(name);
-        self.stage.hands.run(&[(hand, Step::Remove(path))])?;
+    pub(super) fn remove(&mut self, worker: WorkerId, name: &str) -> Result<()> {
+        let path = self.site.path(name);
+        self.site.workers.run(&[(worker, Step::Remove(path))])?;
         Ok(())
     }
 
@@ -168,27 +186,27 @@ impl<'a> Run<'a> {
         for (shared, row) in [(true, plan::write(true)), (false, plan::write(false))] {
             self.say(&row.what);
             let all = self.one_each();
-            let beside = match self.stage.one_machine {
-                true => self.stage.alone[..all.len()].to_vec(),
-                false => self.stage.alone[..1].to_vec(),
+            let beside = match self.site.one_machine {
+                true => self.site.alone[..all.len()].to_vec(),
+                false => self.site.alone[..1].to_vec(),
             };
             let mut rates = Vec::new();
-            for hands in [&all, &beside] {
-                let group = (0..).zip(hands).map(|(i, hand)| {
+            for workers in [&all, &beside] {
+                let group = (0..).zip(workers).map(|(i, worker)| {
                     let data = match shared {
                         true => self.part("write", i * bytes, bytes, MIB),
                         false => self.part(&format!("write.{i}"), 0, bytes, MIB),
                     };
-                    (*hand, data)
+                    (*worker, data)
                 });
-                let group: Vec<(Hand, Data)> = group.collect();
+                let group: Vec<(WorkerId, Data)> = group.collect();
                 rates.push(per_second(bytes, self.write(&group)?));
                 let names = match shared {
                     true => vec!["write".to_owned()],
-                    false => (0..hands.len()).map(|i| format!("write.{i}")).collect(),
+                    false => (0..workers.len()).map(|i| format!("write.{i}")).collect(),
                 };
                 for name in names {
-                    self.remove(hands[0], &name)?;
+                    self.remove(workers[0], &name)?;
                 }
             }
             self.rows.add(&row, rates[0], Some(rates[1]));
@@ -203,22 +221,25 @@ impl<'a> Run<'a> {
         let bytes = self.plan.bytes.min(16 * MIB);
         let mut counted = Vec::new();
         for size in [64 * KIB, 4 * KIB] {
-            let hands = self.one_each();
-            let group = (0..).zip(&hands).map(|(i, hand)| {
+            let workers = self.one_each();
+            let group = (0..).zip(&workers).map(|(i, worker)| {
                 let data = self.part("messages", i * bytes, bytes, size);
-                (*hand, Step::Write(data))
+                (*worker, write_kept(data))
             });
-            let group: Vec<(Hand, Step)> = group.collect();
-            let stage = &mut *self.stage;
-            stage.hands.prepare(&group)?;
-            let before = stage.counts()?;
-            stage.hands.go(&group)?;
-            let after = stage.counts()?;
-            let requests: u64 = since(&before, &after, is_request).iter().sum();
-            counted.push((requests, bytes / size * hands.len() as u64));
-            let publish: Vec<_> = hands.iter().map(|hand| (*hand, Step::Publish)).collect();
-            self.stage.hands.run(&publish)?;
-            self.remove(hands[0], "messages")?;
+            let group: Vec<Assignment> = group.collect();
+            let site = &mut *self.site;
+            site.workers.prepare(&group)?;
+            let before = site.counts()?;
+            site.workers.go(&group)?;
+            let after = site.counts()?;
+            let requests: u64 = increase(&before, &after, is_request).iter().sum();
+            counted.push((requests, bytes / size * workers.len() as u64));
+            let publish: Vec<_> = workers
+                .iter()
+                .map(|worker| (*worker, Step::Publish))
+                .collect();
+            self.site.workers.run(&publish)?;
+            self.remove(workers[0], "messages")?;
         }
         let [(few, of_few), (many, of_many)] = counted[..] else {
             unreachable!("two sizes");
@@ -233,8 +254,8 @@ impl<'a> Run<'a> {
         let token: [u8; 16] = random()?;
         let mut places = Vec::new();
         for node in to {
-            let worker = self.stage.nodes[*node].worker;
-            places.push((*node, self.stage.hands.listen_at(worker, false)?.address));
+            let worker = self.site.nodes[*node].worker;
+            places.push((*node, self.site.workers.listen_at(worker, false)?.address));
         }
         let step = |node: usize| -> Result<Step> {
             let others = places.iter().filter(|(at, _)| *at != node);
@@ -246,29 +267,29 @@ impl<'a> Run<'a> {
             } else {
                 0
             };
-            Ok(Step::Streams {
+            Ok(Step::Streams(Streams {
                 to: if sends { targets.collect() } else { Vec::new() },
                 from: u32::try_from(coming)?,
                 bytes,
                 token,
-            })
+            }))
         };
         // Who receives is told to go first: its clock is the one that counts.
         let mut nodes = to.to_vec();
         nodes.extend(from.iter().filter(|node| !to.contains(node)));
         let group = nodes
             .iter()
-            .map(|node| Ok((self.stage.nodes[*node].worker, step(*node)?)));
-        let group: Vec<(Hand, Step)> = group.collect::<Result<_>>()?;
-        let moved = self.stage.hands.run(&group)?;
-        let seconds = moved.each[..to.len()].iter().map(|done| done.seconds);
+            .map(|node| Ok((self.site.nodes[*node].worker, step(*node)?)));
+        let group: Vec<Assignment> = group.collect::<Result<_>>()?;
+        let moved = self.site.workers.run(&group)?;
+        let seconds = moved.each[..to.len()].iter().map(Timing::seconds);
         Ok(seconds.fold(0.0, f64::max))
     }
 
     /// Node 0 reads what node 1 wrote.
     fn remote_reads(&mut self, libfabric: bool) -> Result<()> {
         let bytes = self.plan.bytes;
-        let writer = self.stage.process(1, 0);
+        let writer = self.site.process(1, 0);
         let whole = self.part("remote", 0, bytes, MIB);
         self.write(&[(writer, whole)])?;
         let mut one_mib = None;
@@ -279,9 +300,9 @@ impl<'a> Run<'a> {
             let size = size.min(each);
             let group = (0..streams).map(|i| {
                 let data = self.part("remote", i as u64 * each, each, size);
-                (self.stage.process(0, i + 1), data)
+                (self.site.process(0, i + 1), data)
             });
-            let group: Vec<(Hand, Data)> = group.collect();
+            let group: Vec<(WorkerId, Data)> = group.collect();
             let (link, weir) = if self.round.is_multiple_of(2) {
                 let link = self.plain(&[1], &[0], streams, each)?;
                 (link, self.read(&group)?)
@@ -306,13 +327,12 @@ impl<'a> Run<'a> {
         self.say(&row.what);
         let all = self.plan.bytes / APART;
         for (list, count) in [(1, (all / 16).max(LIST.min(all))), (LIST, all)] {
+            let pieces = self.part("remote", 0, PIECE, PIECE);
             let data = Data {
-                stride: APART,
-                count,
                 list,
-                ..self.part("remote", 0, PIECE, PIECE)
+                ..pieces.spread(0, APART, count)
             };
-            let seconds = self.read(&[(self.stage.process(0, 1), data)])?;
+            let seconds = self.read(&[(self.site.process(0, 1), data)])?;
             rates.push(per_second(count * PIECE, seconds));
         }
         self.rows.add(&row, rates[1], Some(rates[0]));
@@ -325,34 +345,33 @@ impl<'a> Run<'a> {
         let (servers, bytes) = (self.servers(), self.plan.bytes);
         // So that every process has a whole number of pieces in every other's part.
         let bytes = bytes / (servers * MIB) * (servers * MIB);
-        let hands = self.one_each();
+        let workers = self.one_each();
         let group = (0..)
-            .zip(&hands)
-            .map(|(i, hand)| (*hand, self.part("exchange", i * bytes, bytes, MIB)));
-        let group: Vec<(Hand, Data)> = group.collect();
+            .zip(&workers)
+            .map(|(i, worker)| (*worker, self.part("exchange", i * bytes, bytes, MIB)));
+        let group: Vec<(WorkerId, Data)> = group.collect();
         self.write(&group)?;
-        let nodes: Vec<usize> = (0..hands.len()).collect();
+        let nodes: Vec<usize> = (0..workers.len()).collect();
         let over_links = bytes * (servers - 1);
         for list in [bytes / MIB, 1] {
             let row = plan::exchange(list > 1);
             self.say(&row.what);
             let link = self.plain(&nodes, &nodes, 1, bytes / servers)?;
-            let group = (0..).zip(&hands).map(|(i, hand)| {
+            let group = (0..).zip(&workers).map(|(i, worker)| {
+                let pieces = self.part("exchange", 0, bytes, MIB);
                 let data = Data {
-                    first: i * MIB,
-                    stride: servers * MIB,
                     list,
-                    ..self.part("exchange", 0, bytes, MIB)
+                    ..pieces.spread(i * MIB, servers * MIB, bytes / MIB)
                 };
-                (*hand, data)
+                (*worker, data)
             });
-            let group: Vec<(Hand, Data)> = group.collect();
+            let group: Vec<(WorkerId, Data)> = group.collect();
             let seconds = self.read(&group)?;
             let link = per_second(over_links, link);
             self.rows
                 .add(&row, per_second(over_links, seconds), Some(link));
         }
-        self.remove(hands[0], "exchange")
+        self.remove(workers[0], "exchange")
     }
 
     /// Where a strided file of very many pieces is, asked by many processes. Each reads pieces all
@@ -362,91 +381,85 @@ impl<'a> Run<'a> {
         self.say(&rows[0].what);
         let servers = self.servers();
         let each = self.plan.pieces / servers;
-        let hands = self.one_each();
+        let workers = self.one_each();
         let all = self.part("look", 0, LOOKED, LOOKED);
-        let data = |i: u64| Data {
-            first: i * LOOKED,
-            stride: servers * LOOKED,
-            count: each,
-            ..all.clone()
-        };
-        let group = (0..).zip(&hands).map(|(i, hand)| (*hand, data(i)));
-        let group: Vec<(Hand, Data)> = group.collect();
+        let data = |i: u64| all.clone().spread(i * LOOKED, servers * LOOKED, each);
+        let group = (0..).zip(&workers).map(|(i, worker)| (*worker, data(i)));
+        let group: Vec<(WorkerId, Data)> = group.collect();
         self.write(&group)?;
         let look = |i: usize| {
-            let (node, number) = (i % hands.len(), 1 + i / hands.len());
-            let spread = Data {
-                stride: each / PLACES * servers * LOOKED,
-                count: PLACES,
-                ..data(node as u64)
-            };
-            (self.stage.process(node, number), Step::Read(spread))
+            let (node, number) = (i % workers.len(), 1 + i / workers.len());
+            let stride = each / LOOKS * servers * LOOKED;
+            let spread = all.clone().spread(node as u64 * LOOKED, stride, LOOKS);
+            (self.site.process(node, number), Step::Read(spread))
         };
-        let lookers: Vec<(Hand, Step)> = (0..plan::LOOKERS).map(look).collect();
-        let before = self.stage.counts()?;
-        let first = self.stage.hands.run(&lookers[..1])?;
-        let others = self.stage.hands.run(&lookers[1..])?;
-        let after = self.stage.counts()?;
-        let moved = since(&before, &after, |name| name == "fabric_bytes");
+        let lookers: Vec<Assignment> = (0..plan::LOOKERS).map(look).collect();
+        let before = self.site.counts()?;
+        let first = self.site.workers.run(&lookers[..1])?;
+        let others = self.site.workers.run(&lookers[1..])?;
+        let after = self.site.counts()?;
+        let moved = increase(&before, &after, |name| name == "fabric_bytes");
         self.rows.add(&rows[0], others.slowest(), None);
         self.rows.add(&rows[1], number(moved.iter().sum()), None);
         self.rows.add(&rows[2], first.slowest(), None);
-        let all = group.iter().map(|(hand, data)| {
+        let all = group.iter().map(|(worker, data)| {
             let checked = Data {
                 list: LIST,
                 ..data.clone()
             };
-            (*hand, Step::Verify(checked))
+            (*worker, Step::Verify(checked))
         });
-        let all: Vec<(Hand, Step)> = all.collect();
-        self.verified += self.stage.hands.run(&all)?.bytes();
-        self.remove(hands[0], "look")
+        let all: Vec<Assignment> = all.collect();
+        self.verified += self.site.workers.run(&all)?.bytes();
+        self.remove(workers[0], "look")
     }
 
     fn calls(&mut self, libfabric: bool) -> Result<()> {
         let row = plan::calls(libfabric);
         self.say(&row.what);
-        let [near, far] = [0, 1].map(|node: usize| self.stage.nodes[node].worker);
+        let [near, far] = [0, 1].map(|node: usize| self.site.nodes[node].worker);
         let trips = self.plan.trips;
-        let trip = |did: &Outcome| did.each[1].seconds / f64::from(trips);
+        let trip = |did: &Timings| did.each[1].seconds() / f64::from(trips);
         let token = random()?;
-        let to = self.stage.hands.listen_at(far, false)?.address;
+        let to = self.site.workers.listen_at(far, false)?.address;
         let echo = |to| Step::Echo { to, trips, token };
         let group = [(far, echo(None)), (near, echo(Some(to)))];
-        let plain = trip(&self.stage.hands.run(&group)?);
-        let hands = &mut self.stage.hands;
-        let places = [
-            hands.listen_at(near, libfabric)?,
-            hands.listen_at(far, libfabric)?,
+        let plain = trip(&self.site.workers.run(&group)?);
+        let workers = &mut self.site.workers;
+        let endpoints = [
+            workers.listen_at(near, libfabric)?,
+            workers.listen_at(far, libfabric)?,
         ];
-        let secret = String::from(Secret::new(random()?));
-        let call = |asks| Step::Calls {
-            places: places.clone(),
-            asks,
-            trips,
-            libfabric,
-            secret: secret.clone(),
+        let secret = random()?;
+        let call = |asks| {
+            Step::Calls(FabricCalls {
+                endpoints: endpoints.clone(),
+                asks,
+                trips,
+                libfabric,
+                secret,
+            })
         };
         let group = [(far, call(false)), (near, call(true))];
-        let called = trip(&hands.run(&group)?);
+        let called = trip(&workers.run(&group)?);
         self.rows.add(&row, called, Some(plain));
         Ok(())
     }
 
     /// Processes create files in one directory, at all servers and at one alone.
     fn creates(&mut self) -> Result<()> {
-        let (servers, one_machine) = (self.stage.nodes.len(), self.stage.one_machine);
+        let (servers, one_machine) = (self.site.nodes.len(), self.site.one_machine);
         let [row, by_core, spread] = plan::creates(servers, one_machine);
         self.say(&row.what);
         self.rows.declare(&row);
         self.rows.declare(&by_core);
-        let over_all: Vec<Hand> = (0..servers * plan::CREATORS)
-            .map(|i| self.stage.process(i % servers, 1 + i / servers))
+        let over_all: Vec<WorkerId> = (0..servers * plan::CREATORS)
+            .map(|i| self.site.process(i % servers, 1 + i / servers))
             .collect();
-        let at_one = self.stage.alone.clone();
-        let before = self.stage.counts()?;
+        let at_one = self.site.alone.clone();
+        let before = self.site.counts()?;
         let rate = self.create(&over_all)?;
-        let asked = since(&before, &self.stage.counts()?, is_request);
+        let asked = increase(&before, &self.site.counts()?, is_request);
         let most = number(asked.iter().copied().max().unwrap_or(0));
         let mean = number(asked.iter().sum::<u64>().max(1)) / number(asked.len() as u64);
         self.rows.add(&spread, most / mean - 1.0, None);
@@ -462,13 +475,13 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let core = |i: usize| if one_machine { i % servers } else { 0 };
-        let cores: Vec<(Hand, usize)> = (0..)
+        let cores: Vec<(WorkerId, usize)> = (0..)
             .map(core)
             .zip(over_all)
-            .map(|(core, hand)| (hand, core))
+            .map(|(core, worker)| (worker, core))
             .collect();
         let rate = self.create_on_cores(&cores)?;
-        let cores: Vec<(Hand, usize)> = at_one
+        let cores: Vec<(WorkerId, usize)> = at_one
             .into_iter()
             .take(plan::CREATORS)
             .zip([0; plan::CREATORS])
@@ -479,24 +492,24 @@ impl<'a> Run<'a> {
     }
 
     /// All create files, each on a core that its server is on too; files a second.
-    fn create_on_cores(&mut self, on: &[(Hand, usize)]) -> Result<f64> {
-        let pin = |which: fn(usize) -> Option<usize>| -> Vec<(Hand, Step)> {
+    fn create_on_cores(&mut self, on: &[(WorkerId, usize)]) -> Result<f64> {
+        let pin = |which: fn(usize) -> Option<usize>| -> Vec<Assignment> {
             let pins = on
                 .iter()
-                .map(|(hand, core)| (*hand, Step::Pin(which(*core))));
+                .map(|(worker, core)| (*worker, Step::Pin(which(*core))));
             pins.collect()
         };
-        self.stage.hands.run(&pin(Some))?;
-        let hands: Vec<Hand> = on.iter().map(|(hand, _)| *hand).collect();
-        let rate = self.create(&hands)?;
-        self.stage.hands.run(&pin(|_| None))?;
-        self.remove(hands[0], "create")?;
+        self.site.workers.run(&pin(Some))?;
+        let workers: Vec<WorkerId> = on.iter().map(|(worker, _)| *worker).collect();
+        let rate = self.create(&workers)?;
+        self.site.workers.run(&pin(|_| None))?;
+        self.remove(workers[0], "create")?;
         Ok(rate)
     }
 
     /// All create files in a directory that is made for it; files a second.
-    fn create(&mut self, hands: &[Hand]) -> Result<f64> {
-        let directory = self.stage.path("create");
-        Ok(self.in_one_directory(&directory, hands, &[NameCall::Create])?[0])
+    fn create(&mut self, workers: &[WorkerId]) -> Result<f64> {
+        let directory = self.site.path("create");
+        Ok(self.in_one_directory(&directory, workers, &[NameCall::Create])?[0])
     }
 }

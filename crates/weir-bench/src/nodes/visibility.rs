@@ -6,13 +6,16 @@
 //! does what it needs to read the right bytes, and these are compared in every turn.
 
 use anyhow::Result;
-use weir_launch::random::random;
 
-use super::hands::Hand;
-use super::measure::{number, per_second, Run, KIB, MIB};
+use super::measure::{number, per_second, write_kept, Run, KIB, MIB};
 use super::plan::{self, Layout};
-use super::stage::{is_request, since, Counts};
-use super::wire::{Data, Meeting, Mixed, Step};
+use super::site::{increase, is_request, Counts};
+use crate::links::Meeting;
+use crate::mixed::Mixed;
+use crate::pieces::Data;
+use crate::random::random;
+use crate::wire::Step;
+use crate::workers::{Assignment, WorkerId};
 
 /// The directories, each with the visibility that it is named after.
 const BOTH: [&str; 2] = ["raw", "ras"];
@@ -25,31 +28,32 @@ const SMALL: u64 = 64 * KIB;
 impl Run<'_> {
     /// All rows.
     pub(super) fn visibility(&mut self) -> Result<()> {
-        let hands = self.one_each();
+        let workers = self.one_each();
         for layout in Layout::ALL {
-            self.in_both(&hands, |run| run.phases(&hands, layout))?;
+            self.in_both(&workers, |run| run.phases(&workers, layout))?;
         }
-        self.in_both(&hands, |run| run.exchanges(&hands))
+        self.in_both(&workers, |run| run.exchanges(&workers))
     }
 
     /// Something in a directory of each visibility, both made for it.
     fn in_both(
         &mut self,
-        hands: &[Hand],
+        workers: &[WorkerId],
         measure: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         for name in BOTH {
-            let directory = self.stage.path(name);
+            let directory = self.site.path(name);
             let set = Step::Visibility {
                 directory: directory.clone(),
                 visibility: name.to_owned(),
             };
             for step in [Step::Directory(directory), set] {
-                self.stage.hands.run(&[(hands[0], step)])?;
+                self.site.workers.run(&[(workers[0], step)])?;
             }
         }
         measure(self)?;
-        BOTH.iter().try_for_each(|name| self.remove(hands[0], name))
+        BOTH.iter()
+            .try_for_each(|name| self.remove(workers[0], name))
     }
 
     /// Which of the two is first in this round.
@@ -59,31 +63,36 @@ impl Run<'_> {
     }
 
     /// The bytes that each process writes.
-    fn parts(&self, hands: &[Hand], layout: Layout, directory: &str) -> Vec<(Hand, Data)> {
+    fn parts(
+        &self,
+        workers: &[WorkerId],
+        layout: Layout,
+        directory: &str,
+    ) -> Vec<(WorkerId, Data)> {
         let (bytes, servers) = (self.plan.bytes, self.servers());
         let part = |i: u64| match layout {
             Layout::Segmented => {
                 self.part(&format!("{directory}/segmented"), i * bytes, bytes, MIB)
             }
-            Layout::Strided => Data {
-                stride: servers * SMALL,
-                ..self.part(&format!("{directory}/strided"), i * SMALL, bytes, SMALL)
-            },
+            Layout::Strided => {
+                let whole = self.part(&format!("{directory}/strided"), 0, bytes, SMALL);
+                whole.spread(i * SMALL, servers * SMALL, bytes / SMALL)
+            }
             Layout::Apart => self.part(&format!("{directory}/apart.{i}"), 0, bytes, MIB),
         };
-        let parts = (0..).zip(hands).map(|(i, hand)| (*hand, part(i)));
+        let parts = (0..).zip(workers).map(|(i, worker)| (*worker, part(i)));
         parts.collect()
     }
 
     /// A phase of writes, and one of reads by the neighbours.
-    fn phases(&mut self, hands: &[Hand], layout: Layout) -> Result<()> {
+    fn phases(&mut self, workers: &[WorkerId], layout: Layout) -> Result<()> {
         let rows = plan::raw_phases(layout);
         self.say(&rows[0].what);
-        let groups = BOTH.map(|directory| self.parts(hands, layout, directory));
+        let groups = BOTH.map(|directory| self.parts(workers, layout, directory));
         let (mut rates, mut requests) = ([[0.0; 3]; 2], [0.0; 2]);
         for at in self.order() {
-            let before = self.stage.counts()?;
-            let wrote = self.each(&groups[at], Step::Write)?;
+            let before = self.site.counts()?;
+            let wrote = self.each(&groups[at], write_kept)?;
             let published = self.each(&groups[at], |_| Step::Publish)?;
             let synced = wrote.slowest() + published.slowest();
             requests[at] += self.requests_since(&before)?;
@@ -93,8 +102,8 @@ impl Run<'_> {
         for at in self.order() {
             let mut others: Vec<Data> = groups[at].iter().map(|(_, data)| data.clone()).collect();
             others.rotate_left(1);
-            let group: Vec<(Hand, Data)> = hands.iter().copied().zip(others).collect();
-            let before = self.stage.counts()?;
+            let group: Vec<(WorkerId, Data)> = workers.iter().copied().zip(others).collect();
+            let before = self.site.counts()?;
             let read = self.each(&group, Step::Read)?;
             requests[at] += self.requests_since(&before)?;
             rates[at][2] = per_second(read.bytes(), read.slowest());
@@ -108,16 +117,16 @@ impl Run<'_> {
     }
 
     /// Exchanges with a neighbour, in lock-step and not.
-    fn exchanges(&mut self, hands: &[Hand]) -> Result<()> {
+    fn exchanges(&mut self, workers: &[WorkerId]) -> Result<()> {
         let rows = plan::raw_mixed();
         self.say(&rows.lock_step.what);
         let groups = BOTH.map(|directory| {
             let data = |i| self.part(&format!("{directory}/mixed"), i * SMALL, SMALL, SMALL);
-            let group = (0..).zip(hands).map(|(i, hand)| (*hand, data(i)));
-            group.collect::<Vec<(Hand, Data)>>()
+            let group = (0..).zip(workers).map(|(i, worker)| (*worker, data(i)));
+            group.collect::<Vec<(WorkerId, Data)>>()
         });
         for group in &groups {
-            self.each(group, Step::Write)?;
+            self.each(group, write_kept)?;
             self.each(group, |_| Step::Publish)?;
         }
         let [mut lock_step, mut requests, mut free] = [[0.0; 2]; 3];
@@ -127,14 +136,13 @@ impl Run<'_> {
         }
         let unsynced = self.turns(&groups[RAS], false, false)?;
         for at in self.order() {
-            let before = self.stage.counts()?;
+            let before = self.site.counts()?;
             lock_step[at] = self.turns(&groups[at], at == RAS, true)?;
             requests[at] = self.requests_since(&before)? / f64::from(self.plan.turns);
         }
-        let mut none = groups[RAS].clone();
-        for (_, data) in &mut none {
-            data.count = 0;
-        }
+        let none = groups[RAS].iter();
+        let none = none.map(|(worker, data)| (*worker, data.clone().spread(0, SMALL, 0)));
+        let none: Vec<(WorkerId, Data)> = none.collect();
         let barriers = self.turns(&none, false, true)?;
         let told = &mut *self.rows;
         told.add(&rows.lock_step, lock_step[RAW], Some(lock_step[RAS]));
@@ -146,13 +154,13 @@ impl Run<'_> {
     }
 
     /// Each writes its part and reads its neighbour's, many times; s a turn of the slowest.
-    fn turns(&mut self, group: &[(Hand, Data)], fsync: bool, barrier: bool) -> Result<f64> {
+    fn turns(&mut self, group: &[(WorkerId, Data)], fsync: bool, barrier: bool) -> Result<f64> {
         let turns = self.plan.turns;
-        let worker = self.stage.nodes[0].worker;
+        let worker = self.site.nodes[0].worker;
         let token = random()?;
         let meeting = match barrier {
             true => Some(Meeting {
-                address: self.stage.hands.listen_at(worker, false)?.address,
+                address: self.site.workers.listen_at(worker, false)?.address,
                 token,
             }),
             false => None,
@@ -161,7 +169,7 @@ impl Run<'_> {
         let steps = group
             .iter()
             .zip(neighbours)
-            .map(|((hand, own), (_, other))| {
+            .map(|((worker, own), (_, other))| {
                 let mixed = Mixed {
                     write: own.clone(),
                     read: other.clone(),
@@ -169,9 +177,9 @@ impl Run<'_> {
                     fsync,
                     barrier: meeting.clone(),
                 };
-                (*hand, Step::Mixed(mixed))
+                (*worker, Step::Mixed(mixed))
             });
-        let mut steps: Vec<(Hand, Step)> = steps.collect();
+        let mut steps: Vec<Assignment> = steps.collect();
         if barrier {
             let held = Step::Barrier {
                 from: u32::try_from(group.len())?,
@@ -180,14 +188,14 @@ impl Run<'_> {
             };
             steps.push((worker, held));
         }
-        let did = self.stage.hands.run(&steps)?;
+        let did = self.site.workers.run(&steps)?;
         self.verified += did.bytes();
         Ok(did.slowest() / f64::from(turns))
     }
 
     /// How many requests there were of any kind.
     fn requests_since(&self, before: &[Counts]) -> Result<f64> {
-        let asked = since(before, &self.stage.counts()?, is_request);
+        let asked = increase(before, &self.site.counts()?, is_request);
         Ok(number(asked.iter().sum()))
     }
 }

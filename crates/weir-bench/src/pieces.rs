@@ -1,0 +1,133 @@
+//! The bytes of a file that a step moves.
+
+use std::path::PathBuf;
+
+use anyhow::{ensure, Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::layout::{Layout, Run, Walk};
+
+/// The most bytes of one call, and of a list of calls, that a step may have.
+pub const BUFFER_MOST: u64 = 1 << 30;
+
+/// Pieces of a file, all of one size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    /// The file.
+    pub path: PathBuf,
+    /// The beginnings of the pieces.
+    pub offsets: Offsets,
+    /// Bytes of each.
+    pub size: u64,
+    /// Pieces that are read by one `lio_listio`; 1: one by one, by `pread`.
+    pub list: u64,
+    /// The seed of the content.
+    pub seed: u64,
+    /// With `O_DIRECT`.
+    pub direct: bool,
+}
+
+/// The beginnings of pieces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Offsets {
+    /// Equally spaced.
+    Run(Run),
+    /// The share of one process of a layout.
+    Share {
+        /// The layout of all processes.
+        layout: Layout,
+        /// The process.
+        rank: u32,
+    },
+}
+
+impl Data {
+    /// The same pieces of the same file at other offsets.
+    #[must_use]
+    pub fn spread(self, first: u64, stride: u64, count: u64) -> Data {
+        let run = Run {
+            first,
+            stride,
+            count,
+        };
+        let offsets = Offsets::Run(run);
+        Data { offsets, ..self }
+    }
+
+    /// The pieces, in order.
+    pub fn walk(&self) -> Walk {
+        match &self.offsets {
+            Offsets::Run(run) => Walk::Runs(vec![*run]),
+            Offsets::Share { layout, rank } => layout.walk(*rank),
+        }
+    }
+
+    /// Refuses what no run of the benchmark asks for.
+    pub fn check(&self) -> Result<()> {
+        if let Offsets::Run(run) = &self.offsets {
+            let end = run
+                .count
+                .checked_mul(run.stride.max(self.size))
+                .and_then(|length| length.checked_add(run.first));
+            ensure!(
+                end.is_some_and(|end| i64::try_from(end).is_ok()),
+                "a file cannot be so long"
+            );
+        }
+        let buffer = self.size.checked_mul(self.list);
+        ensure!(
+            self.size > 0 && self.list > 0 && buffer.is_some_and(|b| b <= BUFFER_MOST),
+            "a buffer of {} pieces of {} bytes",
+            self.list,
+            self.size
+        );
+        Ok(())
+    }
+
+    /// Bytes of one piece, in memory.
+    pub fn size(&self) -> Result<usize> {
+        usize::try_from(self.size).context("a piece does not fit memory")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_pieces_are_refused() {
+        let data = Data {
+            path: "/weir/f".into(),
+            offsets: Offsets::Run(Run {
+                first: 0,
+                stride: 8,
+                count: 3,
+            }),
+            size: 4,
+            list: 1,
+            seed: 1,
+            direct: false,
+        };
+        data.check().unwrap();
+        for bad in [
+            Data {
+                size: 0,
+                ..data.clone()
+            },
+            Data {
+                list: 0,
+                ..data.clone()
+            },
+            Data {
+                list: u64::MAX,
+                ..data.clone()
+            },
+            data.clone().spread(0, 8, u64::MAX),
+            data.clone().spread(u64::MAX, 8, 3),
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+    }
+}
