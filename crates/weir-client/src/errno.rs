@@ -1,13 +1,13 @@
 //! The one place where weir's errors become errno values.
 
 use rustix::io::Errno;
-use weir_core::proto::{FsError, Object};
+use weir_core::proto::{FsError, OperationObject};
 
 /// The errno that POSIX programs expect where an operation ends with an error of the server.
 ///
 /// That an inode is gone is never ESTALE. What was named is then as if it had been named later
 /// (ENOENT); what is open lives, unless its server was started anew without it (EIO).
-pub fn errno_of(object: Object, error: FsError) -> Errno {
+pub fn errno_of(object: OperationObject, error: FsError) -> Errno {
     match error {
         FsError::NotFound => Errno::NOENT,
         FsError::Exists => Errno::EXIST,
@@ -18,7 +18,7 @@ pub fn errno_of(object: Object, error: FsError) -> Errno {
         FsError::Invalid | FsError::WouldLoop => Errno::INVAL,
         FsError::TooManyLinks => Errno::MLINK,
         FsError::Busy => Errno::BUSY,
-        FsError::Stale if object == Object::Named => Errno::NOENT,
+        FsError::Stale if object == OperationObject::Named => Errno::NOENT,
         FsError::ReadOnly => Errno::ROFS,
         FsError::NotPermitted => Errno::PERM,
         FsError::NoSpace => Errno::NOSPC,
@@ -81,7 +81,7 @@ mod tests {
         ];
         for (error, number) in all {
             assert_eq!(
-                errno_of(Object::Named, error).raw_os_error(),
+                errno_of(OperationObject::Named, error).raw_os_error(),
                 number,
                 "{error}"
             );
@@ -90,8 +90,11 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_never_estale() {
-        assert_eq!(errno_of(Object::Named, FsError::Stale), Errno::NOENT);
-        assert_eq!(errno_of(Object::Open, FsError::Stale), Errno::IO);
+        assert_eq!(
+            errno_of(OperationObject::Named, FsError::Stale),
+            Errno::NOENT
+        );
+        assert_eq!(errno_of(OperationObject::Open, FsError::Stale), Errno::IO);
         assert_eq!(of_open::<()>(Err(Errno::NOENT)), Err(Errno::IO));
         assert_eq!(of_open::<()>(Err(Errno::SHUTDOWN)), Err(Errno::SHUTDOWN));
     }

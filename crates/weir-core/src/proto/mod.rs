@@ -31,7 +31,7 @@ pub use parts::{
     ServerStatus, Tier, TierStatus,
 };
 use table::{messages, operations};
-pub use table::{Asker, Caller, Control, Object, Operation};
+pub use table::{Caller, Control, FromCaller, Operation, OperationObject};
 
 /// The version of this protocol; both sides must have the same.
 pub const VERSION: u32 = 12;

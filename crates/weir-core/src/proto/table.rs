@@ -19,18 +19,18 @@ pub enum Caller {
 }
 
 /// The callers that may ask for an operation, as the type of its method's first argument.
-pub trait Asker: Sized {
+pub trait FromCaller: Sized {
     /// Refuses callers that may not ask (`NotPermitted`).
     fn admit(caller: Caller) -> Result<Self, FsError>;
 }
 
-impl Asker for Caller {
+impl FromCaller for Caller {
     fn admit(caller: Caller) -> Result<Caller, FsError> {
         Ok(caller)
     }
 }
 
-impl Asker for ClientId {
+impl FromCaller for ClientId {
     fn admit(caller: Caller) -> Result<ClientId, FsError> {
         match caller {
             Caller::Client(id) => Ok(id),
@@ -43,7 +43,7 @@ impl Asker for ClientId {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Control;
 
-impl Asker for Control {
+impl FromCaller for Control {
     fn admit(caller: Caller) -> Result<Control, FsError> {
         match caller {
             Caller::Control => Ok(Control),
@@ -54,7 +54,7 @@ impl Asker for Control {
 
 /// The object of an operation: it decides the errno of an inode that is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Object {
+pub enum OperationObject {
     /// A file that the program names or looks for: ENOENT, as if the program had come later.
     Named,
     /// A file that the program has open, which lives until it is closed: EIO.
@@ -68,7 +68,7 @@ pub trait Operation: Into<super::Request> {
     /// Its name, for counters and logs.
     const NAME: &'static str;
     /// Its object.
-    const OBJECT: Object;
+    const OBJECT: OperationObject;
 }
 
 /// Makes of each line a message, and an enum of all of them.
@@ -132,14 +132,14 @@ macro_rules! operations {
             impl Operation for $local_name {
                 type Reply = $local_reply;
                 const NAME: &'static str = stringify!($local_method);
-                const OBJECT: Object = Object::$local_object;
+                const OBJECT: OperationObject = OperationObject::$local_object;
             }
         )*
         $(
             impl Operation for $name {
                 type Reply = $reply;
                 const NAME: &'static str = stringify!($method);
-                const OBJECT: Object = Object::$object;
+                const OBJECT: OperationObject = OperationObject::$object;
             }
         )*
 

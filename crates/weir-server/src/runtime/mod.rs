@@ -56,7 +56,7 @@ use doors::Doors;
 use kernel::{now_ns, Kernel};
 use mailbox::{mailboxes, Rouser};
 pub use reactor::Several;
-use reactor::{Parts, Reactor};
+use reactor::{Reactor, ServerParts};
 use recovery::{Remains, Whose};
 use regions::Instance;
 use service::Service;
@@ -290,7 +290,7 @@ fn serve_in(
         .servers
         .store(u32::from(servers), Ordering::Release);
     let node = Rc::new(RefCell::new(node));
-    let parts = Parts {
+    let parts = ServerParts {
         node: Rc::clone(&node),
         rank,
         servers,
@@ -320,7 +320,7 @@ fn serve_in(
         warmers.stop();
         status
     });
-    service.end();
+    service.shut_down();
     // A poller that panicked has said so; nothing more depends on it.
     let _ = poller.join();
     status

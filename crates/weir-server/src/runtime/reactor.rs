@@ -234,7 +234,7 @@ pub struct Reactor {
 }
 
 /// The parts of a running server that its logic is put together with.
-pub struct Parts<'a> {
+pub struct ServerParts<'a> {
     /// Its own tables.
     pub node: Rc<RefCell<Node<'static, Kernel>>>,
     /// Its rank.
@@ -251,8 +251,8 @@ pub struct Parts<'a> {
 
 impl Reactor {
     /// Puts the logic together, and connects it to the other servers.
-    pub fn new(others: Option<Several>, parts: Parts<'_>) -> Result<Reactor, ServerError> {
-        let Parts { node, instance, .. } = parts;
+    pub fn new(others: Option<Several>, parts: ServerParts<'_>) -> Result<Reactor, ServerError> {
+        let ServerParts { node, instance, .. } = parts;
         let storage: Vec<(&Path, u32)> = instance
             .storage_dirs()
             .iter()
@@ -340,7 +340,7 @@ impl Reactor {
             if !std::mem::replace(&mut ticked, true) {
                 self.cluster.tick(now_ns());
             }
-            self.take(event);
+            self.handle_event(event);
         }
         if any {
             self.run();
@@ -348,7 +348,7 @@ impl Reactor {
         any
     }
 
-    fn take(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
             Event::Request(token, message) => {
                 let Some(carrier) = &self.carrier else {

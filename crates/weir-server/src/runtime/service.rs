@@ -115,7 +115,7 @@ impl<'a> Service<'a> {
     }
 
     /// Refuses whatever comes, and lets the poller end.
-    pub fn end(&mut self) {
+    pub fn shut_down(&mut self) {
         self.node.borrow_mut().stop();
         self.mailbox.tell(Answer::End);
     }
@@ -125,7 +125,7 @@ impl<'a> Service<'a> {
         let mut worked = false;
         while let Some(event) = self.mailbox.next() {
             worked = true;
-            self.take(event);
+            self.handle_event(event);
         }
         for (first, word) in (0..).step_by(64).zip(0..self.bells) {
             if self.hub.doorbells[word].load(Ordering::Relaxed) == 0 {
@@ -207,7 +207,7 @@ impl<'a> Service<'a> {
         fence(Ordering::SeqCst);
         if let Some(event) = self.mailbox.next() {
             sleeps.store(0, Ordering::SeqCst);
-            self.take(event);
+            self.handle_event(event);
             return;
         }
         if self.step(false) {
@@ -237,7 +237,7 @@ impl<'a> Service<'a> {
         self.patience.asked_after(self.done.elapsed());
     }
 
-    fn take(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
             Event::Client { serial, pid, kind } => self.admit(serial, pid, kind),
             Event::Tool(serial) => self.say(serial, &self.welcome),
