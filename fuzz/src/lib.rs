@@ -4,6 +4,8 @@
 //! for its length, the bytes. Any input is such a list ([`parts`]), and seeds are made with
 //! [`Parts`], so that what is mutated stays near what is valid.
 
+#![forbid(unsafe_code)]
+
 pub mod place;
 
 use serde::de::DeserializeOwned;

@@ -1,5 +1,7 @@
 //! `weir-bench`: the benchmark as a program of its own. `weir bench` mounts the same library.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use clap::Parser;

@@ -18,6 +18,8 @@
 //!
 //! Left out: user namespaces. All this needs root; [`missing`] says what a machine lacks.
 
+#![forbid(unsafe_code)]
+
 mod net;
 mod node;
 mod place;

@@ -13,6 +13,8 @@
 //! Left out: acting on a setting. [`machine`] only turns budgets into bytes.
 //! The format is documented in docs/CONFIGURATION.md, which [`docs`] generates.
 
+#![forbid(unsafe_code)]
+
 mod docs;
 mod environment;
 mod error;

@@ -13,6 +13,8 @@
 //!
 //! Left out: starting servers (`weir-launch`), and what is in the directories (`weir-server`).
 
+#![forbid(unsafe_code)]
+
 pub mod connection;
 pub mod lock;
 pub mod mounts;

@@ -36,6 +36,8 @@
 //! | `endpoint` | its endpoint of libfabric |
 //! | `mount_right` | the right to mount, for servers |
 
+#![forbid(unsafe_code)]
+
 pub mod address;
 pub mod agent;
 pub mod endpoint;

@@ -12,6 +12,8 @@
 //! weir-sim --shrink SEED ...    what can be left out so that it still fails
 //! ```
 
+#![forbid(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 

@@ -10,6 +10,8 @@
 //! Left out: what the checks are. They are in `tests/real`, one program a subject; the list of
 //! tests is in `tests/real.rs` of this crate.
 
+#![forbid(unsafe_code)]
+
 pub mod build;
 pub mod launch;
 pub mod mount;

@@ -1,5 +1,7 @@
 //! Chores of the repository: the tidy check, test clusters, and runs of the simulation.
 
+#![forbid(unsafe_code)]
+
 pub mod cluster;
 pub mod simulate;
 pub mod tidy;

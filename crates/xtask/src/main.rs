@@ -1,6 +1,8 @@
 //! Chores of the repository that are too much for a line of make: `cargo xtask tidy`,
 //! `cargo xtask cluster` for test clusters, and `cargo xtask simulate`.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use clap::Parser;

@@ -4,7 +4,8 @@
 //! - files of a folder do not use each other in a circle ([`cycles`]);
 //! - types, functions and comments use the glossary's words ([`words`]);
 //! - every source opens with what it is, is ASCII, is not too long, and gives a reason for each
-//!   lint it silences ([`source`]).
+//!   lint it silences ([`source`]);
+//! - a crate without `unsafe` forbids it.
 //!
 //! Rules that some sources do not follow yet count their faults, which may only get fewer ([`ratchet`]).
 //!
@@ -89,11 +90,21 @@ fn check_files(root: &Path) -> Result<Untidy> {
         }
     }
     for krate in crates(root)? {
+        let mut has_unsafe = false;
         for path in sources(&krate)? {
-            let found = source::check(Path::new(&shown(root, &path)), &read(&path)?);
+            let text = read(&path)?;
+            let found = source::check(Path::new(&shown(root, &path)), &text);
             untidy.errors.extend(found.errors);
             untidy.warnings.extend(found.warnings);
             untidy.files += 1;
+            has_unsafe |= path.starts_with(krate.join("src")) && source::has_unsafe(&text);
+        }
+        let top = krate.join("src/lib.rs");
+        if !has_unsafe && top.is_file() && !read(&top)?.contains(source::FORBIDS_UNSAFE) {
+            let fault = "has no unsafe code and does not forbid it";
+            untidy
+                .errors
+                .push(format!("{}:1: {fault}", shown(root, &top)));
         }
     }
     Ok(untidy)

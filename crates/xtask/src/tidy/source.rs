@@ -9,6 +9,17 @@ const LONG_LINES: usize = 500;
 /// A longer file is split.
 const TOO_LONG_LINES: usize = 1000;
 
+/// By which a crate does without `unsafe`.
+pub const FORBIDS_UNSAFE: &str = "#![forbid(unsafe_code)]";
+
+/// True if a source has unsafe blocks, functions or implementations.
+pub fn has_unsafe(text: &str) -> bool {
+    let openings = ["{", "fn ", "impl", "extern"].map(|next| format!("{} {next}", "unsafe"));
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    let mut code = text.lines().filter(is_code);
+    code.any(|line| openings.iter().any(|opening| line.contains(opening)))
+}
+
 /// Checks the source called `path` (relative to the workspace) with the given text.
 pub fn check(path: &Path, text: &str) -> Untidy {
     let mut untidy = Untidy::default();
@@ -16,7 +27,7 @@ pub fn check(path: &Path, text: &str) -> Untidy {
     if !text.starts_with("//!") {
         untidy.errors.push(at(1, "does not open with `//!`"));
     }
-    if path.ends_with("weir-core/src/lib.rs") && !text.contains("#![forbid(unsafe_code)]") {
+    if path.ends_with("weir-core/src/lib.rs") && !text.contains(FORBIDS_UNSAFE) {
         untidy.errors.push(at(1, "weir-core forbids unsafe_code"));
     }
     let lines: Vec<&str> = text.lines().collect();
@@ -108,6 +119,15 @@ mod tests {
         assert!(check(Path::new("a.rs"), &text(500)).warnings.is_empty());
         assert_eq!(check(Path::new("a.rs"), &text(501)).warnings.len(), 1);
         assert_eq!(check(Path::new("a.rs"), &text(1001)).errors.len(), 1);
+    }
+
+    #[test]
+    fn unsafe_code_is_found() {
+        let unsafe_ = "unsafe";
+        assert!(has_unsafe(&format!("let x = {unsafe_} {{ 1 }};")));
+        assert!(has_unsafe(&format!("pub {unsafe_} fn f() {{}}")));
+        assert!(!has_unsafe(&format!("// {unsafe_} {{ }} is in a comment")));
+        assert!(!has_unsafe(&format!("#![forbid({unsafe_}_code)]")));
     }
 
     #[test]
