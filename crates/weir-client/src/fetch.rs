@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Fetch, Landing, FETCH_PIECES};
 use weir_core::types::Ino;
-use weir_store::slabmap::Window;
+use weir_store::slabmap::ReadWindow;
 
 use crate::operation;
 use crate::session::{now_ns, sleep_on, Session};
@@ -38,7 +38,7 @@ impl Session {
         landing: Landing,
         part: Range<usize>,
         wait: bool,
-        show: &mut dyn FnMut(usize, Window),
+        show: &mut dyn FnMut(usize, ReadWindow),
     ) -> Result<usize, Errno> {
         let slot = self.landings().get(usize::from(landing.slot));
         let slot = slot.ok_or(Errno::IO)?;

@@ -25,7 +25,7 @@ use weir_core::names::{FileType, NamesView};
 use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{open_layout, Hub, MAGIC};
 use weir_core::types::{Ino, Rank};
-use weir_store::map::{file_bytes, open_shared, Access, Mapping};
+use weir_store::map::{open_shared, Access, Mapping};
 
 use crate::kernel::Slot;
 use crate::node::{broken, names_of, Node};
@@ -118,18 +118,15 @@ impl Neighbour {
     fn map(dir: BorrowedFd<'_>, place: Identity, node: &Node) -> Result<Neighbour, Errno> {
         check_owner(dir, node)?;
         let open = open_shared(dir, "open", Access::ReadWrite).map_err(|e| e.errno())?;
-        let head = Mapping::new(&open, size_of::<Hub>(), Access::ReadOnly).map_err(broken)?;
+        let head = Mapping::new(&open, size_of::<Hub>()).map_err(broken)?;
         let hub: &Hub = &head.slice(0, 1).map_err(broken)?[0];
         check_kinship(hub, node.hub())?;
         // Only now it is kept mapped.
         let ofds = hub.ofds.load(Ordering::Relaxed) as usize;
         let layout = open_layout(ofds, 0, 0);
-        let open = Mapping::new(&open, layout.bytes, Access::ReadWrite).map_err(broken)?;
+        let open = Mapping::new(&open, layout.bytes).map_err(broken)?;
         let names = open_shared(dir, "names", Access::ReadOnly).map_err(|e| e.errno())?;
-        let bytes = file_bytes(&names).map_err(|e| e.errno())?;
-        let bytes = usize::try_from(bytes).map_err(|_| Errno::FBIG)?;
-        let names = Mapping::new(&names, bytes, Access::ReadOnly).map_err(|e| e.errno())?;
-        let names = names_of(names.leak())?;
+        let names = names_of(&names)?;
         let rank = names.root().rank();
         if u32::from(rank.0) != hub.rank.load(Ordering::Relaxed) {
             return Err(Errno::PROTO);

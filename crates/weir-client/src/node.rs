@@ -9,9 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::CWD;
 use rustix::io::Errno;
-use weir_core::names::{self, InodeRecord, NamesHeader, NamesView, Tables};
+use weir_core::names::NamesView;
 use weir_core::node::block::FileBlock;
 use weir_core::node::cell::Cell;
 use weir_core::node::known::{KnownNames, KNOWN_SLOTS};
@@ -20,7 +21,8 @@ use weir_core::node::ofd::Ofd;
 use weir_core::node::region::{open_layout, Hub, MAGIC};
 use weir_core::types::Rank;
 use weir_store::map::{file_bytes, open_shared, Access, MapError, Mapping, Region};
-use weir_store::slabmap::{SlabMap, Window};
+use weir_store::readonly::ReadOnlyMapping;
+use weir_store::slabmap::{ReadWindow, SlabMap};
 
 use crate::kernel::Fd;
 
@@ -34,7 +36,7 @@ pub struct Node {
     known: KnownNames<'static>,
     names: NamesView<'static>,
     slabs: OnceLock<SlabMap>,
-    pool: OnceLock<Window>,
+    pool: OnceLock<ReadWindow>,
 }
 
 /// Slabs that a place may have, as far as a client reaches: 1 TiB.
@@ -53,7 +55,7 @@ impl Node {
     /// Maps the regions of the directory `shm_dir`. EPROTO: they are not weir's, or of
     /// another version.
     pub fn map(shm_dir: &[u8]) -> Result<Node, Errno> {
-        let open = map_file(shm_dir, "open", Access::ReadWrite)?;
+        let open = map_file(shm_dir, "open")?;
         let hub: &Hub = open.record(0).map_err(broken)?;
         if hub.magic.load(Ordering::Acquire) != MAGIC {
             return Err(Errno::PROTO);
@@ -68,7 +70,7 @@ impl Node {
             blocks: open.slice(layout.blocks, counts.1).map_err(broken)?,
             cells: open.slice(layout.cells, counts.2).map_err(broken)?,
             known: KnownNames::new(hub, open.slice(layout.known, KNOWN_SLOTS).map_err(broken)?),
-            names: names_of(map_file(shm_dir, "names", Access::ReadOnly)?)?,
+            names: names_of(&open_file(shm_dir, "names", Access::ReadOnly)?)?,
             slabs: OnceLock::new(),
             pool: OnceLock::new(),
         })
@@ -127,16 +129,13 @@ impl Node {
         })
     }
 
-    /// The pool in which bytes of other nodes arrive; for reading only.
-    pub fn pool(&self) -> Result<Window, Errno> {
+    /// The pool in which bytes of other nodes arrive.
+    pub fn pool(&self) -> Result<ReadWindow, Errno> {
         if let Some(pool) = self.pool.get() {
             return Ok(*pool);
         }
-        let path = [self.shm_dir.as_slice(), b"/", POOL.as_bytes()].concat();
-        let file = open_shared(CWD, path, Access::ReadOnly).map_err(|e| e.errno())?;
-        let bytes = file_bytes(&file).map_err(|e| e.errno())?;
-        let bytes = usize::try_from(bytes).map_err(|_| Errno::FBIG)?;
-        let mapping = Mapping::new(&file, bytes, Access::ReadOnly).map_err(|e| e.errno())?;
+        let file = open_file(&self.shm_dir, POOL, Access::ReadOnly)?;
+        let mapping = ReadOnlyMapping::new(&file, whole(file.as_fd())?).map_err(|e| e.errno())?;
         // Of two threads that are first at once one has mapped it in vain: address space only.
         Ok(*self.pool.get_or_init(|| mapping.leak_window()))
     }
@@ -164,33 +163,30 @@ impl Node {
     }
 }
 
-/// Maps the whole of a shared file for good.
-pub fn map_file(shm_dir: &[u8], name: &str, access: Access) -> Result<Region, Errno> {
+/// Opens a shared file of the node.
+fn open_file(shm_dir: &[u8], name: &str, access: Access) -> Result<OwnedFd, Errno> {
     let path = [shm_dir, b"/", name.as_bytes()].concat();
-    let file = open_shared(CWD, path, access).map_err(|e| e.errno())?;
-    let bytes = file_bytes(&file).map_err(|e| e.errno())?;
-    let bytes = usize::try_from(bytes).map_err(|_| Errno::FBIG)?;
-    Ok(Mapping::new(&file, bytes, access)
-        .map_err(|e| e.errno())?
-        .leak())
+    open_shared(CWD, path, access).map_err(|e| e.errno())
 }
 
-/// The namespace of a server, whose file is mapped as `region`.
-pub fn names_of(region: Region) -> Result<NamesView<'static>, Errno> {
-    let header: &NamesHeader = region.record(0).map_err(broken)?;
-    let layout = names::layout(header.max_inodes());
-    let at = |section: names::Section| usize::try_from(section.offset_bytes).unwrap_or(usize::MAX);
-    let inodes: &[InodeRecord] = region
-        .slice(at(layout.inodes), layout.inodes.len)
-        .map_err(broken)?;
-    let arena = region
-        .slice(at(layout.arena), layout.arena.len)
-        .map_err(broken)?;
-    let buckets = region
-        .slice(at(layout.buckets), layout.buckets.len)
-        .map_err(broken)?;
-    let tables = Tables::open(header, inodes, arena, buckets).map_err(|_| Errno::PROTO)?;
-    Ok(NamesView::new(tables))
+/// How many bytes the whole of a file has.
+fn whole(file: BorrowedFd<'_>) -> Result<usize, Errno> {
+    let bytes = file_bytes(file).map_err(|e| e.errno())?;
+    usize::try_from(bytes).map_err(|_| Errno::FBIG)
+}
+
+/// Maps the whole of a shared file for good, for loads and stores.
+pub fn map_file(shm_dir: &[u8], name: &str) -> Result<Region, Errno> {
+    let file = open_file(shm_dir, name, Access::ReadWrite)?;
+    let mapping = Mapping::new(&file, whole(file.as_fd())?).map_err(|e| e.errno())?;
+    Ok(mapping.leak())
+}
+
+/// The namespace of a server, mapped from its file for good.
+pub fn names_of(file: &OwnedFd) -> Result<NamesView<'static>, Errno> {
+    let mapping = ReadOnlyMapping::new(file, whole(file.as_fd())?).map_err(|e| e.errno())?;
+    let names = mapping.leak().names();
+    names.map_err(broken)?.ok_or(Errno::PROTO)
 }
 
 #[allow(clippy::needless_pass_by_value)] // as map_err gives it

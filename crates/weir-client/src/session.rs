@@ -35,7 +35,7 @@ use weir_core::node::region::{
 use weir_core::node::ring::{Note, NoteRing, Record, RecordRing};
 use weir_core::proto::{self, ClientKind, Operation, Publish, Role, Welcome};
 use weir_core::types::ClientId;
-use weir_store::map::{Access, MapError, Region};
+use weir_store::map::{MapError, Region};
 use weir_store::slabmap::SlabMap;
 
 use crate::data::Log;
@@ -110,7 +110,7 @@ impl Session {
         let welcome = connected.welcome;
         let node = node(&welcome)?;
         let name = format!("client-{}", welcome.client.0);
-        let region = map_file(welcome.shm_dir.as_bytes(), &name, Access::ReadWrite)?;
+        let region = map_file(welcome.shm_dir.as_bytes(), &name)?;
         let socket = Internal::adopt(kernel::into_number(connected.socket))?;
         let placeholder = Internal::adopt(kernel::into_number(connected.placeholder))
             .inspect_err(|_| socket.close())?;

@@ -24,7 +24,7 @@ use weir_core::types::{ClientId, Rank};
 use weir_fabric::bulk;
 use weir_server::arrival::Arrival;
 use weir_server::node::{ClientMemory, OpenRegion, Platform};
-use weir_store::map::{create_sparse, Access, Mapping, Region};
+use weir_store::map::{create_sparse, Mapping, Region};
 use weir_store::shm::ShmRecord;
 use weir_store::slabmap::{SlabMap, Window};
 
@@ -247,5 +247,5 @@ impl NamesRegion {
 fn new_file(dir: &Path, name: &str, bytes: usize) -> Mapping {
     let at = std::fs::File::open(dir).expect("the node's directory");
     let file = create_sparse(&at, name, bytes as u64).expect("a region");
-    Mapping::new(&file, bytes, Access::ReadWrite).expect("to map a region")
+    Mapping::new(&file, bytes).expect("to map a region")
 }

@@ -29,7 +29,7 @@ use weir_core::proto::peer::LogRange;
 use weir_core::proto::{self, Attached, Landing, Lent, Located, Operation};
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_server::node::ClientMemory;
-use weir_store::slabmap::{SlabMap, Window};
+use weir_store::slabmap::{ReadWindow, SlabMap};
 
 use crate::fiber::Waiter;
 use crate::locks::{Lock, Of};
@@ -591,14 +591,18 @@ impl Host for Process<'_> {
         landing: Landing,
         part: Range<usize>,
         wait: bool,
-        show: &mut dyn FnMut(usize, Window),
+        show: &mut dyn FnMut(usize, ReadWindow),
     ) -> Result<usize, Errno> {
         let slot = self.slot(landing).ok_or(Errno::IO)?;
         loop {
             let arrived = slot.arrived().map_err(|_| Errno::IO)? as usize;
             let upto = part.end.min(arrived).max(part.start);
             if upto > part.start {
-                let place = self.site.pool().part(landing.at as usize, part.end);
+                let place = self
+                    .site
+                    .pool()
+                    .for_reading()
+                    .part(landing.at as usize, part.end);
                 let came = place.and_then(|place| place.part(part.start, upto - part.start));
                 show(part.start, came.ok_or(Errno::IO)?);
             } else if wait && !part.is_empty() {

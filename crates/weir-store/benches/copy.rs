@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use weir_store::copy::{copy_in, copy_out};
-use weir_store::map::{create_sparse, Access, Mapping, Region};
+use weir_store::map::{create_sparse, Mapping, Region};
 
 const SET_BYTES: usize = 512 << 20;
 const PAGE: usize = 4096;
@@ -117,7 +117,7 @@ fn warm_region() -> Region {
     let path = format!("/dev/shm/weir-copy-bench-{}", std::process::id());
     let file = create_sparse(rustix::fs::CWD, path.as_str(), SET_BYTES as u64).expect("a file");
     rustix::fs::unlink(path.as_str()).expect("unlink");
-    let slab = Mapping::new_huge_aligned(&file, SET_BYTES, Access::ReadWrite).expect("a mapping");
+    let slab = Mapping::new_huge_aligned(&file, SET_BYTES).expect("a mapping");
     weir_store::warm::warm(&slab, &file, 0..SET_BYTES).expect("warm memory");
     slab.leak()
 }

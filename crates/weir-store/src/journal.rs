@@ -297,7 +297,7 @@ impl Open {
         };
         let bytes = path.as_os_str().as_bytes();
         let file = create_private(CWD, bytes, FIRST_BYTES as u64).map_err(failed)?;
-        let mapping = Mapping::new(&file, FIRST_BYTES, Access::ReadWrite).map_err(failed)?;
+        let mapping = Mapping::new(&file, FIRST_BYTES).map_err(failed)?;
         let mut open = Open {
             path,
             file,
@@ -368,7 +368,7 @@ impl Open {
         if end > self.mapping.len() {
             let len = end.next_power_of_two();
             ftruncate(&self.file, len as u64).map_err(system)?;
-            let mapping = Mapping::new(&self.file, len, Access::ReadWrite);
+            let mapping = Mapping::new(&self.file, len);
             self.mapping = mapping.map_err(|error| JournalFileError::File {
                 path: self.path.clone(),
                 error,

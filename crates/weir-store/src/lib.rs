@@ -6,7 +6,7 @@
 //!
 //! | module | subject | unsafe |
 //! | --- | --- | --- |
-//! | [`map`] | mapped files, and slices of atomics in them | yes |
+//! | [`map`], [`readonly`] | mapped files, and slices of atomics in them | yes (with `area`) |
 //! | [`shm`] | which types may lie in shared memory | yes |
 //! | [`copy`] | copies into and out of slabs | yes |
 //! | [`warm`] | making memory present, in huge pages | yes |
@@ -22,6 +22,7 @@
 //! panics across, hot paths neither allocate nor lock, and kernel calls bypass libc.
 
 pub mod acl;
+mod area;
 pub mod backing;
 pub mod board;
 pub mod copy;
@@ -30,6 +31,7 @@ mod live;
 pub mod map;
 pub mod pool;
 pub mod present;
+pub mod readonly;
 mod records;
 pub mod shm;
 pub mod slab;

@@ -154,7 +154,7 @@ fn map_slab(dir: &Path, index: u32) -> Result<(OwnedFd, Mapping), Errno> {
     let path = dir.join(slab_name(SlabId::new(Place::MEMORY, index)));
     let file = open_shared(CWD, path.as_os_str().as_bytes(), Access::ReadWrite)
         .map_err(|error| error.errno())?;
-    let mapping = Mapping::new_huge_aligned(&file, bytes_of_units(SLAB_UNITS), Access::ReadWrite)
+    let mapping = Mapping::new_huge_aligned(&file, bytes_of_units(SLAB_UNITS))
         .map_err(|error| error.errno())?;
     debug_assert_eq!(mapping.len() as u64, SLAB_BYTES);
     Ok((file, mapping))

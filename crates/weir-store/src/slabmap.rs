@@ -29,7 +29,7 @@ use rustix::process::{getrlimit, Resource};
 use crate::map::{open_shared, Access, Mapping, Region};
 use crate::slab::{SlabId, Tier, SLAB_BYTES};
 use crate::syscall::start_writing;
-pub use crate::window::{SegmentWriter, Window};
+pub use crate::window::{ReadWindow, SegmentWriter, Window};
 
 const SLAB_LEN: usize = 64 << 20;
 const _: () = assert!(SLAB_LEN as u64 == SLAB_BYTES);
@@ -253,8 +253,7 @@ impl SlabMap {
     #[cold]
     fn map(&self, slab: SlabId, entry: &AtomicPtr<u8>) -> Result<*mut u8, Errno> {
         let file = self.open(slab)?;
-        let mapping = Mapping::new_huge_aligned(&file, SLAB_LEN, Access::ReadWrite)
-            .map_err(|error| error.errno())?;
+        let mapping = Mapping::new_huge_aligned(&file, SLAB_LEN).map_err(|error| error.errno())?;
         let base = mapping.base().as_ptr();
         let first = entry.compare_exchange(
             std::ptr::null_mut(),

@@ -57,7 +57,7 @@ pub fn receive(from: BorrowedFd<'_>, window: Window, at: usize, most: usize) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::{create_sparse, Access, Mapping};
+    use crate::map::{create_sparse, Mapping};
     use crate::testdir::TestDir;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
@@ -66,7 +66,7 @@ mod tests {
     fn what_is_sent_from_memory_is_received_into_memory() {
         let dir = TestDir::new("socket");
         let file = create_sparse(dir.fd(), "w", 1 << 16).unwrap();
-        let whole = Mapping::new(&file, 1 << 16, Access::ReadWrite).unwrap();
+        let whole = Mapping::new(&file, 1 << 16).unwrap();
         let whole = whole.leak_window();
         let bytes: Vec<u8> = (0..=255).collect();
         whole.write(100, &bytes);

@@ -109,7 +109,7 @@ mod tests {
     use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
     use super::*;
-    use crate::map::{create_sparse, Access};
+    use crate::map::create_sparse;
     use crate::testdir::TestDir;
 
     #[test]
@@ -117,8 +117,8 @@ mod tests {
         let dir = TestDir::new("warm");
         let len = 4 * HUGE_PAGE_BYTES;
         let file = create_sparse(dir.fd(), "slab", len as u64).unwrap();
-        let viewer = Mapping::new(&file, len, Access::ReadWrite).unwrap().leak();
-        let mapping = Mapping::new_huge_aligned(&file, len, Access::ReadWrite).unwrap();
+        let viewer = Mapping::new(&file, len).unwrap().leak();
+        let mapping = Mapping::new_huge_aligned(&file, len).unwrap();
         let bytes = viewer.slice::<AtomicU8>(0, len).unwrap();
         bytes[5].store(42, Relaxed);
         bytes[len - 1].store(43, Relaxed);
@@ -141,7 +141,7 @@ mod tests {
         let dir = TestDir::new("warm");
         let len = 2 * HUGE_PAGE_BYTES;
         let file = create_sparse(dir.fd(), "slab", len as u64).unwrap();
-        let mapping = Mapping::new_huge_aligned(&file, len, Access::ReadWrite).unwrap();
+        let mapping = Mapping::new_huge_aligned(&file, len).unwrap();
         let some = HUGE_PAGE_BYTES + HUGE_PAGE_BYTES / 2;
         warm(&mapping, &file, 0..some).unwrap();
         let blocks = rustix::fs::fstat(&file).unwrap().st_blocks;

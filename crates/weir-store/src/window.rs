@@ -93,14 +93,17 @@ impl Window {
         unsafe { copy_in(self.base.add(at), bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Copies what is at `at`, which must lie within, to `bytes`. What is written there
-    /// at the same time may be seen in part.
+    /// The same bytes, to be read alone.
+    #[inline]
+    pub fn for_reading(&self) -> ReadWindow {
+        // SAFETY: what is mapped readable and writable is mapped readable.
+        unsafe { ReadWindow::new(self.base, self.len) }
+    }
+
+    /// Copies what is at `at`, which must lie within, to `bytes`; see [`ReadWindow::read`].
     #[inline]
     pub fn read(&self, at: usize, bytes: &mut [u8]) {
-        assert!(at <= self.len && bytes.len() <= self.len - at);
-        // SAFETY: the source lies within the window (asserted); no reference to it
-        // exists, so `bytes` lies elsewhere.
-        unsafe { copy_out(bytes.as_mut_ptr(), self.base.add(at), bytes.len()) }
+        self.for_reading().read(at, bytes);
     }
 
     /// Maps its pages into this process ahead of stores, by loads; for warm memory, whose
@@ -141,6 +144,56 @@ impl Window {
                 other => return other,
             }
         }
+    }
+}
+
+/// A piece of mapped memory that this process may not store to; valid until the process ends.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadWindow {
+    base: *const u8,
+    len: usize,
+}
+
+// SAFETY: as for `Window`.
+unsafe impl Send for ReadWindow {}
+// SAFETY: as above.
+unsafe impl Sync for ReadWindow {}
+
+impl ReadWindow {
+    /// # Safety
+    ///
+    /// `base..base + len` must stay mapped and readable until the process ends, and no Rust
+    /// reference to any of it may exist.
+    pub(crate) unsafe fn new(base: *const u8, len: usize) -> ReadWindow {
+        ReadWindow { base, len }
+    }
+
+    /// Its size in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The `len` bytes from `at` on, if they lie within.
+    pub fn part(&self, at: usize, len: usize) -> Option<ReadWindow> {
+        let within = at <= self.len && len <= self.len - at;
+        // SAFETY: the part lies within the window, of which the same holds.
+        within.then(|| unsafe { ReadWindow::new(self.base.add(at), len) })
+    }
+
+    /// Copies what is at `at`, which must lie within, to `bytes`. What is written there
+    /// at the same time may be seen in part.
+    #[inline]
+    pub fn read(&self, at: usize, bytes: &mut [u8]) {
+        assert!(at <= self.len && bytes.len() <= self.len - at);
+        // SAFETY: the source lies within the window (asserted); no reference to it
+        // exists, so `bytes` lies elsewhere.
+        unsafe { copy_out(bytes.as_mut_ptr(), self.base.add(at), bytes.len()) }
     }
 }
 

@@ -16,8 +16,8 @@ use weir_core::node::ring::{Note, Record};
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Attached, Landing, Lent, Located};
 use weir_core::types::Ino;
-use weir_store::map::{create_sparse, Access, Mapping};
-use weir_store::slabmap::{SlabMap, Window};
+use weir_store::map::{create_sparse, Mapping};
+use weir_store::slabmap::{ReadWindow, SlabMap, Window};
 
 use super::{FileState, Host, Log, Target, Vnode};
 
@@ -75,7 +75,7 @@ impl Far {
         let at = std::fs::File::open(dir.path()).unwrap();
         let map = |name: &str, len: usize| {
             let file = create_sparse(&at, name, len as u64).unwrap();
-            Mapping::new(&file, len, Access::ReadWrite).unwrap()
+            Mapping::new(&file, len).unwrap()
         };
         let slots = map("slots", LANDINGS * size_of::<LandingSlot>()).leak();
         Far {
@@ -232,7 +232,7 @@ impl Host for Far {
         landing: Landing,
         part: Range<usize>,
         wait: bool,
-        show: &mut dyn FnMut(usize, Window),
+        show: &mut dyn FnMut(usize, ReadWindow),
     ) -> Result<usize, Errno> {
         let slot = self.slot(landing).unwrap();
         let came = slot.arrived().map_err(|_| Errno::IO)? as usize;
@@ -243,7 +243,8 @@ impl Host for Far {
             return self.arrive(landing, part, wait, show);
         }
         let upto = came.clamp(part.start, part.end);
-        let place = self.pool.part(landing.at as usize, part.end).unwrap();
+        let pool = self.pool.for_reading();
+        let place = pool.part(landing.at as usize, part.end).unwrap();
         show(
             part.start,
             place.part(part.start, upto - part.start).unwrap(),

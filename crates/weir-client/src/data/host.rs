@@ -15,7 +15,7 @@ use weir_core::node::tail::TailWords;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Attached, Landing, Lease, Lent, Located, Ping};
 use weir_core::types::Ino;
-use weir_store::slabmap::{SlabMap, Window};
+use weir_store::slabmap::{ReadWindow, SlabMap};
 
 use super::log::Log;
 use crate::beneath::Transfer;
@@ -100,7 +100,7 @@ pub trait Host {
         landing: Landing,
         part: Range<usize>,
         wait: bool,
-        show: &mut dyn FnMut(usize, Window),
+        show: &mut dyn FnMut(usize, ReadWindow),
     ) -> Result<usize, Errno>;
     /// The slot of such a read.
     fn slot(&self, landing: Landing) -> Option<&LandingSlot>;

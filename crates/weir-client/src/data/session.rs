@@ -16,7 +16,7 @@ use weir_core::proto::{
     Append, Attach, Attached, Audit, Flush, Landing, Lent, Locate, Located, Segment, SetAttr, Token,
 };
 use weir_core::types::Ino;
-use weir_store::slabmap::{SlabMap, Window};
+use weir_store::slabmap::{ReadWindow, SlabMap};
 
 use super::{file_state, FileState, Host, Log};
 use crate::beneath::Transfer;
@@ -122,7 +122,7 @@ impl Host for Session {
         landing: Landing,
         part: Range<usize>,
         wait: bool,
-        show: &mut dyn FnMut(usize, Window),
+        show: &mut dyn FnMut(usize, ReadWindow),
     ) -> Result<usize, Errno> {
         Session::arrive(self, landing, part, wait, show)
     }

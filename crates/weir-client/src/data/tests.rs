@@ -18,7 +18,7 @@ use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Attached, Landing, Lent, Located, Tier};
 use weir_core::types::{Ino, SegmentId};
 use weir_store::map::create_sparse;
-use weir_store::slabmap::{SlabMap, Window};
+use weir_store::slabmap::{ReadWindow, SlabMap};
 
 use super::{FileState, Host, Log, Vnode};
 
@@ -197,7 +197,7 @@ impl Host for Process {
         _: Landing,
         _: Range<usize>,
         _: bool,
-        _: &mut dyn FnMut(usize, Window),
+        _: &mut dyn FnMut(usize, ReadWindow),
     ) -> Result<usize, Errno> {
         panic!("all bytes are of this node")
     }

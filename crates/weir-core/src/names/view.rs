@@ -3,6 +3,9 @@
 //! Nothing here allocates, waits or calls the kernel. A name costs one bucket, its
 //! entries (1.5 on the average) and a counter; attributes cost one record.
 //!
+//! Invariant: a view only loads, and does not give its tables away: clients have them mapped for
+//! reading, and `weir_store::readonly` makes views of such memory.
+//!
 //! Left out: listing a directory (its order is private to the writer, see [`super::Shard::readdir`])
 //! and walking whole paths (links and the root of it are the caller's).
 

@@ -266,7 +266,7 @@ impl Instance {
         };
         let bytes = path.as_os_str().as_bytes();
         let file = open_shared(CWD, bytes, Access::ReadWrite).map_err(failed)?;
-        Mapping::new(&file, len, Access::ReadWrite).map_err(failed)
+        Mapping::new(&file, len).map_err(failed)
     }
 
     /// Lets nobody believe the tables of names of the server before, and takes them away.
@@ -341,7 +341,7 @@ impl Instance {
         };
         let file = create_sparse(CWD, path.as_os_str().as_bytes(), bytes).map_err(failed)?;
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Mapping::new(&file, len, Access::ReadWrite).map_err(failed)
+        Mapping::new(&file, len).map_err(failed)
     }
 
     fn leak_new(&self, name: &str, bytes: u64) -> Result<Parts, ServerError> {

@@ -58,9 +58,7 @@ fn map(dir: &str, name: &str) -> Region {
     let path = format!("{dir}/{name}");
     let file = open_shared(rustix::fs::CWD, path.as_str(), Access::ReadWrite).unwrap();
     let bytes = usize::try_from(file_bytes(&file).unwrap()).unwrap();
-    Mapping::new(&file, bytes, Access::ReadWrite)
-        .unwrap()
-        .leak()
+    Mapping::new(&file, bytes).unwrap().leak()
 }
 
 impl Session {

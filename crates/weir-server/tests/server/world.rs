@@ -27,7 +27,7 @@ use weir_fabric::bulk::Landing;
 use weir_server::arrival::Arrival;
 use weir_server::cluster::{Answer, Cluster, LogBytes, Lost, Net};
 use weir_server::node::{ClientMemory, Identity, Node, OpenRegion, Platform, Space};
-use weir_store::map::{create_sparse, Access, Mapping, Region};
+use weir_store::map::{create_sparse, Mapping, Region};
 use weir_store::shm::ShmRecord;
 use weir_store::slabmap::Window;
 
@@ -282,7 +282,7 @@ fn map_file(bytes: usize) -> (OwnedFd, Mapping) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("region");
     let file = create_sparse(rustix::fs::CWD, path.to_str().unwrap(), bytes as u64).unwrap();
-    let mapping = Mapping::new(&file, bytes, Access::ReadWrite).unwrap();
+    let mapping = Mapping::new(&file, bytes).unwrap();
     (file, mapping)
 }
 
