@@ -4,6 +4,7 @@ use core::ffi::c_char;
 
 use rustix::io::Errno;
 use weir_client::library::{Piece, Whence};
+use weir_client::sys::is_address;
 
 use crate::types::Io;
 
@@ -16,9 +17,9 @@ const MAX_PIECES: usize = 1 << 20;
 ///
 /// # Safety
 ///
-/// `path` is null, or a C string that lives as long as the result is used.
+/// `path` is no address of the program's, or a C string that lives as long as the result is used.
 pub unsafe fn path<'a>(path: *const c_char) -> Result<&'a [u8], Errno> {
-    if path.is_null() {
+    if !is_address(path) {
         return Err(Errno::FAULT);
     }
     // SAFETY: as the caller vouches; no byte behind the NUL is read.
@@ -44,14 +45,15 @@ pub unsafe fn shown<'a>(text: *const c_char) -> &'a [u8] {
 ///
 /// # Safety
 ///
-/// `list` is null, or `count` elements are there and nobody else's while the result is used.
+/// `list` is no address of the program's, or `count` elements are there and nobody else's while the result is used.
 pub unsafe fn list<'a>(list: *mut Io, count: usize) -> Result<&'a mut [Io], Errno> {
-    match (list.is_null(), count) {
+    match (is_address(list), count) {
         (_, 0) => Ok(&mut []),
-        (true, _) => Err(Errno::FAULT),
-        (false, MAX_PIECES..) if count > MAX_PIECES => Err(Errno::INVAL),
-        // SAFETY: as the caller vouches.
-        (false, _) => Ok(unsafe { core::slice::from_raw_parts_mut(list, count) }),
+        (false, _) => Err(Errno::FAULT),
+        (true, MAX_PIECES..) if count > MAX_PIECES => Err(Errno::INVAL),
+        _ if !list.is_aligned() => Err(Errno::INVAL),
+        // SAFETY: as the caller vouches; it is aligned.
+        (true, _) => Ok(unsafe { core::slice::from_raw_parts_mut(list, count) }),
     }
 }
 
@@ -60,7 +62,7 @@ pub unsafe fn list<'a>(list: *mut Io, count: usize) -> Result<&'a mut [Io], Errn
 pub fn check_buffers(list: &[Io], filled: bool) -> Result<(), Errno> {
     let mut ranges = vec![(list.as_ptr() as usize, size_of_val(list))];
     for io in list.iter().filter(|io| io.length > 0) {
-        if io.buffer.is_null() {
+        if !is_address(io.buffer) {
             return Err(Errno::FAULT);
         }
         if isize::try_from(io.length).is_err() {
@@ -156,9 +158,9 @@ mod tests {
 
     #[test]
     fn buffers_that_share_bytes_are_only_written_from() {
-        let apart = [io(1000, 10), io(1010, 5), io(5, 0), io(0, 0)];
+        let apart = [io(10_000, 10), io(10_010, 5), io(5, 0), io(0, 0)];
         assert_eq!(check_buffers(&apart, true), Ok(()));
-        let shared = [io(1009, 2), io(1000, 10)];
+        let shared = [io(10_009, 2), io(10_000, 10)];
         assert_eq!(check_buffers(&shared, true), Err(Errno::INVAL));
         assert_eq!(check_buffers(&shared, false), Ok(()));
         let mut itself = [io(0, 4)];
@@ -168,13 +170,12 @@ mod tests {
 
     #[test]
     fn buffers_that_cannot_be_are_refused() {
-        assert_eq!(check_buffers(&[io(0, 1)], false), Err(Errno::FAULT));
-        assert_eq!(
-            check_buffers(&[io(8, usize::MAX)], false),
-            Err(Errno::INVAL)
-        );
-        let wraps = [io(usize::MAX - 5, 10)];
-        assert_eq!(check_buffers(&wraps, false), Err(Errno::INVAL));
+        for nowhere in [0, 8, 4095, 1 << 63, usize::MAX - 5] {
+            let refused = check_buffers(&[io(nowhere, 1)], false);
+            assert_eq!(refused, Err(Errno::FAULT), "{nowhere:#x}");
+        }
+        let endless = [io(10_000, usize::MAX)];
+        assert_eq!(check_buffers(&endless, false), Err(Errno::INVAL));
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub fn meaning(number: c_int) -> &'static CStr {
         Errno::AGAIN => c"try again",
         Errno::NOMEM => c"out of memory",
         Errno::ACCESS => c"permission denied",
-        Errno::FAULT => c"a pointer is NULL",
+        Errno::FAULT => c"a pointer is NULL, or no address",
         Errno::BUSY => c"busy: open for writing, or another instance in use",
         Errno::EXIST => c"file exists",
         Errno::XDEV => c"not in weir",

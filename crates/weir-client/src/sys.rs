@@ -53,6 +53,15 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
+/// Whether something of the program's can be at an address: not in the first page, which Linux lets
+/// nobody map (`vm.mmap_min_addr`), nor in the kernel's half. What is not mapped in between is not found
+/// out: the program gets SIGSEGV where the kernel would say EFAULT.
+#[inline]
+pub fn is_address<T>(pointer: *const T) -> bool {
+    const FIRST: usize = 4096;
+    (pointer as usize).wrapping_sub(FIRST) < isize::MAX as usize - FIRST
+}
+
 /// Sleeps while `word` is `seen`, for at most `timeout_ns`. May return early.
 pub fn futex_wait(word: &AtomicU32, seen: u32, timeout_ns: i64) {
     let timeout = Timespec {
