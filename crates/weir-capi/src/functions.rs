@@ -11,7 +11,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use libc::{mode_t, size_t};
 use rustix::io::Errno;
+use weir_client::bugs::{contain, report_panics};
 use weir_client::library::{self, Whence};
+use weir_client::sys::is_address;
 
 use crate::arguments::{check_buffers, list, path, pieces, result, shown};
 use crate::message::{answer, last, meaning};
@@ -49,6 +51,9 @@ fn functions() -> &'static Functions {
     } else {
         table
     };
+    if core::ptr::eq(table, &raw const OWN) && cfg!(not(feature = "interposer")) {
+        report_panics();
+    }
     FOUND.store(table.cast_mut(), Ordering::Release);
     // SAFETY: a static of a library that is never unloaded.
     unsafe { &*table }
@@ -61,6 +66,23 @@ pub extern "C" fn weir_functions(abi: c_int) -> *const Functions {
         &raw const OWN
     } else {
         core::ptr::null()
+    }
+}
+
+/// The results of functions in which an assertion of ours failed.
+trait FailedAnswer {
+    fn failed(call: &str) -> Self;
+}
+
+impl FailedAnswer for c_int {
+    fn failed(call: &str) -> c_int {
+        answer(call, b"", Err(Errno::IO))
+    }
+}
+
+impl FailedAnswer for *const c_char {
+    fn failed(_: &str) -> *const c_char {
+        c"unknown error".as_ptr()
     }
 }
 
@@ -83,7 +105,11 @@ macro_rules! functions {
             #[allow(clippy::wildcard_imports, reason = "the other half of this file")]
             use super::*;
 
-            $( pub unsafe extern "C" fn $name($($p: $t),*) -> $r $body )*
+            $(
+                pub unsafe extern "C" fn $name($($p: $t),*) -> $r {
+                    contain(move || $body, || <$r>::failed(stringify!($name)))
+                }
+            )*
         }
 
         $(
@@ -176,16 +202,19 @@ functions! {
 
     fn weir_stat(file: *const c_char, out: *mut Stat) -> c_int {
         with_path!("weir_stat", file, |process, path| {
-            // SAFETY: the caller owes null or room for one.
-            let out = unsafe { out.as_mut() }.ok_or(Errno::FAULT)?;
-            *out = Stat::from(&process.about(path)?);
+            if !is_address(out) {
+                return Err(Errno::FAULT);
+            }
+            let stat = Stat::from(&process.about(path)?);
+            // SAFETY: the caller owes room for one.
+            unsafe { out.write(stat) };
             Ok(0)
         })
     }
 
     fn weir_locate(file: *const c_char, out: *mut Location, room: size_t) -> c_int {
         with_path!("weir_locate", file, |process, path| {
-            if out.is_null() && room > 0 {
+            if !is_address(out) && room > 0 {
                 return Err(Errno::FAULT);
             }
             let layout = process.layout_at(path)?;

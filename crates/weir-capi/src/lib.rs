@@ -9,8 +9,8 @@
 //! | [`message`] | what went wrong, in words |
 //! | [`types`] | the structures of weir.h |
 //!
-//! Invariants: no panic crosses to the caller (one is a bug, and the end of the process, by the
-//! profile and by `extern "C"`); memory of the caller is touched only while a call runs.
+//! Invariants: no panic crosses to the caller (one is a bug, and -EIO to the caller, see
+//! `weir_client::bugs`); memory of the caller is touched only while a call runs.
 
 #![allow(
     clippy::missing_safety_doc,

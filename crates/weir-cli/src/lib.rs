@@ -38,6 +38,7 @@ use crate::exit::Failure;
 
 /// The whole program, from its command line to its exit code.
 pub fn main() -> ExitCode {
+    end_by_panic();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => return usage(&e),
@@ -56,6 +57,16 @@ pub fn main() -> ExitCode {
             })
         }
     }
+}
+
+/// Lets a panic of any thread end the process, once its message is written: a server of which a
+/// thread is missing would leave its clients waiting, and one that is gone is come after by another.
+fn end_by_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        report(info);
+        std::process::abort();
+    }));
 }
 
 /// Help and version are no errors; a refused `weir run` keeps out of its command's codes.

@@ -16,10 +16,12 @@
 //! | [`limits`] | what bounds a write, and what it clears |
 //! | [`errno`] | the server's errors as errno values |
 //! | [`siglock`], [`sys`] | a lock that signal handlers may meet, and what neither rustix nor std gives |
+//! | [`bugs`] | failed assertions of weir's own: the call fails, the program goes on |
 //! | [`heap`] | memory that is not the program's allocator's, for the interposer |
 //! | [`kernel`], [`lock`], [`internal`], [`socket`] | descriptors by number, locks with signals blocked, weir's own descriptors, frames |
 
 mod beneath;
+pub mod bugs;
 pub mod data;
 pub mod errno;
 mod fetch;

@@ -53,7 +53,7 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
-/// Whether something of the program's can be at an address: not in the first page, which Linux lets
+/// True if something of the program's can be at an address: not in the first page, which Linux lets
 /// nobody map (`vm.mmap_min_addr`), nor in the kernel's half. What is not mapped in between is not found
 /// out: the program gets SIGSEGV where the kernel would say EFAULT.
 #[inline]

@@ -37,7 +37,7 @@ pub struct Event {
     value: usize,
     signal: c_int,
     how: c_int,
-    function: Option<unsafe extern "C" fn(usize)>,
+    function: Option<unsafe extern "C-unwind" fn(usize)>,
     attributes: *const libc::pthread_attr_t,
     pad: [u8; 32],
 }
@@ -79,11 +79,12 @@ unsafe fn perform(block: *mut ControlBlock, action: Action) -> bool {
 
 /// What a thread that tells of a completion needs.
 struct Call {
-    function: unsafe extern "C" fn(usize),
+    function: unsafe extern "C-unwind" fn(usize),
     value: usize,
 }
 
-extern "C" fn run(call: *mut c_void) -> *mut c_void {
+extern "C-unwind" fn run(call: *mut c_void) -> *mut c_void {
+    let _ends = crate::EndsByPanic;
     // SAFETY: made by `notify` for this thread alone.
     let call = unsafe { Box::from_raw(call.cast::<Call>()) };
     // SAFETY: the application asked for this call.
@@ -136,6 +137,11 @@ unsafe fn notify(event: &Event) {
             // SAFETY: the attributes are the application's or null; the box goes to
             // the thread, or comes back if there is none.
             unsafe {
+                // The application may end its thread by pthread_exit, which unwinds.
+                let run = core::mem::transmute::<
+                    extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+                    extern "C" fn(*mut c_void) -> *mut c_void,
+                >(run);
                 let made = libc::pthread_create(
                     &raw mut thread,
                     event.attributes,
@@ -188,7 +194,8 @@ macro_rules! single {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(block: *mut ControlBlock) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(block: *mut ControlBlock) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
                 if !is_our_block(block) {
@@ -216,7 +223,8 @@ macro_rules! with_number {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name($number: c_int, $block: *mut ControlBlock) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($number: c_int, $block: *mut ControlBlock) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
                 match $ours {
@@ -249,7 +257,8 @@ unsafe fn sync_ours(_operation: c_int, block: *mut ControlBlock) -> Option<c_int
     }
 }
 
-type ListFn = unsafe extern "C" fn(c_int, *const *mut ControlBlock, c_int, *mut Event) -> c_int;
+type ListFn =
+    unsafe extern "C-unwind" fn(c_int, *const *mut ControlBlock, c_int, *mut Event) -> c_int;
 
 /// # Safety
 ///
@@ -329,12 +338,13 @@ macro_rules! lists {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(
+        pub unsafe extern "C-unwind" fn $name(
             mode: c_int,
             blocks: *const *mut ControlBlock,
             count: c_int,
             event: *mut Event,
         ) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe { list(mode, blocks, count, event, next::$name()) }
         }

@@ -413,9 +413,11 @@ pub unsafe fn aio_write_at(fd: c_int, buffer: *const c_void, n: usize, offset: i
 /// None beyond closing descriptors that somebody may use.
 #[no_mangle]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    let first = c_uint::try_from(first).unwrap_or(0);
-    // SAFETY: as the caller vouches.
-    unsafe { close_range(first, c_uint::MAX, 0) };
+    crate::guarded(|| {
+        let first = c_uint::try_from(first).unwrap_or(0);
+        // SAFETY: as the caller vouches.
+        unsafe { close_range(first, c_uint::MAX, 0) };
+    });
 }
 
 /// Functions that return an error number and leave errno alone.
@@ -429,7 +431,11 @@ macro_rules! numbers {
         #[no_mangle]
         pub unsafe extern "C" fn $name($fd: c_int, $($p: $t),*) -> c_int {
             if let Some($process) = process() {
-                if let Some(result) = $ours {
+                let broken = || {
+                    $process.break_file($fd);
+                    Some(Err(Errno::IO))
+                };
+                if let Some(result) = weir_client::bugs::contain(|| $ours, broken) {
                     return result.map_or_else(|errno: Errno| errno.raw_os_error(), |()| 0);
                 }
             }
@@ -461,29 +467,31 @@ macro_rules! lockfs {
         /// As the C function of this name demands.
         #[no_mangle]
         pub unsafe extern "C" fn $name(fd: c_int, command: c_int, length: off_t) -> c_int {
-            // SAFETY: plain numbers; the structure lives through the call.
-            unsafe {
-                let mut lock: libc::flock = core::mem::zeroed();
-                lock.l_whence = libc::SEEK_CUR as i16;
-                lock.l_len = length;
-                let (how, kind) = match command {
-                    libc::F_LOCK => (libc::F_SETLKW, libc::F_WRLCK),
-                    libc::F_TLOCK => (libc::F_SETLK, libc::F_WRLCK),
-                    libc::F_ULOCK => (libc::F_SETLK, libc::F_UNLCK),
-                    libc::F_TEST => (libc::F_GETLK, libc::F_WRLCK),
-                    _ => {
-                        raw::set_errno(Errno::INVAL);
+            crate::guarded(|| {
+                // SAFETY: plain numbers; the structure lives through the call.
+                unsafe {
+                    let mut lock: libc::flock = core::mem::zeroed();
+                    lock.l_whence = libc::SEEK_CUR as i16;
+                    lock.l_len = length;
+                    let (how, kind) = match command {
+                        libc::F_LOCK => (libc::F_SETLKW, libc::F_WRLCK),
+                        libc::F_TLOCK => (libc::F_SETLK, libc::F_WRLCK),
+                        libc::F_ULOCK => (libc::F_SETLK, libc::F_UNLCK),
+                        libc::F_TEST => (libc::F_GETLK, libc::F_WRLCK),
+                        _ => {
+                            raw::set_errno(Errno::INVAL);
+                            return -1;
+                        }
+                    };
+                    lock.l_type = kind as i16;
+                    let done = fcntl(fd, how, &raw mut lock as usize);
+                    if done == 0 && command == libc::F_TEST && lock.l_type != libc::F_UNLCK as i16 && lock.l_pid != libc::getpid() {
+                        raw::set_errno(Errno::ACCESS);
                         return -1;
                     }
-                };
-                lock.l_type = kind as i16;
-                let done = fcntl(fd, how, &raw mut lock as usize);
-                if done == 0 && command == libc::F_TEST && lock.l_type != libc::F_UNLCK as i16 && lock.l_pid != libc::getpid() {
-                    raw::set_errno(Errno::ACCESS);
-                    return -1;
+                    done
                 }
-                done
-            }
+            })
         }
     )*};
 }
@@ -496,21 +504,23 @@ lockfs! { lockf lockf64 }
 /// None.
 #[no_mangle]
 pub unsafe extern "C" fn isatty(fd: c_int) -> c_int {
-    if crate::is_ours(fd) {
-        raw::set_errno(Errno::NOTTY);
-        return 0;
-    }
-    let mut attributes = [0u64; 16];
-    // SAFETY: TCGETS fills a struct of less than this size.
-    let result = unsafe {
-        raw::syscall(
-            libc::SYS_ioctl,
-            crate::next::six([
-                fd as usize,
-                libc::TCGETS as usize,
-                attributes.as_mut_ptr() as usize,
-            ]),
-        )
-    };
-    c_int::from(raw::outcome(result) == 0)
+    crate::guarded(|| {
+        if crate::is_ours(fd) {
+            raw::set_errno(Errno::NOTTY);
+            return 0;
+        }
+        let mut attributes = [0u64; 16];
+        // SAFETY: TCGETS fills a struct of less than this size.
+        let result = unsafe {
+            raw::syscall(
+                libc::SYS_ioctl,
+                crate::next::six([
+                    fd as usize,
+                    libc::TCGETS as usize,
+                    attributes.as_mut_ptr() as usize,
+                ]),
+            )
+        };
+        c_int::from(raw::outcome(result) == 0)
+    })
 }

@@ -49,31 +49,33 @@ unsafe fn onto_standard(fd: c_int) -> c_int {
 /// As fork(2).
 #[no_mangle]
 pub unsafe extern "C" fn daemon(keep_directory: c_int, keep_standard: c_int) -> c_int {
-    // SAFETY: C strings, numbers.
-    unsafe {
-        if !process().is_active() {
-            return next::daemon().map_or(-1, |f| f(keep_directory, keep_standard));
+    crate::guarded(|| {
+        // SAFETY: C strings, numbers.
+        unsafe {
+            if !process().is_active() {
+                return next::daemon().map_or(-1, |f| f(keep_directory, keep_standard));
+            }
+            match fork() {
+                -1 => return -1,
+                0 => {}
+                _ => ending::_exit(0),
+            }
+            if libc::setsid() < 0 {
+                return -1;
+            }
+            if keep_directory == 0 {
+                names::chdir(c"/".as_ptr());
+            }
+            if keep_standard != 0 {
+                return 0;
+            }
+            let null = names::open(c"/dev/null".as_ptr(), libc::O_RDWR, 0);
+            if null < 0 {
+                return -1;
+            }
+            onto_standard(null)
         }
-        match fork() {
-            -1 => return -1,
-            0 => {}
-            _ => ending::_exit(0),
-        }
-        if libc::setsid() < 0 {
-            return -1;
-        }
-        if keep_directory == 0 {
-            names::chdir(c"/".as_ptr());
-        }
-        if keep_standard != 0 {
-            return 0;
-        }
-        let null = names::open(c"/dev/null".as_ptr(), libc::O_RDWR, 0);
-        if null < 0 {
-            return -1;
-        }
-        onto_standard(null)
-    }
+    })
 }
 
 /// `login_tty(3)`.
@@ -83,17 +85,19 @@ pub unsafe extern "C" fn daemon(keep_directory: c_int, keep_standard: c_int) -> 
 /// None beyond that of the descriptors that it replaces.
 #[no_mangle]
 pub unsafe extern "C" fn login_tty(fd: c_int) -> c_int {
-    // SAFETY: numbers.
-    unsafe {
-        if !process().is_active() {
-            return next::login_tty().map_or(-1, |f| f(fd));
+    crate::guarded(|| {
+        // SAFETY: numbers.
+        unsafe {
+            if !process().is_active() {
+                return next::login_tty().map_or(-1, |f| f(fd));
+            }
+            libc::setsid();
+            if calls::ioctl(fd, libc::TIOCSCTTY, 0) < 0 {
+                return -1;
+            }
+            onto_standard(fd)
         }
-        libc::setsid();
-        if calls::ioctl(fd, libc::TIOCSCTTY, 0) < 0 {
-            return -1;
-        }
-        onto_standard(fd)
-    }
+    })
 }
 
 /// `openpty(3)`.
@@ -109,16 +113,18 @@ pub unsafe extern "C" fn openpty(
     terminal: *const c_void,
     window: *const c_void,
 ) -> c_int {
-    // SAFETY: as the caller vouches; where the call succeeds there are two.
-    unsafe {
-        let done = next::openpty()
-            .map_or_else(crate::missing, |f| f(master, slave, name, terminal, window));
-        if done == 0 {
-            crate::made(master.read());
-            crate::made(slave.read());
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches; where the call succeeds there are two.
+        unsafe {
+            let done = next::openpty()
+                .map_or_else(crate::missing, |f| f(master, slave, name, terminal, window));
+            if done == 0 {
+                crate::made(master.read());
+                crate::made(slave.read());
+            }
+            done
         }
-        done
-    }
+    })
 }
 
 /// `forkpty(3)`.
@@ -127,12 +133,13 @@ pub unsafe extern "C" fn openpty(
 ///
 /// As the C function of this name demands, and as fork(2).
 #[no_mangle]
-pub unsafe extern "C" fn forkpty(
+pub unsafe extern "C-unwind" fn forkpty(
     master: *mut c_int,
     name: *mut c_char,
     terminal: *const c_void,
     window: *const c_void,
 ) -> libc::pid_t {
+    let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe {
         if !process().is_active() {

@@ -96,8 +96,9 @@ impl Stream {
 mod next {
     use super::{c_char, c_int, c_long, c_void, dirent64, DIR};
 
-    pub type Filter = Option<unsafe extern "C" fn(*const dirent64) -> c_int>;
-    pub type Comparing = unsafe extern "C" fn(*mut *const dirent64, *mut *const dirent64) -> c_int;
+    pub type Filter = Option<unsafe extern "C-unwind" fn(*const dirent64) -> c_int>;
+    pub type Comparing =
+        unsafe extern "C-unwind" fn(*mut *const dirent64, *mut *const dirent64) -> c_int;
     pub type Compare = Option<Comparing>;
     /// As qsort(3) takes it.
     pub type Plain = unsafe extern "C" fn(*const c_void, *const c_void) -> c_int;
@@ -133,22 +134,24 @@ const DIRECTORY: c_int = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        if !crate::is_our_c_path(libc::AT_FDCWD, path) {
-            let opened = next::opendir().map_or(core::ptr::null_mut(), |f| f(path));
-            if let Some(number) = next::dirfd().filter(|_| !opened.is_null()) {
-                crate::made(number(opened));
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if !crate::is_our_c_path(libc::AT_FDCWD, path) {
+                let opened = next::opendir().map_or(core::ptr::null_mut(), |f| f(path));
+                if let Some(number) = next::dirfd().filter(|_| !opened.is_null()) {
+                    crate::made(number(opened));
+                }
+                return opened;
             }
-            return opened;
+            let fd = calls::open(path, DIRECTORY, 0);
+            match fd {
+                fd if fd < 0 => core::ptr::null_mut(),
+                fd if is_ours(fd) => new_stream(fd),
+                fd => next::fdopendir().map_or(core::ptr::null_mut(), |f| f(fd)),
+            }
         }
-        let fd = calls::open(path, DIRECTORY, 0);
-        match fd {
-            fd if fd < 0 => core::ptr::null_mut(),
-            fd if is_ours(fd) => new_stream(fd),
-            fd => next::fdopendir().map_or(core::ptr::null_mut(), |f| f(fd)),
-        }
-    }
+    })
 }
 
 /// `fdopendir(3)`.
@@ -158,21 +161,23 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        if !is_ours(fd) {
-            return next::fdopendir().map_or(core::ptr::null_mut(), |f| f(fd));
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if !is_ours(fd) {
+                return next::fdopendir().map_or(core::ptr::null_mut(), |f| f(fd));
+            }
+            let mut stat = core::mem::zeroed::<libc::stat>();
+            if calls::fstat(fd, &raw mut stat) < 0 {
+                return core::ptr::null_mut();
+            }
+            if stat.st_mode & libc::S_IFMT != libc::S_IFDIR {
+                raw::set_errno(Errno::NOTDIR);
+                return core::ptr::null_mut();
+            }
+            new_stream(fd)
         }
-        let mut stat = core::mem::zeroed::<libc::stat>();
-        if calls::fstat(fd, &raw mut stat) < 0 {
-            return core::ptr::null_mut();
-        }
-        if stat.st_mode & libc::S_IFMT != libc::S_IFDIR {
-            raw::set_errno(Errno::NOTDIR);
-            return core::ptr::null_mut();
-        }
-        new_stream(fd)
-    }
+    })
 }
 
 /// `closedir(3)`.
@@ -182,15 +187,17 @@ pub unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn closedir(dir: *mut DIR) -> c_int {
-    // SAFETY: as the caller vouches; our streams come from `new_stream`.
-    unsafe {
-        if ours(dir).is_none() {
-            return next::closedir().map_or(-1, |f| f(dir));
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches; our streams come from `new_stream`.
+        unsafe {
+            if ours(dir).is_none() {
+                return next::closedir().map_or(-1, |f| f(dir));
+            }
+            let mut stream = Box::from_raw(dir.cast::<Stream>());
+            stream.magic = 0;
+            calls::close(stream.fd)
         }
-        let mut stream = Box::from_raw(dir.cast::<Stream>());
-        stream.magic = 0;
-        calls::close(stream.fd)
-    }
+    })
 }
 
 macro_rules! readdirs {
@@ -202,13 +209,15 @@ macro_rules! readdirs {
         /// As the C function of this name demands.
         #[no_mangle]
         pub unsafe extern "C" fn $name(dir: *mut DIR) -> *mut dirent64 {
-            // SAFETY: as the caller vouches.
-            unsafe {
-                match ours(dir) {
-                    Some(stream) => stream.next(),
-                    None => next::$name().map_or(core::ptr::null_mut(), |f| f(dir)),
+            crate::guarded(|| {
+                // SAFETY: as the caller vouches.
+                unsafe {
+                    match ours(dir) {
+                        Some(stream) => stream.next(),
+                        None => next::$name().map_or(core::ptr::null_mut(), |f| f(dir)),
+                    }
                 }
-            }
+            })
         }
     )*};
 }
@@ -227,21 +236,23 @@ macro_rules! readdir_rs {
             entry: *mut dirent64,
             result: *mut *mut dirent64,
         ) -> c_int {
-            // SAFETY: as the caller vouches; an entry of ours fits a dirent64, whose
-            // name takes 256 bytes.
-            unsafe {
-                let Some(stream) = ours(dir) else {
-                    return next::$name().map_or(libc::ENOSYS, |f| f(dir, entry, result));
-                };
-                let found = stream.next();
-                *result = core::ptr::null_mut();
-                if !found.is_null() {
-                    let bytes = usize::from((*found).d_reclen).min(size_of::<dirent64>());
-                    core::ptr::copy_nonoverlapping(found.cast::<u8>(), entry.cast::<u8>(), bytes);
-                    *result = entry;
+            crate::guarded(|| {
+                // SAFETY: as the caller vouches; an entry of ours fits a dirent64, whose
+                // name takes 256 bytes.
+                unsafe {
+                    let Some(stream) = ours(dir) else {
+                        return next::$name().map_or(libc::ENOSYS, |f| f(dir, entry, result));
+                    };
+                    let found = stream.next();
+                    *result = core::ptr::null_mut();
+                    if !found.is_null() {
+                        let bytes = usize::from((*found).d_reclen).min(size_of::<dirent64>());
+                        core::ptr::copy_nonoverlapping(found.cast::<u8>(), entry.cast::<u8>(), bytes);
+                        *result = entry;
+                    }
+                    0
                 }
-                0
-            }
+            })
         }
     )*};
 }
@@ -254,14 +265,16 @@ readdir_rs! { readdir_r readdir64_r }
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn rewinddir(dir: *mut DIR) {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        match (ours(dir), next::rewinddir()) {
-            (Some(stream), _) => stream.seek(0),
-            (None, Some(f)) => f(dir),
-            (None, None) => {}
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            match (ours(dir), next::rewinddir()) {
+                (Some(stream), _) => stream.seek(0),
+                (None, Some(f)) => f(dir),
+                (None, None) => {}
+            }
         }
-    }
+    });
 }
 
 /// `telldir(3)`.
@@ -271,13 +284,15 @@ pub unsafe extern "C" fn rewinddir(dir: *mut DIR) {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn telldir(dir: *mut DIR) -> c_long {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        match ours(dir) {
-            Some(stream) => stream.cookie,
-            None => next::telldir().map_or(-1, |f| f(dir)),
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            match ours(dir) {
+                Some(stream) => stream.cookie,
+                None => next::telldir().map_or(-1, |f| f(dir)),
+            }
         }
-    }
+    })
 }
 
 /// `seekdir(3)`.
@@ -287,14 +302,16 @@ pub unsafe extern "C" fn telldir(dir: *mut DIR) -> c_long {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn seekdir(dir: *mut DIR, cookie: c_long) {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        match (ours(dir), next::seekdir()) {
-            (Some(stream), _) => stream.seek(cookie),
-            (None, Some(f)) => f(dir, cookie),
-            (None, None) => {}
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            match (ours(dir), next::seekdir()) {
+                (Some(stream), _) => stream.seek(cookie),
+                (None, Some(f)) => f(dir, cookie),
+                (None, None) => {}
+            }
         }
-    }
+    });
 }
 
 /// `dirfd(3)`.
@@ -304,13 +321,15 @@ pub unsafe extern "C" fn seekdir(dir: *mut DIR, cookie: c_long) {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn dirfd(dir: *mut DIR) -> c_int {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        match ours(dir) {
-            Some(stream) => stream.fd,
-            None => next::dirfd().map_or(-1, |f| f(dir)),
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            match ours(dir) {
+                Some(stream) => stream.fd,
+                None => next::dirfd().map_or(-1, |f| f(dir)),
+            }
         }
-    }
+    })
 }
 
 macro_rules! scandirs {
@@ -321,12 +340,13 @@ macro_rules! scandirs {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(
+        pub unsafe extern "C-unwind" fn $name(
             path: *const c_char,
             list: *mut *mut *mut dirent64,
             filter: Filter,
             compare: Compare,
         ) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
                 if crate::is_our_c_path(libc::AT_FDCWD, path) {
@@ -342,13 +362,14 @@ macro_rules! scandirs {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $at(
+        pub unsafe extern "C-unwind" fn $at(
             fd: c_int,
             path: *const c_char,
             list: *mut *mut *mut dirent64,
             filter: Filter,
             compare: Compare,
         ) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
                 if crate::is_our_c_path(fd, path) {

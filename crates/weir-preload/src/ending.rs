@@ -31,8 +31,10 @@ extern "C" {
 }
 
 extern "C" fn end(_: *mut c_void) {
-    process().publish_written();
-    ENDING.store(true, Ordering::Relaxed);
+    crate::guarded(|| {
+        process().publish_written();
+        ENDING.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Has libc tell of exit(3). Called by the constructor.
@@ -54,7 +56,7 @@ macro_rules! ends {
         #[doc = concat!("`", stringify!($name), "`: publishes first.")]
         #[no_mangle]
         pub extern "C" fn $name(status: c_int) -> ! {
-            process().publish_written();
+            crate::guarded(|| process().publish_written());
             loop {
                 // SAFETY: a number; it does not come back.
                 unsafe { raw::syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };

@@ -404,7 +404,8 @@ pub(crate) unsafe fn run_plainly(path: *const c_char, argv: Strings, envp: Strin
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+pub unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe { with_environment(envp, |envp| run(path, argv, envp, 0)) }
 }
@@ -415,7 +416,8 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: String
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
+pub unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings) -> c_int {
+    let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe { execve(path, argv, environ) }
 }
@@ -426,7 +428,12 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+pub unsafe extern "C-unwind" fn execvpe(
+    file: *const c_char,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe {
         with_environment(envp, |envp| match process().is_active() {
@@ -442,7 +449,8 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+pub unsafe extern "C-unwind" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe { execvpe(file, argv, environ) }
 }
@@ -453,7 +461,8 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+pub unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+    let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe {
         with_environment(envp, |envp| match is_ours(fd) {
@@ -487,13 +496,14 @@ unsafe fn run_descriptor(fd: c_int, argv: Strings, envp: Strings) -> c_int {
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn execveat(
+pub unsafe extern "C-unwind" fn execveat(
     at: c_int,
     path: *const c_char,
     argv: Strings,
     envp: Strings,
     flags: c_int,
 ) -> c_int {
+    let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe {
         with_environment(envp, |envp| {
@@ -565,7 +575,11 @@ with_list! { execl: execv; execlp: execvp; execle: exec_list_with_environment; }
 /// # Safety
 ///
 /// As execle(3) demands: behind the null that ends the list is the environment.
-unsafe extern "C" fn exec_list_with_environment(path: *const c_char, argv: Strings) -> c_int {
+unsafe extern "C-unwind" fn exec_list_with_environment(
+    path: *const c_char,
+    argv: Strings,
+) -> c_int {
+    let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe {
         let mut end = argv;

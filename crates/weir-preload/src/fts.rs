@@ -51,7 +51,8 @@ pub struct Fts {
     device: libc::dev_t,
 }
 
-type Compare = Option<unsafe extern "C" fn(*const *const Entry, *const *const Entry) -> c_int>;
+type Compare =
+    Option<unsafe extern "C-unwind" fn(*const *const Entry, *const *const Entry) -> c_int>;
 type Paths = *const *const c_char;
 
 mod next {
@@ -112,7 +113,8 @@ macro_rules! functions {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $open(paths: Paths, options: c_int, compare: Compare) -> *mut Fts {
+        pub unsafe extern "C-unwind" fn $open(paths: Paths, options: c_int, compare: Compare) -> *mut Fts {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
                 match process().is_active() {
@@ -131,7 +133,8 @@ macro_rules! functions {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $read(fts: *mut Fts) -> *mut Entry {
+        pub unsafe extern "C-unwind" fn $read(fts: *mut Fts) -> *mut Entry {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches: what the function above gave.
             unsafe {
                 match process().is_active() {
@@ -147,7 +150,8 @@ macro_rules! functions {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $children(fts: *mut Fts, options: c_int) -> *mut Entry {
+        pub unsafe extern "C-unwind" fn $children(fts: *mut Fts, options: c_int) -> *mut Entry {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as above.
             unsafe {
                 match process().is_active() {
@@ -163,7 +167,8 @@ macro_rules! functions {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $set(fts: *mut Fts, entry: *mut Entry, instruction: c_int) -> c_int {
+        pub unsafe extern "C-unwind" fn $set(fts: *mut Fts, entry: *mut Entry, instruction: c_int) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as above.
             unsafe {
                 match process().is_active() {
@@ -179,7 +184,8 @@ macro_rules! functions {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $close(fts: *mut Fts) -> c_int {
+        pub unsafe extern "C-unwind" fn $close(fts: *mut Fts) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as above.
             unsafe {
                 match process().is_active() {
@@ -276,7 +282,7 @@ fn in_order(entries: &mut [*mut Entry], compare: Compare) -> *mut Entry {
         // SAFETY: an array of pointers, of which the function takes two by their addresses.
         unsafe {
             let compare = core::mem::transmute::<
-                unsafe extern "C" fn(*const *const Entry, *const *const Entry) -> c_int,
+                unsafe extern "C-unwind" fn(*const *const Entry, *const *const Entry) -> c_int,
                 Plain,
             >(compare);
             let size = size_of::<*mut Entry>();

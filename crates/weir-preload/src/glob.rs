@@ -14,7 +14,7 @@ use weir_client::process::process;
 
 use crate::{bytes_of, dir, status};
 
-type OnError = Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>;
+type OnError = Option<unsafe extern "C-unwind" fn(*const c_char, c_int) -> c_int>;
 
 /// `wordexp_t`.
 #[repr(C)]
@@ -61,12 +61,13 @@ macro_rules! globs {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(
+        pub unsafe extern "C-unwind" fn $name(
             pattern: *const c_char,
             flags: c_int,
             on_error: OnError,
             found: *mut glob64_t,
         ) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches; the structure begins as `Looking` says.
             unsafe {
                 let Some(next) = next::$name() else {
@@ -106,7 +107,12 @@ const WRDE_SYNTAX: c_int = 5;
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn wordexp(text: *const c_char, into: *mut Words, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn wordexp(
+    text: *const c_char,
+    into: *mut Words,
+    flags: c_int,
+) -> c_int {
+    let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe {
         let Some(next) = next::wordexp() else {

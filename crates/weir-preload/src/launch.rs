@@ -34,6 +34,7 @@ pub fn resolve() {
     next::resolve_all();
 }
 
+/// A panic in one of these three ends the process: what it has locked would stay so.
 extern "C" fn prepare() {
     process().before_fork();
     // Nobody has this who could fork: signals are blocked meanwhile.
@@ -412,7 +413,8 @@ pub(crate) fn around_fork<T>(call: impl FnOnce() -> T) -> T {
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    let _ends = crate::EndsByPanic;
     process().before_fork();
     process().after_fork_parent();
     // SAFETY: as the caller vouches.
@@ -425,7 +427,11 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+pub unsafe extern "C-unwind" fn popen(
+    command: *const c_char,
+    mode: *const c_char,
+) -> *mut libc::FILE {
+    let _ends = crate::EndsByPanic;
     around_fork(|| {
         // SAFETY: as the caller vouches.
         in_own_environment(|| unsafe {

@@ -19,7 +19,7 @@
 //! | [`users`], [`limits`] | who the program is; how large its files may be |
 //!
 //! Invariants: errno is changed only by a call that failed; no panic crosses to the
-//! caller (the profile aborts on one); a wrapper works before this library's
+//! caller (the call fails with EIO, see `weir_client::bugs`); a wrapper works before this library's
 //! constructor has run, for other libraries' constructors may run first.
 
 #![allow(
@@ -63,6 +63,7 @@ pub mod walk;
 use core::ffi::{c_char, c_int, CStr};
 
 use rustix::io::Errno;
+use weir_client::bugs;
 use weir_client::heap::Heap;
 use weir_client::process::{self, Process};
 
@@ -87,7 +88,7 @@ pub(crate) fn process() -> Option<&'static Process> {
 /// Whether a descriptor is a file of weir's.
 #[inline]
 pub(crate) fn is_ours(fd: c_int) -> bool {
-    process::process().is_ours(fd)
+    bugs::contain(|| process::process().is_ours(fd), || false)
 }
 
 /// Whether a path (absolute or relative to the current directory) is weir's.
@@ -125,14 +126,7 @@ pub(crate) fn forget_descriptor(fd: c_int) {
     process::process().forget(fd);
 }
 
-/// Whether something of the program's can be at an address: not in the first page, which Linux lets
-/// nobody map (`vm.mmap_min_addr`), nor in the kernel's half. What is not mapped in between is not found
-/// out: the program gets SIGSEGV where the kernel would say EFAULT.
-#[inline]
-pub(crate) fn is_address<T>(pointer: *const T) -> bool {
-    const FIRST: usize = 4096;
-    (pointer as usize).wrapping_sub(FIRST) < isize::MAX as usize - FIRST
-}
+pub(crate) use weir_client::sys::is_address;
 
 /// A C string's bytes; `None` for what is none (null), which the kernel shall complain about.
 ///
@@ -185,8 +179,59 @@ finishes! {
     i64 => i64: |v| v;
 }
 
+/// Does what a function of C's does. If an assertion of ours fails in it, it has failed with EIO. Not
+/// for functions that a program may leave by unwinding: see [`EndsByPanic`].
+#[inline]
+pub(crate) fn guarded<C: FailedResult>(work: impl FnOnce() -> C) -> C {
+    bugs::contain(work, || {
+        raw::set_errno(Errno::IO);
+        C::FAILED
+    })
+}
+
+/// What C functions return that failed.
+pub(crate) trait FailedResult {
+    /// The value.
+    const FAILED: Self;
+}
+
+macro_rules! failed {
+    ($($type:ty: $value:expr;)*) => {$(
+        impl FailedResult for $type {
+            const FAILED: $type = $value;
+        }
+    )*};
+}
+
+failed! {
+    (): ();
+    c_int: -1;
+    u32: u32::MAX;
+    isize: -1;
+    i64: -1;
+}
+
+impl<T> FailedResult for *mut T {
+    const FAILED: *mut T = core::ptr::null_mut();
+}
+
+/// On the stack of a function that calls back into the program, or that waits as a thread may be
+/// cancelled in: both leave it by unwinding, which a handler of panics would stop. A panic of ours,
+/// which must not unwind through C, ends the process there, once the hook has said where it was.
+pub(crate) struct EndsByPanic;
+
+impl Drop for EndsByPanic {
+    #[inline]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 /// Runs before `main`, though other libraries' constructors may have run before it.
 extern "C" fn construct() {
+    bugs::report_panics();
     calls::resolve();
     made::resolve();
     made::resolve_others();
@@ -218,6 +263,11 @@ extern "C" fn construct() {
     unsafe {
         let flag = libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr());
         weir_client::sys::set_single_threaded_flag(flag.cast());
+    }
+    #[cfg(debug_assertions)]
+    // SAFETY: a C string; the environment is not changed while libraries are initialised.
+    if !unsafe { libc::getenv(bugs::planted::VARIABLE.as_ptr()) }.is_null() {
+        bugs::planted::plant();
     }
     process::process().init();
     launch::forget_heritage();

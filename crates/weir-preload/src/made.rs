@@ -55,7 +55,8 @@ macro_rules! pairs {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name($($p: $t),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: the caller vouches for the arguments; where the call succeeds there are two.
             unsafe {
                 let next = pairs::$name.get();
@@ -113,7 +114,8 @@ pub use others::resolve_all as resolve_others;
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn shm_open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+pub unsafe extern "C-unwind" fn shm_open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe {
         match others::shm_open() {
@@ -145,12 +147,13 @@ unsafe fn shm_open_here(name: *const c_char, flags: c_int, mode: mode_t) -> c_in
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn mq_open(
+pub unsafe extern "C-unwind" fn mq_open(
     name: *const c_char,
     flags: c_int,
     mode: mode_t,
     attributes: *mut c_void,
 ) -> c_int {
+    let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe {
         others::mq_open().map_or_else(crate::missing, |f| made(f(name, flags, mode, attributes)))

@@ -172,8 +172,10 @@ macro_rules! mmaps {
             fd: c_int,
             offset: off_t,
         ) -> *mut c_void {
-            // SAFETY: as the caller vouches.
-            unsafe { map(address, length, protection, flags, fd, offset) }
+            crate::guarded(|| {
+                // SAFETY: as the caller vouches.
+                unsafe { map(address, length, protection, flags, fd, offset) }
+            })
         }
     )*};
 }

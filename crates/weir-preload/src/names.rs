@@ -360,14 +360,16 @@ macro_rules! micro {
         /// As the C function of this name demands.
         #[no_mangle]
         pub unsafe extern "C" fn $name($($p: $t),*) -> c_int {
-            let $process = weir_client::process::process();
-            // SAFETY: as the caller vouches.
-            unsafe {
-                match $ours {
-                    Some(result) => crate::finish(result),
-                    None => others::$name().map_or(-1, |f| f($($p),*)),
+            crate::guarded(|| {
+                let $process = weir_client::process::process();
+                // SAFETY: as the caller vouches.
+                unsafe {
+                    match $ours {
+                        Some(result) => crate::finish(result),
+                        None => others::$name().map_or(-1, |f| f($($p),*)),
+                    }
                 }
-            }
+            })
         }
     )*};
 }
@@ -393,19 +395,21 @@ micro! {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn remove(path: *const c_char) -> c_int {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        if !crate::is_our_c_path(HERE, path) {
-            return others::remove().map_or(-1, |f| f(path));
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if !crate::is_our_c_path(HERE, path) {
+                return others::remove().map_or(-1, |f| f(path));
+            }
+            let saved = crate::raw::errno();
+            let done = unlink(path);
+            if done < 0 && crate::raw::errno() == libc::EISDIR {
+                crate::raw::restore_errno(saved);
+                return rmdir(path);
+            }
+            done
         }
-        let saved = crate::raw::errno();
-        let done = unlink(path);
-        if done < 0 && crate::raw::errno() == libc::EISDIR {
-            crate::raw::restore_errno(saved);
-            return rmdir(path);
-        }
-        done
-    }
+    })
 }
 
 /// `umask(2)`: the client keeps a copy.
@@ -415,7 +419,9 @@ pub unsafe extern "C" fn remove(path: *const c_char) -> c_int {
 /// None.
 #[no_mangle]
 pub unsafe extern "C" fn umask(mask: mode_t) -> mode_t {
-    weir_client::process::process().umask_changed(mask);
-    // SAFETY: a number.
-    unsafe { others::umask().map_or(0, |f| f(mask)) }
+    crate::guarded(|| {
+        weir_client::process::process().umask_changed(mask);
+        // SAFETY: a number.
+        unsafe { others::umask().map_or(0, |f| f(mask)) }
+    })
 }

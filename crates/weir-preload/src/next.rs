@@ -6,6 +6,11 @@
 //! `dlsym` inside a wrapper could deadlock under allocators that open files. Other
 //! libraries' constructors may run before ours; until then wrappers make the system
 //! call themselves.
+//!
+//! A program may leave the next library's function by unwinding: a thread that is cancelled in
+//! read(2) does. So neither that call nor the wrapper stops it (`C-unwind`), and nothing of ours is
+//! on the stack then that has to be given back. A panic of ours never gets as far: it is caught
+//! around what the client does (`weir_client::bugs`).
 
 use core::ffi::{c_void, CStr};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -86,6 +91,10 @@ macro_rules! interpose {
             },
         );
     };
+    (@broken fd $fd:ident) => { weir_client::process::process().break_file($fd) };
+    (@broken from $fd:ident) => { weir_client::process::process().break_file($fd) };
+    (@broken to $fd:ident) => { weir_client::process::process().break_file($fd) };
+    (@broken $other:ident $same:ident) => {};
     (@given Descriptor $result:expr) => { $crate::made($result) };
     (@given $r:ident $result:expr) => { $result };
     (@one $name:ident ($($p:ident: $t:ty),*) -> $r:ident: $number:expr, [$($a:expr),*] => |$process:ident| $ours:expr) => {
@@ -95,9 +104,13 @@ macro_rules! interpose {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name($($p: $t),*) -> $r {
+        pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> $r {
             if let Some($process) = $crate::process() {
-                if let Some(result) = $ours {
+                let ours = weir_client::bugs::contain(|| $ours, || {
+                    $( $crate::next::interpose!(@broken $p $p); )*
+                    Some(Err(rustix::io::Errno::IO))
+                });
+                if let Some(result) = ours {
                     return $crate::finish(result);
                 }
             }
@@ -110,7 +123,7 @@ macro_rules! interpose {
             // SAFETY: the symbol of this name has this signature, and the caller
             // vouches for the arguments.
             let result = unsafe {
-                core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn($($t),*) -> $r>(next)($($p),*)
+                core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C-unwind" fn($($t),*) -> $r>(next)($($p),*)
             };
             $crate::next::interpose!(@given $r result)
         }
@@ -132,7 +145,7 @@ macro_rules! next_fn {
     ($( $name:ident: fn($($t:ty),*) -> $r:ty; )*) => {
         $(
             #[doc = concat!("The next `", stringify!($name), "`.")]
-            pub fn $name() -> Option<unsafe extern "C" fn($($t),*) -> $r> {
+            pub fn $name() -> Option<unsafe extern "C-unwind" fn($($t),*) -> $r> {
                 static NEXT: $crate::next::Next = $crate::next::Next::new(
                     match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                         Ok(name) => name,
@@ -145,7 +158,7 @@ macro_rules! next_fn {
                 }
                 // SAFETY: the symbol of this name has this signature.
                 Some(unsafe {
-                    core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn($($t),*) -> $r>(next)
+                    core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C-unwind" fn($($t),*) -> $r>(next)
                 })
             }
         )*

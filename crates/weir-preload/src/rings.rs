@@ -265,7 +265,8 @@ macro_rules! rings {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name($($p: $t),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> c_int {
+            let _ends = crate::EndsByPanic;
             if let Some(Err(errno)) = process().io_uring() {
                 return -errno.raw_os_error();
             }

@@ -49,7 +49,8 @@ macro_rules! watched {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(number: c_int, handler: sighandler_t) -> sighandler_t {
+        pub unsafe extern "C-unwind" fn $name(number: c_int, handler: sighandler_t) -> sighandler_t {
+            let _ends = crate::EndsByPanic;
             watch(number, handler);
             match next::$next() {
                 // SAFETY: as the caller vouches.
@@ -75,7 +76,12 @@ watched! {
 ///
 /// As sigaction(2) demands.
 #[no_mangle]
-pub unsafe extern "C" fn sigaction(number: c_int, new: *const Action, old: *mut Action) -> c_int {
+pub unsafe extern "C-unwind" fn sigaction(
+    number: c_int,
+    new: *const Action,
+    old: *mut Action,
+) -> c_int {
+    let _ends = crate::EndsByPanic;
     // SAFETY: null, or an action of the caller's.
     if let Some(new) = unsafe { new.as_ref() } {
         watch(number, new.sa_sigaction);
@@ -94,7 +100,12 @@ pub unsafe extern "C" fn sigaction(number: c_int, new: *const Action, old: *mut 
 ///
 /// As [`sigaction`].
 #[no_mangle]
-pub unsafe extern "C" fn __sigaction(number: c_int, new: *const Action, old: *mut Action) -> c_int {
+pub unsafe extern "C-unwind" fn __sigaction(
+    number: c_int,
+    new: *const Action,
+    old: *mut Action,
+) -> c_int {
+    let _ends = crate::EndsByPanic;
     // SAFETY: as the caller vouches.
     unsafe { sigaction(number, new, old) }
 }

@@ -202,7 +202,8 @@ macro_rules! addresses {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(socket: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(socket: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
                 let room = if crate::is_address(length) { *length } else { 0 };
@@ -268,14 +269,20 @@ pub use others::resolve_all as resolve_others;
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn recvmsg(
+    socket: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> ssize_t {
     let p = weir_client::process::process();
     // SAFETY: as the caller vouches.
     unsafe {
         let got = others::recvmsg().map_or(-1, |f| f(socket, message, flags));
-        if got >= 0 && p.is_active() && (*message).msg_controllen > 0 {
-            p.received(&carried(message));
-        }
+        crate::guarded(|| {
+            if got >= 0 && p.is_active() && (*message).msg_controllen > 0 {
+                p.received(&carried(message));
+            }
+        });
         got
     }
 }
@@ -286,7 +293,7 @@ pub unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_i
 ///
 /// As the C function of this name demands.
 #[no_mangle]
-pub unsafe extern "C" fn recvmmsg(
+pub unsafe extern "C-unwind" fn recvmmsg(
     socket: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -297,14 +304,16 @@ pub unsafe extern "C" fn recvmmsg(
     // SAFETY: as the caller vouches; of the messages so many were filled.
     unsafe {
         let got = others::recvmmsg().map_or(-1, |f| f(socket, messages, count, flags, timeout));
-        if p.is_active() {
-            for i in 0..usize::try_from(got).unwrap_or(0) {
-                let message = &raw const (*messages.add(i)).msg_hdr;
-                if (*message).msg_controllen > 0 {
-                    p.received(&carried(message));
+        crate::guarded(|| {
+            if p.is_active() {
+                for i in 0..usize::try_from(got).unwrap_or(0) {
+                    let message = &raw const (*messages.add(i)).msg_hdr;
+                    if (*message).msg_controllen > 0 {
+                        p.received(&carried(message));
+                    }
                 }
             }
-        }
+        });
         got
     }
 }

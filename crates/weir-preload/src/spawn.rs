@@ -127,7 +127,8 @@ macro_rules! actions {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name($list: *mut c_void $(, $p: $t)*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($list: *mut c_void $(, $p: $t)*) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             let done = unsafe { next::$name().map_or(libc::ENOSYS, |f| f($list $(, $p)*)) };
             if done == 0 {
@@ -208,7 +209,7 @@ macro_rules! spawns {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(
+        pub unsafe extern "C-unwind" fn $name(
             pid: *mut libc::pid_t,
             file: *const c_char,
             actions: *const c_void,
@@ -216,6 +217,7 @@ macro_rules! spawns {
             argv: Strings,
             envp: Strings,
         ) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
                 let inherits = process().may_hand_down();

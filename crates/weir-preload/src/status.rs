@@ -229,14 +229,16 @@ macro_rules! by_path_or_descriptor {
         /// As the C function of this name demands.
         #[no_mangle]
         pub unsafe extern "C" fn $path_fn(path: *const c_char, into: *mut libc::statvfs) -> c_int {
-            let p = weir_client::process::process();
-            // SAFETY: as the caller vouches.
-            unsafe {
-                match give(bytes_of(path).and_then(|path| p.statfs(path)), into, statvfs_of) {
-                    Some(result) => crate::finish(result),
-                    None => others::$path_fn().map_or(-1, |f| f(path, into)),
+            crate::guarded(|| {
+                let p = weir_client::process::process();
+                // SAFETY: as the caller vouches.
+                unsafe {
+                    match give(bytes_of(path).and_then(|path| p.statfs(path)), into, statvfs_of) {
+                        Some(result) => crate::finish(result),
+                        None => others::$path_fn().map_or(-1, |f| f(path, into)),
+                    }
                 }
-            }
+            })
         }
 
         /// `fstatvfs(3)`.
@@ -246,14 +248,16 @@ macro_rules! by_path_or_descriptor {
         /// As the C function of this name demands.
         #[no_mangle]
         pub unsafe extern "C" fn $fd_fn(fd: c_int, into: *mut libc::statvfs) -> c_int {
-            let p = weir_client::process::process();
-            // SAFETY: as the caller vouches.
-            unsafe {
-                match give(p.fstatfs(fd), into, statvfs_of) {
-                    Some(result) => crate::finish(result),
-                    None => others::$fd_fn().map_or(-1, |f| f(fd, into)),
+            crate::guarded(|| {
+                let p = weir_client::process::process();
+                // SAFETY: as the caller vouches.
+                unsafe {
+                    match give(p.fstatfs(fd), into, statvfs_of) {
+                        Some(result) => crate::finish(result),
+                        None => others::$fd_fn().map_or(-1, |f| f(fd, into)),
+                    }
                 }
-            }
+            })
         }
     )*};
 }
@@ -291,21 +295,23 @@ fn limit(name: c_int) -> c_long {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        if crate::is_our_c_path(HERE, path) {
-            // Of what is not there nothing is said.
-            match at(weir_client::process::process(), HERE, path, 0) {
-                Some(Err(errno)) => {
-                    crate::raw::set_errno(errno);
-                    -1
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if crate::is_our_c_path(HERE, path) {
+                // Of what is not there nothing is said.
+                match at(weir_client::process::process(), HERE, path, 0) {
+                    Some(Err(errno)) => {
+                        crate::raw::set_errno(errno);
+                        -1
+                    }
+                    _ => limit(name),
                 }
-                _ => limit(name),
+            } else {
+                others::pathconf().map_or(-1, |f| f(path, name))
             }
-        } else {
-            others::pathconf().map_or(-1, |f| f(path, name))
         }
-    }
+    })
 }
 
 /// `fpathconf(3)`.
@@ -315,9 +321,11 @@ pub unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
 /// None.
 #[no_mangle]
 pub unsafe extern "C" fn fpathconf(fd: c_int, name: c_int) -> c_long {
-    if crate::is_ours(fd) {
-        return limit(name);
-    }
-    // SAFETY: numbers.
-    unsafe { others::fpathconf().map_or(-1, |f| f(fd, name)) }
+    crate::guarded(|| {
+        if crate::is_ours(fd) {
+            return limit(name);
+        }
+        // SAFETY: numbers.
+        unsafe { others::fpathconf().map_or(-1, |f| f(fd, name)) }
+    })
 }

@@ -35,11 +35,11 @@ const PAGE: usize = 4096;
 /// A flag of `FILE`: an error was seen.
 const ERR_SEEN: c_int = 0x20;
 
-type ReadFn = unsafe extern "C" fn(*mut FILE, *mut c_void, isize) -> isize;
-type WriteFn = unsafe extern "C" fn(*mut FILE, *const c_void, isize) -> isize;
-type SeekFn = unsafe extern "C" fn(*mut FILE, i64, c_int) -> i64;
-type CloseFn = unsafe extern "C" fn(*mut FILE) -> c_int;
-type StatFn = unsafe extern "C" fn(*mut FILE, *mut libc::stat) -> c_int;
+type ReadFn = unsafe extern "C-unwind" fn(*mut FILE, *mut c_void, isize) -> isize;
+type WriteFn = unsafe extern "C-unwind" fn(*mut FILE, *const c_void, isize) -> isize;
+type SeekFn = unsafe extern "C-unwind" fn(*mut FILE, i64, c_int) -> i64;
+type CloseFn = unsafe extern "C-unwind" fn(*mut FILE) -> c_int;
+type StatFn = unsafe extern "C-unwind" fn(*mut FILE, *mut libc::stat) -> c_int;
 
 /// What the slots held before.
 static ORIGINAL: [AtomicUsize; 5] = [const { AtomicUsize::new(0) }; 5];
@@ -165,7 +165,7 @@ unsafe fn original<F: Copy>(slot: usize) -> F {
     unsafe { core::mem::transmute_copy(&address) }
 }
 
-unsafe extern "C" fn file_read(file: *mut FILE, buffer: *mut c_void, n: isize) -> isize {
+unsafe extern "C-unwind" fn file_read(file: *mut FILE, buffer: *mut c_void, n: isize) -> isize {
     // SAFETY: libc calls this with its own FILE, and room for n bytes.
     unsafe {
         let fd = fileno(file);
@@ -178,7 +178,7 @@ unsafe extern "C" fn file_read(file: *mut FILE, buffer: *mut c_void, n: isize) -
 }
 
 /// As `_IO_new_file_write`: all of it, or an error flag and what was written.
-unsafe extern "C" fn file_write(file: *mut FILE, buffer: *const c_void, n: isize) -> isize {
+unsafe extern "C-unwind" fn file_write(file: *mut FILE, buffer: *const c_void, n: isize) -> isize {
     // SAFETY: libc calls this with its own FILE, and n bytes.
     unsafe {
         let fd = fileno(file);
@@ -199,12 +199,12 @@ unsafe extern "C" fn file_write(file: *mut FILE, buffer: *const c_void, n: isize
         if *offset >= 0 {
             *offset += done as i64;
         }
-        crate::ending::stream_written();
+        crate::guarded(crate::ending::stream_written);
         done
     }
 }
 
-unsafe extern "C" fn file_seek(file: *mut FILE, offset: i64, whence: c_int) -> i64 {
+unsafe extern "C-unwind" fn file_seek(file: *mut FILE, offset: i64, whence: c_int) -> i64 {
     // SAFETY: libc calls this with its own FILE.
     unsafe {
         let fd = fileno(file);
@@ -216,7 +216,7 @@ unsafe extern "C" fn file_seek(file: *mut FILE, offset: i64, whence: c_int) -> i
     }
 }
 
-unsafe extern "C" fn file_close(file: *mut FILE) -> c_int {
+unsafe extern "C-unwind" fn file_close(file: *mut FILE) -> c_int {
     // SAFETY: libc calls this with its own FILE.
     unsafe {
         let fd = fileno(file);
@@ -228,7 +228,7 @@ unsafe extern "C" fn file_close(file: *mut FILE) -> c_int {
     }
 }
 
-unsafe extern "C" fn file_stat(file: *mut FILE, stat: *mut libc::stat) -> c_int {
+unsafe extern "C-unwind" fn file_stat(file: *mut FILE, stat: *mut libc::stat) -> c_int {
     // SAFETY: libc calls this with its own FILE and room for a stat.
     unsafe {
         let fd = fileno(file);
@@ -360,7 +360,8 @@ macro_rules! fopens {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
                 match open_stream(path, mode) {
@@ -380,7 +381,8 @@ macro_rules! freopens {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe { super::reopen(path, mode, file, super::$name()) }
         }
@@ -395,7 +397,8 @@ macro_rules! tmpfiles {
         ///
         /// None.
         #[no_mangle]
-        pub unsafe extern "C" fn $name() -> *mut FILE {
+        pub unsafe extern "C-unwind" fn $name() -> *mut FILE {
+            let _ends = crate::EndsByPanic;
             // SAFETY: what libc gives is a stream, or null.
             unsafe { super::made(super::$name().map_or(core::ptr::null_mut(), |f| f())) }
         }
@@ -418,7 +421,8 @@ mod exported {
     ///
     /// As the C function of this name demands.
     #[no_mangle]
-    pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+        let _ends = crate::EndsByPanic;
         // SAFETY: as the caller vouches.
         unsafe {
             if !is_ours(fd) {
@@ -449,7 +453,7 @@ fn allows(fd: c_int, wanted: c_int) -> bool {
     flags >= 0 && fits
 }
 
-type Reopen = unsafe extern "C" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
+type Reopen = unsafe extern "C-unwind" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
 
 /// `freopen(3)`, where the old file, the new one, both or neither may be ours. libc
 /// replaces the descriptor behind our back, so it is told to open /dev/null under the

@@ -91,11 +91,14 @@ unsafe fn real(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        real(path, into)
-            .unwrap_or_else(|| next::realpath().map_or(core::ptr::null_mut(), |f| f(path, into)))
-    }
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            real(path, into).unwrap_or_else(|| {
+                next::realpath().map_or(core::ptr::null_mut(), |f| f(path, into))
+            })
+        }
+    })
 }
 
 /// `realpath(3)`, fortified.
@@ -109,8 +112,10 @@ pub unsafe extern "C" fn __realpath_chk(
     into: *mut c_char,
     _have: usize,
 ) -> *mut c_char {
-    // SAFETY: as the caller vouches.
-    unsafe { realpath(path, into) }
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe { realpath(path, into) }
+    })
 }
 
 /// `canonicalize_file_name(3)`.
@@ -120,8 +125,10 @@ pub unsafe extern "C" fn __realpath_chk(
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
-    // SAFETY: as the caller vouches.
-    unsafe { realpath(path, core::ptr::null_mut()) }
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe { realpath(path, core::ptr::null_mut()) }
+    })
 }
 
 /// `getcwd(3)`. Without a buffer one of `room` bytes is malloc'ed, or of as many as it takes.
@@ -131,16 +138,18 @@ pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_c
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn getcwd(into: *mut c_char, room: usize) -> *mut c_char {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        match process().getcwd() {
-            None => next::getcwd().map_or(core::ptr::null_mut(), |f| f(into, room)),
-            Some(_) if room == 0 && !into.is_null() => fails(Errno::INVAL),
-            Some(Ok(path)) if room != 0 && room <= path.len() => fails(Errno::RANGE),
-            Some(Ok(path)) => hand_over(&path, into, room),
-            Some(Err(errno)) => fails(errno),
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            match process().getcwd() {
+                None => next::getcwd().map_or(core::ptr::null_mut(), |f| f(into, room)),
+                Some(_) if room == 0 && !into.is_null() => fails(Errno::INVAL),
+                Some(Ok(path)) if room != 0 && room <= path.len() => fails(Errno::RANGE),
+                Some(Ok(path)) => hand_over(&path, into, room),
+                Some(Err(errno)) => fails(errno),
+            }
         }
-    }
+    })
 }
 
 /// `getcwd(3)`, fortified.
@@ -150,8 +159,10 @@ pub unsafe extern "C" fn getcwd(into: *mut c_char, room: usize) -> *mut c_char {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn __getcwd_chk(into: *mut c_char, room: usize, _have: usize) -> *mut c_char {
-    // SAFETY: as the caller vouches.
-    unsafe { getcwd(into, room) }
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe { getcwd(into, room) }
+    })
 }
 
 /// `getwd(3)`: into `PATH_MAX` bytes.
@@ -161,16 +172,18 @@ pub unsafe extern "C" fn __getcwd_chk(into: *mut c_char, room: usize, _have: usi
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn getwd(into: *mut c_char) -> *mut c_char {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        match process().getcwd() {
-            None => next::getwd().map_or(core::ptr::null_mut(), |f| f(into)),
-            Some(_) if into.is_null() => fails(Errno::INVAL),
-            Some(Ok(path)) if path.len() >= PATH_MAX => fails(Errno::NAMETOOLONG),
-            Some(Ok(path)) => hand_over(&path, into, PATH_MAX),
-            Some(Err(errno)) => fails(errno),
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            match process().getcwd() {
+                None => next::getwd().map_or(core::ptr::null_mut(), |f| f(into)),
+                Some(_) if into.is_null() => fails(Errno::INVAL),
+                Some(Ok(path)) if path.len() >= PATH_MAX => fails(Errno::NAMETOOLONG),
+                Some(Ok(path)) => hand_over(&path, into, PATH_MAX),
+                Some(Err(errno)) => fails(errno),
+            }
         }
-    }
+    })
 }
 
 /// `getwd(3)`, fortified.
@@ -180,8 +193,10 @@ pub unsafe extern "C" fn getwd(into: *mut c_char) -> *mut c_char {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn __getwd_chk(into: *mut c_char, _have: usize) -> *mut c_char {
-    // SAFETY: as the caller vouches.
-    unsafe { getwd(into) }
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe { getwd(into) }
+    })
 }
 
 /// `get_current_dir_name(3)`: as a shell came here, if `$PWD` says so and is right.
@@ -191,19 +206,22 @@ pub unsafe extern "C" fn __getwd_chk(into: *mut c_char, _have: usize) -> *mut c_
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
-    // SAFETY: C strings; null asks for memory of malloc.
-    unsafe {
-        let path = match process().getcwd() {
-            None => return next::get_current_dir_name().map_or(core::ptr::null_mut(), |f| f()),
-            Some(Ok(path)) => path,
-            Some(Err(errno)) => return fails(errno),
-        };
-        let named = libc::getenv(c"PWD".as_ptr());
-        let shown = bytes_of(named).filter(|named| named.first() == Some(&b'/'));
-        let is_here = || file_of(named).is_some_and(|file| Some(file) == file_of(c".".as_ptr()));
-        let shown = shown.filter(|_| is_here()).unwrap_or(&path);
-        hand_over(shown, core::ptr::null_mut(), 0)
-    }
+    crate::guarded(|| {
+        // SAFETY: C strings; null asks for memory of malloc.
+        unsafe {
+            let path = match process().getcwd() {
+                None => return next::get_current_dir_name().map_or(core::ptr::null_mut(), |f| f()),
+                Some(Ok(path)) => path,
+                Some(Err(errno)) => return fails(errno),
+            };
+            let named = libc::getenv(c"PWD".as_ptr());
+            let shown = bytes_of(named).filter(|named| named.first() == Some(&b'/'));
+            let is_here =
+                || file_of(named).is_some_and(|file| Some(file) == file_of(c".".as_ptr()));
+            let shown = shown.filter(|_| is_here()).unwrap_or(&path);
+            hand_over(shown, core::ptr::null_mut(), 0)
+        }
+    })
 }
 
 /// The file system and the inode that a path names.
@@ -226,16 +244,18 @@ unsafe fn file_of(path: *const c_char) -> Option<(libc::dev_t, libc::ino_t)> {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn ftok(path: *const c_char, project: c_int) -> libc::key_t {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        if !is_our_c_path(libc::AT_FDCWD, path) {
-            return next::ftok().map_or(-1, |f| f(path, project));
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if !is_our_c_path(libc::AT_FDCWD, path) {
+                return next::ftok().map_or(-1, |f| f(path, project));
+            }
+            file_of(path).map_or(-1, |(dev, ino)| {
+                let key = (ino & 0xffff) | ((dev & 0xff) << 16) | ((project as u64 & 0xff) << 24);
+                key as libc::key_t
+            })
         }
-        file_of(path).map_or(-1, |(dev, ino)| {
-            let key = (ino & 0xffff) | ((dev & 0xff) << 16) | ((project as u64 & 0xff) << 24);
-            key as libc::key_t
-        })
-    }
+    })
 }
 
 /// `tempnam(3)`: in `$TMPDIR`, else in the directory that is given, else where libc has it.
@@ -245,39 +265,41 @@ pub unsafe extern "C" fn ftok(path: *const c_char, project: c_int) -> libc::key_
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn tempnam(given: *const c_char, prefix: *const c_char) -> *mut c_char {
-    // SAFETY: C strings, or null.
-    unsafe {
-        let named = libc::getenv(c"TMPDIR".as_ptr());
-        let chosen = [named.cast_const(), given]
-            .into_iter()
-            .find(|dir| is_directory(*dir));
-        let Some(dir) = chosen.filter(|dir| is_our_c_path(libc::AT_FDCWD, *dir)) else {
-            return next::tempnam().map_or(core::ptr::null_mut(), |f| f(given, prefix));
-        };
-        let dir = bytes_of(dir).unwrap_or_default();
-        let end = dir
-            .iter()
-            .rposition(|byte| *byte != b'/')
-            .map_or(0, |last| last + 1);
-        let prefix = bytes_of(prefix)
-            .filter(|prefix| !prefix.is_empty())
-            .unwrap_or(b"file");
-        let prefix = &prefix[..prefix.len().min(5)];
-        let template = [&dir[..end], b"/", prefix, b"XXXXXX"].concat();
-        let name = hand_over(&template, core::ptr::null_mut(), 0);
-        let is_free = || {
-            let free = file_of_link(name).is_none() && raw::errno() == libc::ENOENT;
-            if !free {
-                raw::set_errno(Errno::EXIST);
+    crate::guarded(|| {
+        // SAFETY: C strings, or null.
+        unsafe {
+            let named = libc::getenv(c"TMPDIR".as_ptr());
+            let chosen = [named.cast_const(), given]
+                .into_iter()
+                .find(|dir| is_directory(*dir));
+            let Some(dir) = chosen.filter(|dir| is_our_c_path(libc::AT_FDCWD, *dir)) else {
+                return next::tempnam().map_or(core::ptr::null_mut(), |f| f(given, prefix));
+            };
+            let dir = bytes_of(dir).unwrap_or_default();
+            let end = dir
+                .iter()
+                .rposition(|byte| *byte != b'/')
+                .map_or(0, |last| last + 1);
+            let prefix = bytes_of(prefix)
+                .filter(|prefix| !prefix.is_empty())
+                .unwrap_or(b"file");
+            let prefix = &prefix[..prefix.len().min(5)];
+            let template = [&dir[..end], b"/", prefix, b"XXXXXX"].concat();
+            let name = hand_over(&template, core::ptr::null_mut(), 0);
+            let is_free = || {
+                let free = file_of_link(name).is_none() && raw::errno() == libc::ENOENT;
+                if !free {
+                    raw::set_errno(Errno::EXIST);
+                }
+                c_int::from(free) - 1
+            };
+            if !name.is_null() && with_random_name(name, 0, is_free) < 0 {
+                libc::free(name.cast());
+                return core::ptr::null_mut();
             }
-            c_int::from(free) - 1
-        };
-        if !name.is_null() && with_random_name(name, 0, is_free) < 0 {
-            libc::free(name.cast());
-            return core::ptr::null_mut();
+            name
         }
-        name
-    }
+    })
 }
 
 /// Whether there is a directory.
@@ -383,13 +405,15 @@ macro_rules! templates {
         /// As the C function of this name demands.
         #[no_mangle]
         pub unsafe extern "C" fn $name(template: *mut c_char, $($p: c_int),*) -> c_int {
-            // SAFETY: as the caller vouches.
-            unsafe {
-                if is_our_c_path(libc::AT_FDCWD, template) {
-                    return make_file(template, $suffix, $flags);
+            crate::guarded(|| {
+                // SAFETY: as the caller vouches.
+                unsafe {
+                    if is_our_c_path(libc::AT_FDCWD, template) {
+                        return make_file(template, $suffix, $flags);
+                    }
+                    crate::made(next::$name().map_or(-1, |f| f(template, $($p),*)))
                 }
-                crate::made(next::$name().map_or(-1, |f| f(template, $($p),*)))
-            }
+            })
         }
     )*};
 }
@@ -411,14 +435,16 @@ templates! {
 /// As the C function of this name demands.
 #[no_mangle]
 pub unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        if !is_our_c_path(libc::AT_FDCWD, template) {
-            return next::mkdtemp().map_or(core::ptr::null_mut(), |f| f(template));
+    crate::guarded(|| {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if !is_our_c_path(libc::AT_FDCWD, template) {
+                return next::mkdtemp().map_or(core::ptr::null_mut(), |f| f(template));
+            }
+            match with_random_name(template, 0, || names::mkdir(template, 0o700)) {
+                0 => template,
+                _ => core::ptr::null_mut(),
+            }
         }
-        match with_random_name(template, 0, || names::mkdir(template, 0o700)) {
-            0 => template,
-            _ => core::ptr::null_mut(),
-        }
-    }
+    })
 }

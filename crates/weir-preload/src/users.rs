@@ -25,7 +25,8 @@ macro_rules! watched {
             ///
             /// As the C function of this name demands.
             #[no_mangle]
-            pub unsafe extern "C" fn $name($($p: $t),*) -> c_int {
+            pub unsafe extern "C-unwind" fn $name($($p: $t),*) -> c_int {
+                let _ends = crate::EndsByPanic;
                 $( becomes($effective); )?
                 // SAFETY: as the caller vouches.
                 let done = next::$name().map_or_else(crate::missing, |f| unsafe { f($($p),*) });

@@ -19,7 +19,8 @@ pub struct Where {
     level: c_int,
 }
 
-type Visit = unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut Where) -> c_int;
+type Visit =
+    unsafe extern "C-unwind" fn(*const c_char, *const libc::stat, c_int, *mut Where) -> c_int;
 
 mod next {
     use super::{c_char, c_int, Visit};
@@ -60,7 +61,8 @@ macro_rules! walks {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $plain(path: *const c_char, visit: Visit, open: c_int) -> c_int {
+        pub unsafe extern "C-unwind" fn $plain(path: *const c_char, visit: Visit, open: c_int) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches; a function of three arguments does not look at the fourth.
             unsafe {
                 match process().is_active() {
@@ -76,7 +78,8 @@ macro_rules! walks {
         ///
         /// As the C function of this name demands.
         #[no_mangle]
-        pub unsafe extern "C" fn $full(path: *const c_char, visit: Visit, open: c_int, flags: c_int) -> c_int {
+        pub unsafe extern "C-unwind" fn $full(path: *const c_char, visit: Visit, open: c_int, flags: c_int) -> c_int {
+            let _ends = crate::EndsByPanic;
             // SAFETY: as the caller vouches.
             unsafe {
                 match process().is_active() {

@@ -429,6 +429,8 @@ const CHECKS: &[Check] = &[
     ),
     c("faults::sigkill_loses_no_finished_write", "c/kill.c"),
     c("faults::signal_handlers_use_files_too", "c/signals.c"),
+    c("faults::a_bug_of_weir_fails_a_call", "c/bugs.c"),
+    c("faults::threads_are_cancelled", "c/cancelled.c"),
     c(
         "descriptors::what_is_closed_unseen_is_not_written_to",
         "c/closed.c",

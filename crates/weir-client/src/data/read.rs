@@ -164,6 +164,7 @@ impl Vnode {
         offset: u64,
         bytes: &mut [u8],
     ) -> Result<usize, Errno> {
+        self.check()?;
         let mut target = [Target { offset, bytes }];
         let _call = host.is_one_of_several().then(operation::begin);
         self.audit(host, &target)?;
@@ -190,6 +191,7 @@ impl Vnode {
     /// Reads several ranges: one look-up of the file's state for all, and what lies on other
     /// nodes is asked of each of them at once. Each target's bytes are cut to what was read.
     pub fn read_all<H: Host>(&self, host: &H, targets: &mut [Target<'_>]) -> Result<(), Errno> {
+        self.check()?;
         let _call = host.is_one_of_several().then(operation::begin);
         self.audit(host, targets)?;
         let now = self.moment(host)?;
@@ -384,7 +386,9 @@ impl Vnode {
         };
         self.reads_far.store(true, Ordering::Relaxed);
         let mut reading = self.ahead.lock().and_then(|mut ahead| {
-            ahead.begin(host, (range.start, range.end), now.size, generation)
+            self.change(&mut *ahead, |ahead| {
+                ahead.begin(host, (range.start, range.end), now.size, generation)
+            })
         });
         let plan = reading.as_ref().and_then(|reading| reading.plan);
         let mut more = None;
@@ -393,7 +397,9 @@ impl Vnode {
         });
         if let Some(reading) = reading {
             match self.ahead.lock() {
-                Some(mut ahead) => ahead.put_back(host, reading, range.end, more),
+                Some(mut ahead) => self.change(&mut *ahead, |ahead| {
+                    ahead.put_back(host, reading, range.end, more);
+                }),
                 None => reading.drop_all(host, more),
             }
         }
@@ -437,7 +443,8 @@ impl Vnode {
     fn followed<H: Host>(&self, host: &H, targets: &[Target<'_>]) {
         if let ([one], Some(mut ahead)) = (targets, self.ahead.lock()) {
             if !one.bytes.is_empty() {
-                ahead.end(host, (one.offset, one.offset + one.bytes.len() as u64));
+                let read = (one.offset, one.offset + one.bytes.len() as u64);
+                self.change(&mut *ahead, |ahead| ahead.end(host, read));
             }
         }
     }
@@ -458,12 +465,14 @@ impl Vnode {
         (needed, end): (u64, u64),
     ) -> Result<u64, Errno> {
         let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
-        let part = self.know(host, now, &mut map, found.from, (needed, end))?;
-        let known = end.min(part.to).min(found.from + STEP);
-        found.limit = known;
-        part.index
-            .for_each_piece_in(found.from, known, &mut |piece| found.add(piece));
-        Ok(now.state.generation)
+        self.change(&mut *map, |map| {
+            let part = self.know(host, now, map, found.from, (needed, end))?;
+            let known = end.min(part.to).min(found.from + STEP);
+            found.limit = known;
+            part.index
+                .for_each_piece_in(found.from, known, &mut |piece| found.add(piece));
+            Ok(now.state.generation)
+        })
     }
 
     /// Returns the answer that speaks of `from`, as of now or later. If the map does not reach to `needed`,

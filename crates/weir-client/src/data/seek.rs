@@ -12,11 +12,20 @@ impl Vnode {
     /// The first offset at or behind `offset` that holds data, or with `hole` the first that holds none;
     /// the end of the file is a hole. `None`: the file ends before there is one.
     pub fn seek<H: Host>(&self, host: &H, offset: u64, hole: bool) -> Result<Option<u64>, Errno> {
+        self.check()?;
         let mut now = self.moment(host)?;
         let (mut at, mut generation) = (offset, None);
         while at < now.size {
             let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
-            let part = self.know(host, &mut now, &mut map, at, (at + 1, at + 1))?;
+            let look = self.change(&mut *map, |map| {
+                let part = self.know(host, &mut now, map, at, (at + 1, at + 1))?;
+                let found = match hole {
+                    true => Some(part.next_hole(at)),
+                    false => part.next_data(at),
+                };
+                Ok::<_, Errno>((part.known_to(), found))
+            });
+            let (known_to, found) = look?;
             if generation.is_some_and(|before| before != now.state.generation) {
                 // The file has changed since the search began: it begins again.
                 drop(map);
@@ -25,11 +34,7 @@ impl Vnode {
                 continue;
             }
             generation = Some(now.state.generation);
-            let known = part.known_to().min(now.size);
-            let found = match hole {
-                true => Some(part.next_hole(at)),
-                false => part.next_data(at),
-            };
+            let known = known_to.min(now.size);
             if let Some(found) = found.filter(|found| *found < known) {
                 return Ok(Some(found));
             }

@@ -208,6 +208,8 @@ impl Stream {
                 return Ok(bytes.len());
             }
         }
+        #[cfg(debug_assertions)]
+        crate::bugs::planted::set_off(bytes);
         let mut done = 0;
         while done < bytes.len() {
             match self.put(host, &place, offset + done as u64, &bytes[done..]) {

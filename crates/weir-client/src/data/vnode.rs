@@ -3,6 +3,11 @@
 //! Two streams: a signal handler that interrupts a write of its own thread writes
 //! through the second one, with a cell of its own, as if it were another process;
 //! claims keep the order of the two. A handler that interrupts even that gets EAGAIN.
+//!
+//! If an assertion of ours fails while the state of a vnode is being changed, the vnode is *broken*
+//! ([`crate::bugs`]): that state is replaced by none before its lock is free, and whatever moves or
+//! syncs bytes is EIO until the process has closed the file. What finished writes wrote stays: it is
+//! in the cell and the ring, which the server keeps until the process ends.
 
 use core::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 
@@ -31,6 +36,21 @@ pub struct Vnode {
     pub(crate) beneath: InternalSlot,
     pub(crate) beneath_reads: InternalSlot,
     pub(crate) beneath_private: InternalSlot,
+    /// An assertion failed while something of this was being changed.
+    broken: AtomicBool,
+}
+
+/// Dropped only by a panic: what was being changed is not believed any more.
+struct Breaks<'a, T: Default> {
+    vnode: &'a Vnode,
+    changed: &'a mut T,
+}
+
+impl<T: Default> Drop for Breaks<'_, T> {
+    fn drop(&mut self) {
+        self.vnode.broken.store(true, Ordering::Release);
+        *self.changed = T::default();
+    }
 }
 
 impl Vnode {
@@ -41,6 +61,7 @@ impl Vnode {
 
     /// Makes it the vnode of `ino`; nobody uses it for another file.
     pub fn open(&self, ino: Ino) {
+        self.broken.store(false, Ordering::Relaxed);
         self.ino.store(ino.0, Ordering::Release);
     }
 
@@ -49,10 +70,49 @@ impl Vnode {
         Ino(self.ino.load(Ordering::Acquire))
     }
 
+    /// EIO: an assertion failed in the middle of a change of this vnode.
+    #[inline]
+    pub fn check(&self) -> Result<(), Errno> {
+        match self.broken.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(Errno::IO),
+        }
+    }
+
+    /// Gives the file up in this process: an assertion failed in a call on it.
+    pub fn give_up(&self) {
+        self.broken.store(true, Ordering::Release);
+        for stream in &self.streams {
+            if let Some(mut stream) = stream.lock() {
+                *stream = Stream::default();
+            }
+        }
+    }
+
+    /// Changes what is behind one of the locks. A panic breaks the vnode while the lock is held, so
+    /// that nobody sees what is half changed.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // as for `write_at`
+    pub(super) fn change<T: Default, R>(
+        &self,
+        changed: &mut T,
+        change: impl FnOnce(&mut T) -> R,
+    ) -> R {
+        let breaks = Breaks {
+            vnode: self,
+            changed,
+        };
+        let done = change(breaks.changed);
+        core::mem::forget(breaks);
+        done
+    }
+
     /// Takes over an attachment that came with the creation of the file.
     pub fn attached<H: Host>(&self, host: &H, block: u32, cell: u32) {
         if let Some(mut stream) = self.streams[0].lock() {
-            stream.attached(host, self.ino(), block, cell);
+            self.change(&mut *stream, |stream| {
+                stream.attached(host, self.ino(), block, cell);
+            });
         }
     }
 
@@ -62,7 +122,7 @@ impl Vnode {
     #[allow(clippy::inline_always)] // measured: see process/io.rs
     pub fn write_at<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         if let TryLock::Held(mut stream) = self.streams[0].try_lock() {
-            if stream.grow(offset, bytes) {
+            if self.change(&mut *stream, |stream| stream.grow(offset, bytes)) {
                 return Ok(bytes.len());
             }
         }
@@ -72,6 +132,7 @@ impl Vnode {
     #[cold]
     #[inline(never)]
     fn write_slowly<H: Host>(&self, host: &H, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        self.check()?;
         let ino = self.ino();
         let Some(bytes) = within(host.size_limit(), offset, bytes) else {
             host.exceed_size_limit();
@@ -105,6 +166,7 @@ impl Vnode {
     /// Writes at the end of the file, wherever that is at this moment; returns the
     /// offset and how many bytes. No two appends on this node share bytes.
     pub fn append<H: Host>(&self, host: &H, bytes: &[u8]) -> Result<(u64, usize), Errno> {
+        self.check()?;
         let ino = self.ino();
         if host.is_mapped(ino) {
             let at = self.with_stream(|stream| stream.place_append(host, ino, bytes.len()))?;
@@ -131,7 +193,7 @@ impl Vnode {
     ) -> Result<T, Errno> {
         for stream in &self.streams {
             if let Some(mut stream) = stream.lock() {
-                return act(&mut stream);
+                return self.change(&mut *stream, act);
             }
         }
         Err(Errno::AGAIN)
@@ -160,10 +222,10 @@ impl Vnode {
         offset: u64,
         bytes: &mut [u8],
     ) -> Option<Result<(), Errno>> {
-        let stream = self.streams[0].lock()?;
+        let mut stream = self.streams[0].lock()?;
         stream
             .holds(offset, bytes.len() as u64)
-            .then(|| stream.read_live(host, offset, bytes))
+            .then(|| self.change(&mut *stream, |stream| stream.read_live(host, offset, bytes)))
     }
 
     /// The process closed its last descriptor of the file, and has tried to publish what it wrote:
@@ -171,7 +233,7 @@ impl Vnode {
     pub fn detach<H: Host>(&self, host: &H) {
         for stream in &self.streams {
             if let Some(mut stream) = stream.lock() {
-                stream.detach(host);
+                self.change(&mut *stream, |stream| stream.detach(host));
             }
         }
         let beneath = [&self.beneath, &self.beneath_reads, &self.beneath_private];
@@ -183,7 +245,7 @@ impl Vnode {
         }
         if self.reads_far.swap(false, Ordering::Relaxed) {
             if let Some(mut ahead) = self.ahead.lock() {
-                ahead.drop_all(host);
+                self.change(&mut *ahead, |ahead| ahead.drop_all(host));
             }
         }
     }
@@ -191,6 +253,7 @@ impl Vnode {
     /// Publishes what the process wrote, if it wrote anything since it did so last. EIO: nobody
     /// takes what was written last.
     pub fn publish_written<H: Host>(&self, host: &H) -> Result<(), Errno> {
+        self.check()?;
         let wrote = |stream: &SigLock<Stream>| stream.lock()?.unpublished();
         let wrote = self.streams.each_ref().map(wrote);
         if wrote == [None; 2] {

@@ -63,6 +63,7 @@ impl Process {
         if !shared && length < LEAST_MAPPED {
             return Some(Ok(Mapping::Copy));
         }
+        done!(handle.intact());
         let session = done!(self.session());
         let opened = match shared {
             true if handle.has(WRITE) => session.open_mapped(handle.ino(), &file.vnode.beneath),

@@ -184,6 +184,15 @@ impl Process {
         self.handle(fd).is_some()
     }
 
+    /// An assertion of ours failed in a call on the descriptor: its file, if it is one, is given up
+    /// in this process, and later calls that move or sync its bytes are EIO.
+    #[cold]
+    pub fn break_file(&'static self, fd: Fd) {
+        if let Some(file) = table::get(fd).and_then(|handle| handle.file.get()) {
+            file.vnode.give_up();
+        }
+    }
+
     /// Whether the descriptor is one that weir uses itself.
     #[inline]
     pub fn is_internal_fd(&self, fd: Fd) -> bool {

@@ -39,6 +39,8 @@ impl Process {
             Spot::Dir | Spot::Name { found: Some(_), .. } => return Some(Err(Errno::EXIST)),
             Spot::Name { parent, name, .. } => (parent, name),
         };
+        #[cfg(debug_assertions)]
+        crate::bugs::planted::set_off(name.bytes());
         done!(self.check_parent(parent));
         let op = Mkdir {
             parent,

@@ -33,7 +33,8 @@ impl Process {
                 Errno::INVAL
             }));
         }
-        Some(self.cut(handle.ino(), length))
+        let intact = handle.intact();
+        Some(intact.and_then(|()| self.cut(handle.ino(), length)))
     }
 
     /// truncate(2).
@@ -100,6 +101,7 @@ impl Process {
         if handle.file.get().is_none() {
             return Ok(());
         }
+        handle.intact()?;
         Self::sync_file(self.session()?, handle.ino())
     }
 
@@ -173,6 +175,7 @@ impl Process {
         if handle.file.get().is_none() || !handle.has(WRITE) {
             return Err(Errno::BADF);
         }
+        handle.intact()?;
         let keep_size = mode & FALLOC_KEEP_SIZE != 0;
         let zero = match mode & !FALLOC_KEEP_SIZE {
             0 => false,

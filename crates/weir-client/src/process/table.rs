@@ -19,6 +19,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use rustix::io::Errno;
 use weir_core::node::ofd::Ofd;
 use weir_core::types::Ino;
 
@@ -93,6 +94,11 @@ impl Handle {
     #[inline]
     pub fn is_elsewhere(&self) -> bool {
         self.anchor.get().is_some()
+    }
+
+    /// EIO: an assertion of ours failed in a call on the file, see [`crate::bugs`].
+    pub fn intact(&self) -> Result<(), Errno> {
+        self.file.get().map_or(Ok(()), |file| file.vnode.check())
     }
 
     /// Whether all of `bits` are set.

@@ -1,0 +1,151 @@
+//! Failed assertions of weir's own, inside of foreign programs.
+//!
+//! A bug of ours must not end the user's computation. A panic is caught where the program called us
+//! ([`contain`]), and the call fails with EIO. The hook has said so by then, in a line to standard
+//! error that is put together on the stack and written past libc: it neither allocates nor re-enters.
+//! A file in whose state the panic came is given up (`data::vnode`): nothing of that state is used
+//! again. What finished writes wrote stays, for a cell and its ring say exactly that at every instant.
+//!
+//! Left out: a panic while another one unwinds, and one in a function of libc's that is ours for a
+//! part only and that programs may leave by unwinding (thread cancellation, exceptions of C++): both
+//! end the process, after the line was written.
+
+use core::fmt::{self, Write as _};
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+
+use rustix::fd::BorrowedFd;
+
+/// Does a call's work; if a panic ends it, what `failed` says.
+///
+/// Costs nothing where there is no panic. The work must leave no state behind that later calls
+/// believe although it is in the middle of a change: locks are given back by their guards, tables
+/// are made of atomics, and vnodes see to themselves.
+#[inline(always)]
+#[allow(clippy::inline_always)] // as for what it is around, see process/io.rs
+pub fn contain<T>(work: impl FnOnce() -> T, failed: impl FnOnce() -> T) -> T {
+    match panic::catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => done,
+        Err(why) => {
+            // Its destructor is that of a string.
+            drop(why);
+            failed()
+        }
+    }
+}
+
+/// Has panics reported by a line of ours, from now on. Of a program that is in Rust too nothing
+/// changes: it has a standard library, and a hook, of its own.
+pub fn report_panics() {
+    panic::set_hook(Box::new(report));
+}
+
+fn report(info: &PanicHookInfo<'_>) {
+    let mut line = LogLine::new();
+    let payload = info.payload();
+    let message = payload.downcast_ref::<&str>().copied();
+    let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    // A line that is too long is cut.
+    let _ = match info.location() {
+        Some(at) => write!(line, "weir: bug: {}:{}: ", at.file(), at.line()),
+        None => write!(line, "weir: bug: "),
+    };
+    let _ = write!(line, "{}", message.unwrap_or("a failed assertion"));
+    line.put_end(b"; the call fails with EIO\n");
+    // SAFETY: whether the program has a descriptor of this number is its own business; the kernel says so.
+    let to = unsafe { BorrowedFd::borrow_raw(2) };
+    let _ = rustix::io::write(to, line.bytes());
+}
+
+/// A line of text on the stack.
+struct LogLine {
+    bytes: [u8; LogLine::MOST],
+    len: usize,
+}
+
+impl LogLine {
+    const MOST: usize = 512;
+    /// Room for the end.
+    const LEFT: usize = 40;
+
+    fn new() -> LogLine {
+        LogLine {
+            bytes: [0; LogLine::MOST],
+            len: 0,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn put(&mut self, bytes: &[u8], most: usize) {
+        let count = bytes.len().min(most.saturating_sub(self.len));
+        self.bytes[self.len..self.len + count].copy_from_slice(&bytes[..count]);
+        self.len += count;
+    }
+
+    fn put_end(&mut self, bytes: &[u8]) {
+        self.put(bytes, LogLine::MOST);
+    }
+}
+
+impl fmt::Write for LogLine {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // One line, whatever the message is.
+        for byte in text.bytes() {
+            let byte = if byte == b'\n' { b' ' } else { byte };
+            self.put(&[byte], LogLine::MOST - LogLine::LEFT);
+        }
+        Ok(())
+    }
+}
+
+/// Failed assertions on purpose, for tests; nothing of it is in a release.
+#[cfg(debug_assertions)]
+pub mod planted {
+    use core::sync::atomic::{AtomicBool, Ordering};
+
+    /// Sets one off at the beginning of bytes that are written, or of a name, if [`plant`] was called.
+    pub const MARK: &[u8] = b"WEIR-TEST-BUG";
+    /// The variable of the environment for which the interposer calls it.
+    pub const VARIABLE: &core::ffi::CStr = c"WEIR_TEST_BUG";
+
+    static PLANTED: AtomicBool = AtomicBool::new(false);
+
+    /// From now on what begins with [`MARK`] sets one off.
+    pub fn plant() {
+        PLANTED.store(true, Ordering::Relaxed);
+    }
+
+    /// Fails, as an assertion of the caller, if `bytes` begin with the mark.
+    ///
+    /// # Panics
+    ///
+    /// That is what it is for.
+    #[track_caller]
+    pub fn set_off(bytes: &[u8]) {
+        let is_it = PLANTED.load(Ordering::Relaxed) && bytes.starts_with(MARK);
+        assert!(!is_it, "planted for a test");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_what_the_caller_makes_of_it() {
+        assert_eq!(contain(|| 1, || 2), 1);
+        assert_eq!(contain(|| panic!("on purpose"), || 2), 2);
+    }
+
+    #[test]
+    fn a_line_is_cut_and_ends() {
+        let mut line = LogLine::new();
+        write!(line, "two\nlines {}", "x".repeat(1000)).unwrap();
+        line.put_end(b"; end\n");
+        assert!(line.bytes().starts_with(b"two lines xx"));
+        assert!(line.bytes().ends_with(b"xx; end\n"));
+        assert!(line.bytes().len() <= LogLine::MOST);
+    }
+}
