@@ -24,14 +24,20 @@
 //! prefetch streams busy: 64 KiB at 12 to 16 GiB/s (by the buffer's alignment) against
 //! 11.7 on one core, 41 against 36 on four. Explicit prefetching lost on four cores (27).
 //!
-//! Invariants: every alignment and length is right; all bytes are visible to other
+//! Invariants: memory that processes share is accessed through [`shared`] alone, and no reference to
+//! it is ever made; every alignment and length is right; all bytes are visible to other
 //! processors before a later store of the calling thread is; nothing here allocates,
 //! locks, or calls the kernel.
 //!
 //! Left out: whether the destination may be written (`slabmap` checks bounds).
 
+mod shared;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
+
+use shared::Sixteen;
+use shared::{load_1, load_16, load_2, load_4, load_8};
+use shared::{store_1, store_16, store_2, store_4, store_8};
 
 /// From here on non-temporal stores beat cached ones with prefetching (see above).
 pub const STREAM_MIN_BYTES: usize = 8 << 10;
@@ -78,7 +84,72 @@ pub unsafe fn copy_out(dst: *mut u8, src: *const u8, len: usize) {
         if len >= x86_64::TWO_PAGES_BYTES {
             return x86_64::read_out(dst, src, len);
         }
-        core::ptr::copy_nonoverlapping(src, dst, len);
+        cached_out(dst, src, len);
+    }
+}
+
+/// Copies out of a slab line by line.
+///
+/// # Safety
+///
+/// As for [`copy_out`].
+#[inline]
+#[allow(clippy::cast_ptr_alignment)] // stored to as what need not be aligned
+unsafe fn cached_out(dst: *mut u8, src: *const u8, len: usize) {
+    let mut at = 0;
+    while at + LINE <= len {
+        // SAFETY: `at + LINE <= len`, and the caller vouches for `len` bytes.
+        unsafe {
+            let (from, to) = (src.add(at), dst.add(at).cast::<Sixteen>());
+            let line = [
+                load_16(from),
+                load_16(from.add(16)),
+                load_16(from.add(32)),
+                load_16(from.add(48)),
+            ];
+            to.cast::<[Sixteen; 4]>().write_unaligned(line);
+        }
+        at += LINE;
+    }
+    // SAFETY: as above.
+    unsafe { short_out(dst.add(at), src.add(at), len - at) };
+}
+
+/// Copies fewer than [`LINE`] bytes out of a slab; see [`copy_short`].
+#[inline]
+unsafe fn short_out(dst: *mut u8, src: *const u8, len: usize) {
+    /// The first and the last bytes of `len`, in moves of one width.
+    macro_rules! ends {
+        ($load:ident, $type:ty) => {{
+            let back = len - size_of::<$type>();
+            let (head, tail) = ($load(src), $load(src.add(back)));
+            dst.cast::<$type>().write_unaligned(head);
+            dst.add(back).cast::<$type>().write_unaligned(tail);
+        }};
+    }
+    // SAFETY: each move lies within what the caller vouches for, and each pair covers it.
+    unsafe {
+        match len {
+            32.. => {
+                let back = len - 32;
+                let all = [
+                    load_16(src),
+                    load_16(src.add(16)),
+                    load_16(src.add(back)),
+                    load_16(src.add(back + 16)),
+                ];
+                dst.cast::<Sixteen>().write_unaligned(all[0]);
+                dst.add(16).cast::<Sixteen>().write_unaligned(all[1]);
+                dst.add(back).cast::<Sixteen>().write_unaligned(all[2]);
+                dst.add(back + 16).cast::<Sixteen>().write_unaligned(all[3]);
+            }
+            16.. => ends!(load_16, Sixteen),
+            8.. => ends!(load_8, u64),
+            4.. => ends!(load_4, u32),
+            2.. => ends!(load_2, u16),
+            1 => dst.write(load_1(src)),
+            0 => {}
+        }
     }
 }
 
@@ -91,9 +162,13 @@ unsafe fn cached_in(dst: *mut u8, src: *const u8, len: usize) {
     let mut at = 0;
     while at + LINE <= len {
         prefetch_for_write(dst.wrapping_add(at + WRITE_AHEAD_BYTES));
-        // SAFETY: `at + LINE <= len`, and the caller vouches for `len` bytes. A copy of
-        // constant length becomes a few vector moves, not a call.
-        unsafe { core::ptr::copy_nonoverlapping(src.add(at), dst.add(at), LINE) };
+        // SAFETY: `at + LINE <= len`, and the caller vouches for `len` bytes.
+        unsafe {
+            let line = src.add(at).cast::<[Sixteen; 4]>().read_unaligned();
+            for (i, part) in line.into_iter().enumerate() {
+                store_16(dst.add(at + 16 * i), part);
+            }
+        }
         at += LINE;
     }
     if at < len {
@@ -107,27 +182,34 @@ unsafe fn cached_in(dst: *mut u8, src: *const u8, len: usize) {
 /// which a call of memcpy would take longer to decide on.
 #[inline]
 unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) {
-    /// Copies the first and the last `N` of `len` bytes.
-    #[inline]
-    unsafe fn ends<const N: usize>(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: the caller has `N <= len <= 2 * N`, so both pieces lie within, and
-        // they cover all. The pieces of `src` are read before anything is stored.
-        unsafe {
-            let head = src.cast::<[u8; N]>().read_unaligned();
-            let tail = src.add(len - N).cast::<[u8; N]>().read_unaligned();
-            dst.cast::<[u8; N]>().write_unaligned(head);
-            dst.add(len - N).cast::<[u8; N]>().write_unaligned(tail);
-        }
+    /// The first and the last bytes of `len`, in moves of one width. Those of `src` are read before
+    /// anything is stored.
+    macro_rules! ends {
+        ($store:ident, $type:ty) => {{
+            let back = len - size_of::<$type>();
+            let head = src.cast::<$type>().read_unaligned();
+            let tail = src.add(back).cast::<$type>().read_unaligned();
+            $store(dst, head);
+            $store(dst.add(back), tail);
+        }};
     }
-    // SAFETY: each length is between N and 2 N, and within what the caller vouches for.
+    // SAFETY: each move lies within what the caller vouches for, and each pair covers it.
     unsafe {
         match len {
-            32.. => ends::<32>(dst, src, len),
-            16.. => ends::<16>(dst, src, len),
-            8.. => ends::<8>(dst, src, len),
-            4.. => ends::<4>(dst, src, len),
-            2.. => ends::<2>(dst, src, len),
-            1 => dst.write(src.read()),
+            32.. => {
+                let back = len - 32;
+                let head = src.cast::<[Sixteen; 2]>().read_unaligned();
+                let tail = src.add(back).cast::<[Sixteen; 2]>().read_unaligned();
+                store_16(dst, head[0]);
+                store_16(dst.add(16), head[1]);
+                store_16(dst.add(back), tail[0]);
+                store_16(dst.add(back + 16), tail[1]);
+            }
+            16.. => ends!(store_16, Sixteen),
+            8.. => ends!(store_8, u64),
+            4.. => ends!(store_4, u32),
+            2.. => ends!(store_2, u16),
+            1 => store_1(dst, src.read()),
             0 => {}
         }
     }
@@ -141,12 +223,12 @@ unsafe fn stream_in(dst: *mut u8, src: *const u8, len: usize) {
     unsafe {
         x86_64::stream_in(dst, src, len);
     }
-    // Elsewhere (aarch64) memcpy of such lengths streams by itself: the processors turn
-    // off write-allocation when whole lines are written in a row.
+    // Elsewhere (aarch64) such lengths stream by themselves: the processors turn off
+    // write-allocation when whole lines are written in a row.
     // SAFETY: handed on to the caller.
     #[cfg(not(target_arch = "x86_64"))]
     unsafe {
-        core::ptr::copy_nonoverlapping(src, dst, len);
+        cached_in(dst, src, len);
     }
 }
 

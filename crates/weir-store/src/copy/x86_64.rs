@@ -9,13 +9,12 @@
 #![allow(clippy::cast_ptr_alignment)]
 
 use core::arch::x86_64::{
-    __m128i, __m256i, __m512i, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
-    _mm512_loadu_si512, _mm512_storeu_si512, _mm512_stream_si512, _mm_loadu_si128, _mm_sfence,
-    _mm_storeu_si128, _mm_stream_si128,
+    __m128i, __m256i, __m512i, _mm256_loadu_si256, _mm256_storeu_si256, _mm512_loadu_si512,
+    _mm512_storeu_si512, _mm_loadu_si128, _mm_sfence, _mm_storeu_si128,
 };
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use super::LINE;
+use super::{cached_out, copy_short, LINE};
 
 /// The least length that [`read_out`] interleaves.
 pub(super) const TWO_PAGES_BYTES: usize = 2 * PAGE;
@@ -99,18 +98,48 @@ fn loads_meet_stores(dst: *const u8, src: *const u8) -> bool {
 
 /// Defines the module of one instruction set from its vector type and moves.
 macro_rules! kernel {
-    ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident, $stream:ident) => {
+    ($name:ident, $feature:literal, $vector:ty, $class:ident, $load:ident, $store:ident, $shared_load:literal, $stream:literal) => {
         mod $name {
             use super::*;
 
             /// Vectors in a cache line.
             const VECTORS: usize = LINE / size_of::<$vector>();
 
+            /// A line of the program's.
             #[target_feature(enable = $feature)]
             #[inline]
             unsafe fn load_line(src: *const u8) -> [$vector; VECTORS] {
                 // SAFETY: the caller has a line readable at `src`.
                 core::array::from_fn(|i| unsafe { $load(src.cast::<$vector>().add(i)) })
+            }
+
+            /// A vector of a slab, which others may be storing to: see `shared`.
+            #[target_feature(enable = $feature)]
+            #[inline]
+            unsafe fn load_shared(src: *const u8) -> $vector {
+                let value: $vector;
+                // SAFETY: one load, of memory that the caller vouches for.
+                unsafe {
+                    core::arch::asm!($shared_load, out($class) value, in(reg) src, options(nostack, preserves_flags, readonly));
+                }
+                value
+            }
+
+            /// Stores a vector to a slab around the cache.
+            #[target_feature(enable = $feature)]
+            #[inline]
+            unsafe fn stream(dst: *mut u8, value: $vector) {
+                // SAFETY: one store, to aligned memory that the caller vouches for.
+                unsafe {
+                    core::arch::asm!($stream, in(reg) dst, in($class) value, options(nostack, preserves_flags));
+                }
+            }
+
+            #[target_feature(enable = $feature)]
+            #[inline]
+            unsafe fn load_shared_line(src: *const u8) -> [$vector; VECTORS] {
+                // SAFETY: the caller has a line readable at `src`.
+                core::array::from_fn(|i| unsafe { load_shared(src.add(i * size_of::<$vector>())) })
             }
 
             /// # Safety
@@ -122,16 +151,16 @@ macro_rules! kernel {
                 // SAFETY: `head` and all that is copied below lie within `len`; streamed
                 // stores go to line boundaries, as they must.
                 unsafe {
-                    core::ptr::copy_nonoverlapping(src, dst, head);
+                    copy_short(dst, src, head);
                     let mut at = head;
                     while at + LINE <= len {
                         let line = load_line(src.add(at));
                         for (i, vector) in line.into_iter().enumerate() {
-                            $stream(dst.add(at).cast::<$vector>().add(i), vector);
+                            stream(dst.add(at + i * size_of::<$vector>()), vector);
                         }
                         at += LINE;
                     }
-                    core::ptr::copy_nonoverlapping(src.add(at), dst.add(at), len - at);
+                    copy_short(dst.add(at), src.add(at), len - at);
                     // Streamed stores are not ordered with others: without this a record
                     // published next could be seen before its bytes.
                     _mm_sfence();
@@ -148,7 +177,7 @@ macro_rules! kernel {
                 let backward = loads_meet_stores(dst.wrapping_add(head), src.wrapping_add(head));
                 // SAFETY: all that is copied lies within `len`.
                 unsafe {
-                    core::ptr::copy_nonoverlapping(src, dst, head);
+                    cached_out(dst, src, head);
                     let mut pair = head;
                     while pair + TWO_PAGES_BYTES <= len {
                         for step in 0..PAGE / LINE {
@@ -158,8 +187,8 @@ macro_rules! kernel {
                                 step
                             };
                             let at = pair + line * LINE;
-                            let first = load_line(src.add(at));
-                            let second = load_line(src.add(at + PAGE));
+                            let first = load_shared_line(src.add(at));
+                            let second = load_shared_line(src.add(at + PAGE));
                             for i in 0..VECTORS {
                                 $store(dst.add(at).cast::<$vector>().add(i), first[i]);
                                 let to = dst.add(at + PAGE).cast::<$vector>();
@@ -168,7 +197,7 @@ macro_rules! kernel {
                         }
                         pair += TWO_PAGES_BYTES;
                     }
-                    core::ptr::copy_nonoverlapping(src.add(pair), dst.add(pair), len - pair);
+                    cached_out(dst.add(pair), src.add(pair), len - pair);
                 }
             }
         }
@@ -179,23 +208,29 @@ kernel!(
     sse2,
     "sse2",
     __m128i,
+    xmm_reg,
     _mm_loadu_si128,
     _mm_storeu_si128,
-    _mm_stream_si128
+    "movdqu {}, [{}]",
+    "movntdq [{}], {}"
 );
 kernel!(
     avx2,
     "avx2",
     __m256i,
+    ymm_reg,
     _mm256_loadu_si256,
     _mm256_storeu_si256,
-    _mm256_stream_si256
+    "vmovdqu {}, [{}]",
+    "vmovntdq [{}], {}"
 );
 kernel!(
     avx512,
     "avx512f",
     __m512i,
+    zmm_reg,
     _mm512_loadu_si512,
     _mm512_storeu_si512,
-    _mm512_stream_si512
+    "vmovdqu64 {}, [{}]",
+    "vmovntdq [{}], {}"
 );

@@ -1,0 +1,127 @@
+//! Loads from memory that other processes store to, and stores to memory that they load from.
+//!
+//! To the compiler such memory is as a device's: a plain load may be done twice, a plain store left
+//! out, and a race with one is undefined behaviour. So each access here is one instruction (by
+//! `asm!`, into which the compiler does not look) or a volatile one. What comes of a race is then a
+//! mixture of old and new bytes, in pieces of the width of a move.
+//!
+//! Left out: order. `copy` fences streamed stores; others are ordered by the word that publishes
+//! them, which is stored with Release.
+
+/// A half of 32 bytes, as it is on its way through a register.
+#[cfg(target_arch = "x86_64")]
+pub(super) use core::arch::x86_64::__m128i as Sixteen;
+/// The same, through two.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) type Sixteen = [u64; 2];
+
+/// Defines a load and a store of one width, by the instructions of the two processors.
+macro_rules! moves {
+    ($load:ident, $store:ident, $type:ty, $class:ident: $x86_from:literal, $x86_into:literal, $arm_from:literal, $arm_into:literal) => {
+        /// # Safety
+        ///
+        /// So many bytes are readable at `from`, of whatever alignment.
+        #[inline(always)]
+        #[allow(clippy::inline_always)] // one instruction
+        pub(super) unsafe fn $load(from: *const u8) -> $type {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: one load, of memory that the caller vouches for.
+            unsafe {
+                let value: $type;
+                core::arch::asm!($x86_from, out($class) value, in(reg) from, options(nostack, preserves_flags, readonly));
+                value
+            }
+            #[cfg(all(target_arch = "aarch64", not(miri)))]
+            // SAFETY: as above.
+            unsafe {
+                let value: $type;
+                core::arch::asm!($arm_from, out(reg) value, in(reg) from, options(nostack, preserves_flags, readonly));
+                value
+            }
+            #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+            // SAFETY: as above; byte by byte, into a value for which all bytes are right.
+            unsafe {
+                let mut value = core::mem::MaybeUninit::<$type>::uninit();
+                let bytes = value.as_mut_ptr().cast::<u8>();
+                for i in 0..size_of::<$type>() {
+                    bytes.add(i).write(from.add(i).read_volatile());
+                }
+                value.assume_init()
+            }
+        }
+
+        /// # Safety
+        ///
+        /// So many bytes are writable at `to`, of whatever alignment.
+        #[inline(always)]
+        #[allow(clippy::inline_always)] // one instruction
+        pub(super) unsafe fn $store(to: *mut u8, value: $type) {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: one store, to memory that the caller vouches for.
+            unsafe {
+                core::arch::asm!($x86_into, in(reg) to, in($class) value, options(nostack, preserves_flags));
+            }
+            #[cfg(all(target_arch = "aarch64", not(miri)))]
+            // SAFETY: as above.
+            unsafe {
+                core::arch::asm!($arm_into, in(reg) to, in(reg) value, options(nostack, preserves_flags));
+            }
+            #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+            // SAFETY: as above; byte by byte.
+            unsafe {
+                let bytes = (&raw const value).cast::<u8>();
+                for i in 0..size_of::<$type>() {
+                    to.add(i).write_volatile(bytes.add(i).read());
+                }
+            }
+        }
+    };
+}
+
+moves!(load_8, store_8, u64, reg: "mov {}, [{}]", "mov [{}], {}", "ldr {}, [{}]", "str {1}, [{0}]");
+moves!(load_4, store_4, u32, reg: "mov {:e}, [{}]", "mov [{}], {:e}", "ldr {:w}, [{}]", "str {1:w}, [{0}]");
+moves!(load_2, store_2, u16, reg: "mov {:x}, [{}]", "mov [{}], {:x}", "ldrh {:w}, [{}]", "strh {1:w}, [{0}]");
+
+#[cfg(target_arch = "x86_64")]
+moves!(load_16, store_16, Sixteen, xmm_reg: "movdqu {}, [{}]", "movdqu [{}], {}", "", "");
+
+/// # Safety
+///
+/// As for the others.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+pub(super) unsafe fn load_16(from: *const u8) -> Sixteen {
+    // SAFETY: as the caller vouches.
+    unsafe { [load_8(from), load_8(from.add(8))] }
+}
+
+/// # Safety
+///
+/// As for the others.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+pub(super) unsafe fn store_16(to: *mut u8, value: Sixteen) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        store_8(to, value[0]);
+        store_8(to.add(8), value[1]);
+    }
+}
+
+/// # Safety
+///
+/// The byte at `from` is readable.
+#[inline]
+pub(super) unsafe fn load_1(from: *const u8) -> u8 {
+    // SAFETY: as the caller vouches.
+    unsafe { from.read_volatile() }
+}
+
+/// # Safety
+///
+/// The byte at `to` is writable.
+#[inline]
+pub(super) unsafe fn store_1(to: *mut u8, value: u8) {
+    // SAFETY: as the caller vouches.
+    unsafe { to.write_volatile(value) }
+}
