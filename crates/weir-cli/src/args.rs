@@ -165,11 +165,10 @@ pub enum Command {
     /// With --hosts, --hostfile, --job or --servers it is an instance of several nodes that is
     /// measured and judged, beside plain TCP between them: weir bench --hosts a,b,c,d
     Bench(Box<crate::bench::BenchCommand>),
-    /// Predict what an instance of many nodes would do, from a model and measured costs.
+    /// Predict the requests that servers of many nodes get, from a model.
     ///
-    /// The model is driven by the placement, the records and the encodings of weir itself, and
-    /// has a queue for each server, so that hot ones show. Its costs are those of one machine;
-    /// --measure takes them on this one. docs/SPECIFICATION.md compares it with real servers.
+    /// The model is driven by the placement, the records and the trees of weir itself, so that hot
+    /// servers show. It says no times. docs/SPECIFICATION.md compares it with real servers.
     SimulateScale(crate::scale::ScaleArgs),
     /// The server's process; started by run and start.
     #[command(hide = true)]

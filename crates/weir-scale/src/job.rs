@@ -1,4 +1,4 @@
-//! A job: its nodes and processes, and what they write where, as the runs that the real server
+//! A job: its nodes and processes, and the bytes that they write, as the runs that the real server
 //! would publish.
 
 use serde::Serialize;
@@ -29,11 +29,11 @@ pub struct Job {
     pub nodes: u16,
     /// Processes on each node.
     pub processes: u32,
-    /// What each process writes, and reads, bytes.
+    /// Bytes that each process writes and reads.
     pub bytes: u64,
     /// In calls of so many bytes.
     pub transfer: u64,
-    /// Where.
+    /// The shares of processes in files.
     pub layout: Layout,
 }
 
@@ -126,7 +126,7 @@ impl Job {
         }
     }
 
-    /// What a process wrote, as the records of its log. Positions in slabs do not matter here.
+    /// The bytes that a process wrote, as the records of its log. Positions in slabs do not matter here.
     pub fn runs_of(&self, task: u64) -> Vec<Run> {
         let rank = self.node_of(task).0;
         if self.layout == Layout::Strided && self.tasks() > 1 {
@@ -138,12 +138,17 @@ impl Job {
                 .step_by(usize::try_from(pieces_a_segment).unwrap_or(usize::MAX))
                 .map(|first| {
                     let count = pieces_a_segment.min(self.pieces() - first);
-                    let one = count == 1;
-                    run(
-                        rank,
-                        (offset + first * stride, self.transfer),
-                        (if one { 0 } else { stride }, count),
-                    )
+                    let mut run = contiguous(rank, offset + first * stride, self.transfer);
+                    if count > 1 {
+                        (run.stride, run.count) = (stride, count);
+                        run.source = Source::Log {
+                            rank,
+                            slab: 1,
+                            pos: 0,
+                            pos_stride: self.transfer,
+                        };
+                    }
+                    run
                 })
                 .collect();
         }
@@ -155,25 +160,26 @@ impl Job {
         let mut at = 0;
         while at < self.bytes {
             let length = SEGMENT_BYTES.min(self.bytes - at);
-            runs.push(run(rank, (begin + at, length), (0, 1)));
+            runs.push(contiguous(rank, begin + at, length));
             at += length;
         }
         runs
     }
 }
 
-fn run(rank: u16, (offset, length): (u64, u64), (stride, count): (u64, u64)) -> Run {
+/// One contiguous run in a log.
+fn contiguous(rank: u16, offset: u64, length: u64) -> Run {
     Run {
         offset,
         length,
-        stride,
-        count,
+        stride: 0,
+        count: 1,
         stamp: 1,
         source: Source::Log {
             rank,
             slab: 1,
             pos: 0,
-            pos_stride: if count > 1 { length } else { 0 },
+            pos_stride: 0,
         },
     }
 }

@@ -1,17 +1,17 @@
 //! The model of `weir simulate-scale` against real servers: a job of Python processes, one a
 //! server, over loopback and between namespaces. What servers ask each other is compared request by request with the
-//! prediction; times are printed beside it and not judged, for the machine is shared.
+//! prediction.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use weir_cluster::{can_test, Cluster, Spec};
-use weir_scale::{predict, Costs, Job, Layout, Machines, Prediction};
+use weir_scale::{predict, Job, Layout, Prediction};
 use weir_tests::launch::weir_binary;
 use weir_tests::needs::{missing, PYTHON};
 use weir_tests::source_root;
 
-/// What is compared.
+/// The operations that are compared.
 const OPERATIONS: [&str; 7] = ["find", "make", "hold", "put", "published", "lease", "runs"];
 
 /// The machines of a job: several servers on this one, or namespaces with a server each.
@@ -138,11 +138,7 @@ fn real(job: &Job, site: &Site) -> Vec<Vec<u64>> {
 }
 
 fn compare(job: &Job, site: &Site) {
-    let machines = Machines::One { cores: 4 };
-    let model: Prediction = predict(job, machines, &Costs::default());
-    for phase in &model.phases {
-        println!("predicted {} {:.3} ms", phase.name, phase.seconds * 1e3);
-    }
+    let model: Prediction = predict(job);
     let found = real(job, site);
     // Each second servers publish what was written so far: whom that meets while it writes
     // publishes once more, which is at most one more request for each server.
