@@ -10,7 +10,7 @@ use weir_core::roster::Roster;
 use weir_core::types::Rank;
 use weir_fabric::ofi::Bound;
 use weir_fabric::Timing;
-use weir_instance::place::Claim;
+use weir_instance::directories::Claim;
 use weir_instance::report::Report;
 use weir_launch::endpoint::Opened;
 use weir_launch::server::Part;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use weir_config::{Config, Environment};
-use weir_instance::place::{self, Parent, Remains};
+use weir_instance::directories::{self, Parent, Remains};
 use weir_instance::roster::ROSTER;
 
 use crate::exit::Failure;
@@ -15,11 +15,11 @@ pub fn run_dir_of(named: Option<&str>, config: &Config, env: &Environment) -> Re
     let name = match named {
         Some(path) if path.contains('/') => return Ok(PathBuf::from(path)),
         Some(name) => name.to_owned(),
-        None => place::default_name(env),
+        None => directories::default_name(env),
     };
-    place::check_name(&name)?;
+    directories::check_name(&name)?;
     let of_several = Parent::of_shared_runs(config).child(&name);
-    if place::lives(&of_several) {
+    if directories::lives(&of_several) {
         return Ok(of_several);
     }
     Ok(Parent::of_runs(env).child(&name))
@@ -36,7 +36,7 @@ pub fn live_run_dir(
 
 /// Refuses an instance that does not live.
 pub fn living(run_dir: PathBuf, config: &Config, env: &Environment) -> Result<PathBuf, Failure> {
-    if place::lives(&run_dir) {
+    if directories::lives(&run_dir) {
         return Ok(run_dir);
     }
     Err(match remains_of(&run_dir, config, env) {
@@ -79,7 +79,7 @@ fn is_another(run_dir: &Path) -> bool {
         .rsplit_once('.')
         .filter(|(_, rank)| rank.parse::<u16>().is_ok());
     first.is_some_and(|(first, _)| {
-        run_dir.join(ROSTER).exists() && place::lives(&run_dir.with_file_name(first))
+        run_dir.join(ROSTER).exists() && directories::lives(&run_dir.with_file_name(first))
     })
 }
 
@@ -92,7 +92,7 @@ mod tests {
         let env: Environment = [("TMPDIR", "/t"), ("SLURM_JOB_ID", "9")]
             .into_iter()
             .collect();
-        let runs = format!("/t/weir-{}", place::uid());
+        let runs = format!("/t/weir-{}", directories::uid());
         let config = Config::defaults(&env).unwrap();
         let dir = |named| run_dir_of(named, &config, &env).unwrap();
         assert_eq!(dir(None), Path::new(&runs).join("job-9"));

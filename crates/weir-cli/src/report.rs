@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{json, Value};
 use weir_config::ReportFormat;
 use weir_core::proto::audit::{Finding, Missing, Party};
-use weir_instance::place::Remains;
+use weir_instance::directories::Remains;
 use weir_instance::report::{sum, sum_of_tiers, Report};
 use weir_instance::size::bytes;
 use weir_launch::message::Seen;

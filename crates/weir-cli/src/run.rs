@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use weir_config::{all_keys, Config, Environment, Loaded, Origin};
 use weir_instance::connection::{self, Use};
-use weir_instance::place::{self, Job, Remains};
+use weir_instance::directories::{self, Job, Remains};
 use weir_launch::agent::{self, Summary};
 use weir_launch::nodes;
 use weir_launch::root::{self, run_dir_of_rank, Root};
@@ -101,7 +101,7 @@ fn another(
     }
     let run_dir = run_dir_of(args.instance.as_deref(), config, env)?;
     let about_its_end = RunArgs::about_its_end(settings);
-    let is_there = || place::lives(&run_dir) || remains_of(&run_dir, config, env).is_some();
+    let is_there = || directories::lives(&run_dir) || remains_of(&run_dir, config, env).is_some();
     if !about_its_end.is_empty() && is_there() {
         return Err(Failure::Refused(format!(
             "{} would be about the end of an instance, but the one in {} was there before and stays: \
@@ -121,7 +121,7 @@ fn found(
     config: &Config,
     env: &Environment,
 ) -> Result<Option<PathBuf>, Failure> {
-    if place::lives(&run_dir) {
+    if directories::lives(&run_dir) {
         return Ok(Some(run_dir));
     }
     let job = Job::of(env);
@@ -174,7 +174,7 @@ fn take_up(remains: &Remains, settings: String, job: Job) -> Result<Ready, Failu
 
 /// Names the dead instances of this job, which nobody clears but who is told to.
 fn tell_of_dead(job: &Job, except: Option<&str>, config: &Config, env: &Environment) {
-    for remains in place::remains::all(config, env) {
+    for remains in directories::all(config, env) {
         if remains.first().job == *job && except != Some(remains.name.as_str()) {
             eprintln!("weir: {}", remains.describe());
         }
@@ -304,8 +304,8 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
     let name = args
         .instance
         .clone()
-        .unwrap_or_else(|| place::default_name(env));
-    place::check_name(&name)?;
+        .unwrap_or_else(|| directories::default_name(env));
+    directories::check_name(&name)?;
     let job = Job::of(env);
     let found = nodes::find(&args.nodes.wanted(), &settings.config.launch, env)?;
     tell_of_dead(&job, Some(&name), &settings.config, env);
@@ -403,7 +403,7 @@ fn announce(
 /// `weir stop`.
 pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(), Failure> {
     let run_dir = run_dir_of(args.instance.as_deref(), &settings.config, env)?;
-    if !place::lives(&run_dir) {
+    if !directories::lives(&run_dir) {
         if let Some(remains) = remains_of(&run_dir, &settings.config, env) {
             let left = remains.state();
             remains.clear()?;
@@ -416,7 +416,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
         refuse_if_used(&run_dir)?;
     }
     if let Some(summary) = agent::stop(&run_dir)? {
-        place::wait_until_gone(&run_dir)?;
+        directories::wait_until_gone(&run_dir)?;
         show(&summary, settings);
         return match summary.lost {
             0 => Ok(()),
@@ -424,7 +424,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
         };
     }
     let done = connection::stop(&run_dir)?;
-    place::wait_until_gone(&run_dir)?;
+    directories::wait_until_gone(&run_dir)?;
     report::print(&done, settings.config.run.report);
     Ok(())
 }

@@ -19,7 +19,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use weir_config::{Config, Environment, Loaded, LogLevel};
 use weir_core::types::Rank;
 use weir_instance::connection;
-use weir_instance::place::{claim, Burial, Claim, Claimant, Claimed, Parent};
+use weir_instance::directories::{claim, Burial, Claim, Claimant, Claimed, Parent};
 use weir_instance::roster;
 use weir_launch::address::fabric_listener;
 use weir_launch::endpoint::{self, Opened};

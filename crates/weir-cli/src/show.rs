@@ -9,7 +9,7 @@ use weir_config::{Config, Environment};
 use weir_core::proto::audit::Party;
 use weir_core::proto::{Entry, FsError, GetAttr, Lookup, Readdir, Status};
 use weir_instance::connection::Connection;
-use weir_instance::place::{self, Remains};
+use weir_instance::directories::{self, Remains};
 use weir_instance::report::Report;
 use weir_instance::roster;
 use weir_launch::agent;
@@ -32,7 +32,7 @@ pub fn status(args: &StatusArgs, config: &Config, env: &Environment) -> Result<(
     let one = args.instance.is_some() || env.get("WEIR_INSTANCE").is_some();
     if one {
         let run_dir = run_dir_of(args.instance.as_deref(), config, env)?;
-        if !place::lives(&run_dir) {
+        if !directories::lives(&run_dir) {
             let Some(remains) = remains_of(&run_dir, config, env) else {
                 return Err(Failure::NoInstance { run_dir });
             };
@@ -48,7 +48,7 @@ pub fn status(args: &StatusArgs, config: &Config, env: &Environment) -> Result<(
             eprintln!("weir: {e:#}");
         }
     }
-    for remains in place::remains::all(config, env) {
+    for remains in directories::all(config, env) {
         show_dead(&remains, args);
     }
     Ok(())

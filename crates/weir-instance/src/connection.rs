@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use weir_core::proto::{Status, Stop, Welcome};
 use weir_server::control::Control;
 
+use crate::directories::{self, Label};
 use crate::lock::Lock;
-use crate::place::{self, Label};
 use crate::report::Report;
 
 /// A connection to the server of an instance.
@@ -68,12 +68,12 @@ impl Use {
         if self.connection.call(Status {}).is_ok() {
             return true;
         }
-        if place::lives(&self.run_dir) {
+        if directories::lives(&self.run_dir) {
             return born_ns(&self.run_dir) == self.born_ns;
         }
         // Of several servers, this node's was killed, and its agent lives: the instance goes on, with
         // that server again or without it. The command's calls said what was lost by that.
-        let goes_on = place::is_kept(&self.run_dir);
+        let goes_on = directories::is_kept(&self.run_dir);
         if goes_on {
             eprintln!("weir: the server of this node was killed while the command ran");
         }

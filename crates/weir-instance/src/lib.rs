@@ -3,7 +3,7 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `place` | the directories of an instance, by its name |
+//! | `directories` | the directories of an instance, by its name |
 //! | `lock` | locks that the kernel drops with their holder |
 //! | `roster` | the files that say which servers an instance has |
 //! | `mounts` | kernel mounts in those directories |
@@ -16,9 +16,9 @@
 #![forbid(unsafe_code)]
 
 pub mod connection;
+pub mod directories;
 pub mod lock;
 pub mod mounts;
-pub mod place;
 pub mod report;
 pub mod roster;
 pub mod size;

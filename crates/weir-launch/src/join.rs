@@ -126,7 +126,7 @@ fn read(file: &Path) -> Result<Invitation> {
         .open(file)?;
     let meta = file.metadata()?;
     ensure!(
-        meta.uid() == weir_instance::place::uid() && meta.mode().trailing_zeros() >= 6,
+        meta.uid() == weir_instance::directories::uid() && meta.mode().trailing_zeros() >= 6,
         "it is not ours alone"
     );
     let mut text = String::new();
@@ -148,7 +148,7 @@ mod tests {
             instance: InstanceId([1; 16]),
             secret: Secret::new([secret; 32]),
             name: "x".into(),
-            job: weir_instance::place::Job::default(),
+            job: weir_instance::directories::Job::default(),
             servers: 2,
             settings: "[fabric]\naddress = \"127.0.0.0/8\"\n".into(),
             seats: vec![Seat {

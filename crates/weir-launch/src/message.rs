@@ -42,7 +42,7 @@ use std::path::PathBuf;
 use anyhow::{ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_core::roster::{InstanceId, Member, Roster, Secret};
-pub use weir_instance::place::Job;
+pub use weir_instance::directories::Job;
 use weir_instance::report::Report;
 
 use crate::errand::Errand;

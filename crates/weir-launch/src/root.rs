@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{anyhow, Context, Result};
 use weir_config::Loaded;
 use weir_core::roster::{InstanceId, Secret};
-use weir_instance::place::Job;
+use weir_instance::directories::Job;
 
 use crate::agent::Summary;
 use crate::errand::Errand;

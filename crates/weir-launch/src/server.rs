@@ -27,7 +27,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{anyhow, Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_core::roster::{Endpoint, InstanceId, Secret};
-use weir_instance::place::{Job, Label, Remains};
+use weir_instance::directories::{Job, Label, Remains};
 use weir_instance::report::Report;
 
 use crate::error::LaunchError;

@@ -9,7 +9,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::{getpid, Pid};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 use weir_bench::{timing_since, Prepared};
-use weir_instance::place::SOCKET;
+use weir_instance::directories::SOCKET;
 
 /// What a worker may run on.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use weir_bench::nodes::{Counts, Node, Site, CREATORS};
 use weir_bench::{WorkerId, Workers};
 use weir_config::{Environment, Loaded};
 use weir_core::types::Rank;
-use weir_instance::place::Job;
+use weir_instance::directories::Job;
 use weir_instance::roster;
 use weir_launch::agent;
 use weir_launch::errand::Task;

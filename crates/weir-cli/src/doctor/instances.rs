@@ -5,7 +5,7 @@ use std::path::Path;
 
 use weir_core::proto::Status;
 use weir_instance::connection::Connection;
-use weir_instance::place::remains;
+use weir_instance::directories;
 
 use super::finding::{Finding, MachineReport};
 use crate::{locate, report};
@@ -16,7 +16,7 @@ const CHECK: &str = "instances";
 pub fn check(examined: &MachineReport<'_>) -> Vec<Finding> {
     let live = locate::live(&examined.loaded.config, examined.env);
     let mut wrong: Vec<Finding> = live.iter().filter_map(|run_dir| look(run_dir)).collect();
-    let dead = remains::all(&examined.loaded.config, examined.env);
+    let dead = directories::all(&examined.loaded.config, examined.env);
     wrong.extend(
         dead.iter()
             .map(|one| Finding::warn(CHECK, one.state(), one.advice())),

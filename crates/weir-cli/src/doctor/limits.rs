@@ -6,7 +6,7 @@ use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
 use nix::sys::statfs::{statfs, FsType, TMPFS_MAGIC};
 use weir_config::machine::free_bytes;
 use weir_config::Budgets;
-use weir_instance::place::Parent;
+use weir_instance::directories::Parent;
 use weir_instance::size::bytes;
 
 use super::finding::{Finding, MachineReport};

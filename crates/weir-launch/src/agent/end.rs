@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use weir_instance::place::remains::clear_dirs;
+use weir_instance::directories::clear_dirs;
 
 use super::state::{Agent, Farewell, Local};
 use super::summary::Summary;

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use weir_core::roster::Member;
 use weir_core::types::Rank;
-use weir_instance::place::{self, Remains};
+use weir_instance::directories::{self, Remains};
 
 use super::state::{spawn, Agent, Event};
 use crate::message::{Failed, Seated, Up};
@@ -43,7 +43,7 @@ impl Agent {
                 local.ready = Some(ready);
             }
             Some(Word::Ready(ready)) => {
-                match place::keep(&ready.dirs) {
+                match directories::keep(&ready.dirs) {
                     Ok(kept) => local.kept = kept,
                     Err(error) => return Err(failed(format!("{error:#}"), None)),
                 }

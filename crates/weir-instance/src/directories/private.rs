@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{bail, ensure, Context, Result};
 
-use super::uid;
+use super::names::uid;
 
 /// Makes a directory of mode 0700, unless something is there.
 pub fn make_private(path: &Path) -> Result<()> {

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{ensure, Result};
 use weir_config::{Config, Environment};
 
+use super::life::{lives, lock_of_dead};
+use super::names::{check_name, tame, uid, DEAD_PREFIX, NAME_MOST, SOCKET};
 use super::private::{check_private, make_private};
-use super::{check_name, lives, lock_of_dead, tame, uid, Burial, DEAD_PREFIX, NAME_MOST, SOCKET};
+use super::removal::Burial;
 use crate::lock::Lock;
 
 /// `sun_path` of a Unix socket holds 108 bytes with the closing zero: unix(7).

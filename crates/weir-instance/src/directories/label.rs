@@ -1,0 +1,115 @@
+//! The label of a server's directories, which says what they are parts of.
+//!
+//! It is the last thing that a start makes and the first that an end removes; so directories without
+//! one hold nothing that anybody was promised, and any start may clear them.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::job::Job;
+use super::life::{is_kept, lives};
+use super::names::{base_name, JOURNAL};
+use super::private::check_private;
+
+/// The file of the label.
+pub(super) const LABEL: &str = "label.json";
+/// A label that does not count yet.
+const PREPARED: &str = ".label.json";
+/// The longest label that is read, bytes.
+const LABEL_MOST: u64 = 1 << 20;
+
+/// What the directories of one server say of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Label {
+    /// The server's name, which is the instance's or, of several on one machine, has a number.
+    pub name: String,
+    /// When its first server was started, ns since 1970: those that went on with it say the same.
+    pub born_ns: u64,
+    /// How many servers the instance has.
+    pub servers: u16,
+    /// Whose data it is.
+    pub job: Job,
+    /// Where programs see it.
+    pub mount: PathBuf,
+    /// The settings it was started with, as a weir.toml.
+    pub settings: String,
+    /// Its directories.
+    pub run_dir: PathBuf,
+    /// That of the memory tier.
+    pub memory_dir: PathBuf,
+    /// Those of the file tier.
+    pub storage_dirs: Vec<PathBuf>,
+}
+
+impl Label {
+    /// The label in a directory, if there is one.
+    pub fn read(dir: &Path) -> Option<Self> {
+        check_private(dir).ok()?;
+        let mut options = File::options();
+        options.read(true).custom_flags(libc::O_NOFOLLOW);
+        let file = options.open(dir.join(LABEL)).ok()?;
+        let mut text = String::new();
+        file.take(LABEL_MOST).read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Writes it into each directory, under a name that does not count yet: so that there is room
+    /// for it when it does.
+    pub fn prepare(&self) -> Result<()> {
+        let text = serde_json::to_string(self).expect("plain data");
+        for dir in self.dirs() {
+            let path = dir.join(PREPARED);
+            let mut options = File::options();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let written = options
+                .open(&path)
+                .and_then(|mut file| file.write_all(text.as_bytes()));
+            written.with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Makes it count, after [`Label::prepare`].
+    pub fn put(&self) -> Result<()> {
+        for dir in self.dirs() {
+            let renamed = std::fs::rename(dir.join(PREPARED), dir.join(LABEL));
+            renamed.with_context(|| dir.join(LABEL).display().to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Its directories; the run directory last, since its name is taken as long as it is there.
+    pub fn dirs(&self) -> impl Iterator<Item = &Path> {
+        let data = self.storage_dirs.iter().chain([&self.memory_dir]);
+        data.chain([&self.run_dir]).map(PathBuf::as_path)
+    }
+
+    /// What the instance is called.
+    pub(super) fn instance(&self) -> &str {
+        match self.servers {
+            0 | 1 => &self.name,
+            _ => base_name(&self.name),
+        }
+    }
+
+    /// Whether nobody serves it or keeps it to serve it again.
+    pub(super) fn is_dead(&self) -> bool {
+        !self.dirs().any(|dir| lives(dir) || is_kept(dir))
+    }
+}
+
+/// Takes the labels away: from here on the directories are nobody's.
+pub(super) fn remove_labels(dirs: &[PathBuf]) {
+    for dir in dirs {
+        let _ = std::fs::remove_file(dir.join(LABEL));
+    }
+}
+
+pub(super) fn has_journal(memory_dir: &Path) -> bool {
+    check_private(memory_dir).is_ok() && memory_dir.join(JOURNAL).is_file()
+}
