@@ -55,8 +55,10 @@ pub fn remains_of(run_dir: &Path, config: &Config, env: &Environment) -> Option<
     // A directory for temporary files may be gone before the memory that belongs to it.
     let name = Parent::holding(run_dir)?.name_in(run_dir)?;
     let remains = Remains::named(&name, config, env)?;
+    // Of several servers of this machine, the first one's may be cleared already.
     let known = &remains.first().run_dir;
-    (known == run_dir || !known.exists()).then_some(remains)
+    let is_same = known.parent() == run_dir.parent();
+    (is_same || !known.exists()).then_some(remains)
 }
 
 /// The run directories of all instances of the user on this node.
