@@ -18,7 +18,7 @@ const EXAMPLES: &str = "Examples:
 
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 wrong data, 4 a row of --suite --strict not met, 130 interrupted.";
 
-/// What `weir bench` is asked to measure.
+/// The options of `weir bench` of directories.
 #[derive(clap::Args, Debug, Clone)]
 #[command(after_help = EXAMPLES)]
 #[allow(clippy::struct_excessive_bools)] // Flags of a command line are booleans.
@@ -124,7 +124,7 @@ pub struct BenchArgs {
 /// A directory under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: String,
     /// The directory.
     pub dir: PathBuf,
@@ -223,7 +223,7 @@ impl BenchArgs {
         }
     }
 
-    /// Whether `op` is asked for.
+    /// True if `op` is asked for.
     pub fn wants(&self, op: Operation) -> bool {
         self.ops.is_empty() || self.ops.contains(&op)
     }

@@ -1,4 +1,4 @@
-//! What is written: bytes that are a function of (file, offset), so that a misplaced piece is seen.
+//! The content of files: bytes that are a function of (file, offset), so that a misplaced piece is seen.
 //!
 //! Filling a buffer before each write would be measured with the write, so the content is periodic:
 //! `byte(file, offset) = noise(file)[offset mod PERIOD]`, and one buffer of `PERIOD + transfer`
@@ -36,9 +36,9 @@ pub struct Content {
 pub struct Mismatch {
     /// Where in the file, in bytes.
     pub offset: u64,
-    /// What was written there.
+    /// The byte that was written.
     pub expected: u8,
-    /// What was read.
+    /// The byte that was read.
     pub found: u8,
     /// Where, modulo the period, the eight bytes found here belong, if they are of this file at all.
     pub belongs_at: Option<u64>,

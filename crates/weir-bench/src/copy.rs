@@ -46,7 +46,7 @@ pub fn routine(op: CopyOp, method: Method) -> Option<Copy> {
     }
 }
 
-/// What reports call it.
+/// The name of a method in reports.
 pub fn name(method: Method) -> &'static str {
     match method {
         Method::Memcpy => "memcpy",

@@ -18,7 +18,7 @@ use crate::wire::Step;
 use crate::worker::WORKER_VARIABLE;
 use crate::workers::{Assignment, WorkerId, Workers};
 
-/// What the coordinator does when a signal asks it to end: it remembers, and kills the running workers.
+/// The coordinator's handling of a signal that asks it to end: it remembers, and kills the running workers.
 #[derive(Clone, Default)]
 pub struct Interrupt(Arc<InterruptState>);
 
@@ -49,7 +49,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether the run shall end.
+    /// True if the run shall end.
     pub fn asked(&self) -> bool {
         self.0.asked.load(Ordering::SeqCst)
     }

@@ -50,7 +50,7 @@ impl Pattern {
         }
     }
 
-    /// Whether all processes share one file.
+    /// True if all processes share one file.
     pub fn is_shared(self) -> bool {
         self != Pattern::Nn
     }

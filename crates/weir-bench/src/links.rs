@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::timing::{timing_since, Prepared};
 
-/// What is sent and received by one call: iperf3's default.
+/// The bytes that one call sends or receives: iperf3's default.
 pub const STEP: usize = 128 << 10;
 /// Bytes of a small message.
 pub const SMALL: usize = 64;

@@ -1,4 +1,4 @@
-//! What machine the numbers are of.
+//! The machine that the numbers are of.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Of this machine; empty where the kernel does not say.
+    /// Describes this machine; empty where the kernel does not say.
     pub fn of_here() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let cpu = field(&text("/proc/cpuinfo"), "model name");

@@ -1,4 +1,4 @@
-//! What is measured: operations, cases (one set-up that yields several numbers) and metrics (one number each).
+//! The measurements: operations, cases (one set-up that yields several numbers) and metrics (one number each).
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::size::show_size;
 /// The name of the device's series.
 pub const DEVICE: &str = "device";
 
-/// What a user can ask for.
+/// The operations that a user can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Operation {
     /// Write data.
@@ -23,7 +23,7 @@ pub enum Operation {
     Meta,
 }
 
-/// What one number is about.
+/// The operation of one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
@@ -75,7 +75,7 @@ impl Op {
         }
     }
 
-    /// Whether it counts files or calls instead of bytes.
+    /// True if it counts files or calls instead of bytes.
     pub fn is_metadata(self) -> bool {
         matches!(
             self,
@@ -83,7 +83,7 @@ impl Op {
         )
     }
 
-    /// Whether it is about the machine and not about a target.
+    /// True if it is about the machine and not about a target.
     pub fn is_limit(self) -> bool {
         matches!(
             self,
@@ -91,7 +91,7 @@ impl Op {
         )
     }
 
-    /// Whether it is about single calls, which have a table of their own.
+    /// True if it is about single calls, which have a table of their own.
     pub fn is_call(self) -> bool {
         matches!(self, Op::Call(_))
     }
@@ -119,7 +119,7 @@ pub enum Dirs {
 /// Names one measured number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Metric {
-    /// What is done.
+    /// The operation.
     pub op: Op,
     /// The access pattern, where there is one.
     pub pattern: Option<Pattern>,
@@ -127,7 +127,7 @@ pub struct Metric {
     pub transfer: u64,
     /// Processes at the same time.
     pub processes: u32,
-    /// Whether fsync is part of it.
+    /// True if fsync is part of it.
     pub fsync: bool,
     /// Own or shared directories, for metadata.
     pub dirs: Option<Dirs>,

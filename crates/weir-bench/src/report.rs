@@ -29,7 +29,7 @@ pub struct Report<'a> {
     pub baseline: &'a str,
     /// Rounds.
     pub rounds: u32,
-    /// Whether every byte was read back and compared; a run that finds a wrong one ends without a report.
+    /// True if every byte was read back and compared; a run that finds a wrong one ends without a report.
     pub verified: bool,
     /// How many bytes were compared.
     pub verified_bytes: u64,
@@ -61,7 +61,7 @@ impl<'a> From<&'a Target> for TargetReport<'a> {
 /// One metric on all targets, or a limit in all variants.
 #[derive(Serialize)]
 pub struct MetricReport<'a> {
-    /// What was measured.
+    /// The metric.
     #[serde(flatten)]
     pub metric: &'a Metric,
     /// The unit of rates: `bytes/s`, `files/s` or `calls/s`.

@@ -58,7 +58,7 @@ pub struct Plan {
     pub quiet: bool,
 }
 
-/// What came of it.
+/// The outcome of a plan.
 #[derive(Default)]
 pub struct Outcome {
     /// The samples.

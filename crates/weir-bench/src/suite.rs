@@ -1,7 +1,7 @@
 //! The promises of weir's memory and file tiers as one table, and whether they are met.
 //!
 //! A promise is judged by the median over the rounds of a ratio taken within each round, without any tolerance.
-//! What was not measured is not met.
+//! A promise that was not measured is not met.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::layout::Pattern;
 use crate::plan::{DataCase, Dirs, MetaCase, Metric, Op, DEVICE};
 use crate::results::{Results, Spread};
 
-/// What a rate is divided by.
+/// The divisor of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Against {
     Baseline,
@@ -69,13 +69,13 @@ const META_ROWS: &[(Op, f64)] = &[
 /// A judged promise.
 #[derive(Debug, Clone, Serialize)]
 pub struct Verdict {
-    /// What is promised, in words.
+    /// The promise, in words.
     pub promise: String,
     /// The measured metric.
     pub metric: Metric,
     /// The target that promises.
     pub target: String,
-    /// What the rate is divided by.
+    /// The divisor of the rate.
     pub against: String,
     /// The least ratio.
     pub at_least: f64,
@@ -85,7 +85,7 @@ pub struct Verdict {
     pub ratio_of_best: Option<f64>,
     /// Why it was not measured.
     pub why_not: Option<String>,
-    /// Whether the median reaches what is promised.
+    /// True if the median reaches the promised ratio.
     pub met: bool,
 }
 

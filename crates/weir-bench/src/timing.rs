@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// What a process did in a step, and when.
+/// The time and the work of a process in a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
@@ -53,7 +53,7 @@ pub fn timing_since(begin: Instant, bytes: u64, ops: u64) -> Timing {
     }
 }
 
-/// What a group of processes did in one step.
+/// The time and the work of a group of processes in one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
     /// From the first start to the last end, in seconds.

@@ -75,7 +75,7 @@ pub struct Endpoint {
 pub enum Step {
     /// Listen for others, also by libfabric if so.
     Listen {
-        /// Whether by libfabric.
+        /// By libfabric.
         libfabric: bool,
     },
     /// Move bytes over plain TCP connections.
@@ -86,7 +86,7 @@ pub enum Step {
         to: Option<SocketAddr>,
         /// How often.
         trips: u32,
-        /// What the connection begins with.
+        /// The first bytes of the connection.
         token: [u8; 16],
     },
     /// Ask the other of two workers 64 bytes, or answer, over the fabric of the servers.

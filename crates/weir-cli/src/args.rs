@@ -17,7 +17,7 @@ pub struct Cli {
     /// Settings.
     #[command(flatten)]
     pub settings: SettingsArgs,
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -57,7 +57,7 @@ pub struct NodeArgs {
 }
 
 impl NodeArgs {
-    /// What is asked for.
+    /// The nodes that are asked for.
     pub fn wanted(&self) -> Wanted<'_> {
         Wanted {
             hosts: self.hosts.as_deref(),
@@ -177,7 +177,7 @@ pub enum Command {
     /// other nodes.
     #[command(hide = true)]
     Agent {
-        /// What tells it who it is, where standard input cannot.
+        /// The file with its invitation, where standard input cannot carry one.
         #[arg(long)]
         join: Option<PathBuf>,
     },
@@ -357,7 +357,7 @@ pub struct MountArgs {
     pub instance: Option<String>,
 }
 
-/// Of subcommands that print for people or programs.
+/// The options of subcommands that print for people or programs.
 #[derive(Args, Debug)]
 pub struct FormatArgs {
     /// For programs.

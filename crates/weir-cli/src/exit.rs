@@ -1,4 +1,4 @@
-//! What can end a command of weir, and the exit code that says so.
+//! The failures of a command of weir, and their exit codes.
 //!
 //! `weir run` keeps the codes of its command free, as env(1) and timeout(1) do: 125, 126 and
 //! 127 are its own. The other subcommands use small codes. Both are in the manual page, which
@@ -28,7 +28,7 @@ pub const NOT_EXECUTABLE: u8 = 126;
 /// `weir run`: the command was not found.
 pub const NOT_FOUND: u8 = 127;
 
-/// Of all subcommands but `run`.
+/// The exit codes of all subcommands but `run`.
 pub const CODES: &[(u8, &str)] = &[
     (0, "all is well"),
     (FAILED, "something failed; standard error says what"),
@@ -39,7 +39,7 @@ pub const CODES: &[(u8, &str)] = &[
     (IN_USE, "weir stop: programs use the instance; --force stops it all the same"),
 ];
 
-/// Of `weir run`.
+/// The exit codes of `weir run`.
 pub const RUN_CODES: &[(u8, &str)] = &[
     (RUN_FAILED, "weir itself failed, its command line or configuration was refused, or the instance was stopped or lost while the command ran and the command ended with 0"),
     (NOT_EXECUTABLE, "the command was found but cannot be executed"),
@@ -88,7 +88,7 @@ pub enum Failure {
     Command {
         /// The first word of the command.
         command: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// Checks of `weir doctor` failed; they have been printed.

@@ -105,7 +105,7 @@ fn asan_options(inherited: Option<&str>) -> String {
     }
 }
 
-/// What makes Open MPI pass ours on to other nodes, of which it passes on nothing by itself.
+/// The variable that makes Open MPI pass ours on to other nodes; by itself it passes on none.
 ///
 /// It refuses `-x` beside its parameter `mca_base_env_list`, and has a second parameter for lists
 /// that come from its own files, which it takes beside either. A list of the user's in the

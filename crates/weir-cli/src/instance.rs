@@ -17,21 +17,21 @@ use weir_launch::server::Part;
 use weir_server::rules::{Rule, Sharing};
 use weir_server::{Options, Several, StorageDir};
 
-/// What a server of several has to itself and knows of the others.
+/// The membership of one of several servers: its own part, and the others.
 #[derive(Debug)]
 pub struct Membership {
-    /// What it is.
+    /// Its own part.
     pub part: Part,
-    /// Who is where.
+    /// The servers and their addresses.
     pub roster: Roster,
     /// Where it listens: the roster's address of its rank.
     pub listener: TcpListener,
-    /// What became of libfabric.
+    /// The endpoint of libfabric, or the reason why there is none.
     pub opened: Opened,
 }
 
-/// What `config` comes to on this machine, for the directories of `claim`; of budgets, the share
-/// of one of `share` servers.
+/// The options of the server, from `config`, this machine and the directories of `claim`; of
+/// budgets, the share of one of `share` servers.
 fn options(claim: &Claim, config: &Config, share: u32) -> Options {
     let mut budgets = Budgets::of(config, &Machine::look(config));
     budgets.share_among(share);

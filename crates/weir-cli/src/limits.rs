@@ -7,12 +7,12 @@ use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
 use weir_core::proto::SHM_LINK;
 use weir_instance::size::bytes;
 
-/// What a client maps beside the tables: its own region, and some slabs.
+/// The bytes that a client maps beside the tables: its own region, and some slabs.
 const BESIDE_BYTES: u64 = 512 << 20;
-/// What it maps whole.
+/// The tables that it maps whole.
 const TABLES: [&str; 2] = ["open", "names"];
 
-/// What to do about it.
+/// The remedy.
 const REMEDY: &str = "ulimit -v unlimited, or fewer files (server.max_files)";
 
 /// The limit, if there is one.

@@ -47,7 +47,7 @@ pub fn living(run_dir: PathBuf, config: &Config, env: &Environment) -> Result<Pa
     })
 }
 
-/// What a killed server left of the instance that has, or had, this run directory.
+/// The remains of the instance that has, or had, this run directory, if its server was killed.
 pub fn remains_of(run_dir: &Path, config: &Config, env: &Environment) -> Option<Remains> {
     if let Some(remains) = Remains::at(run_dir, config, env) {
         return Some(remains);
@@ -74,7 +74,7 @@ pub fn live(config: &Config, env: &Environment) -> Vec<PathBuf> {
     dirs.filter(|run_dir| !is_another(run_dir)).collect()
 }
 
-/// Whether `run_dir` is of one of several servers of this machine, and not of the first.
+/// True if `run_dir` is of one of several servers of this machine, and not of the first.
 fn is_another(run_dir: &Path) -> bool {
     let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
     let first = name

@@ -36,7 +36,7 @@ use crate::args::MountArgs;
 use crate::exit::Failure;
 use crate::locate::live_run_dir;
 
-/// What a mount's process says, a line.
+/// A line that the process of a mount says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Word {
@@ -163,7 +163,7 @@ pub struct Beneath {
     watch: Option<JoinHandle<()>>,
 }
 
-/// What the server and the thread that watches the mount's process share.
+/// The state that the server shares with the thread that watches the mount's process.
 #[derive(Debug)]
 struct State {
     pid: Pid,

@@ -1,12 +1,12 @@
 //! Printing what was asked for.
 //!
-//! Who reads it may have seen enough (`weir status | head`): then the program ends without a word,
+//! The reader may have seen enough (`weir status | head`): then the program ends without a word,
 //! with the code of one that SIGPIPE ended. SIGPIPE itself stays ignored, for sockets' sake.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
-/// What a shell says of a program that SIGPIPE (13) ended.
+/// The exit code that a shell gives to a program that SIGPIPE (13) ended.
 const PIPE_CLOSED: i32 = 128 + 13;
 
 /// As [`print!`].

@@ -1,4 +1,4 @@
-//! What an instance holds and has done, for people and for programs. The report at its end goes
+//! Reports of an instance's contents and work, for people and for programs. The report at its end goes
 //! to standard error, since standard output is the command's.
 
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use weir_instance::report::{sum, sum_of_tiers, Report};
 use weir_instance::size::bytes;
 use weir_launch::message::Seen;
 
-/// What is to be known of a server whose journal was given up.
+/// The warning about a server whose journal was given up.
 pub const NO_JOURNAL: &str = "given up, for want of room where memory is: a server that is killed \
                               now cannot be started again, and what it has is lost then";
 
@@ -74,7 +74,7 @@ pub fn parties(all: &[Party]) -> String {
     named.chain(more).collect::<Vec<String>>().join(", ")
 }
 
-/// What the audit found, in two lines.
+/// A finding of the audit, in two lines.
 fn audited(finding: &Finding) -> String {
     let ranges: Vec<String> = finding
         .ranges
@@ -196,7 +196,7 @@ pub fn dead_json(remains: &Remains) -> Value {
     })
 }
 
-/// What the servers that answered did, as if one had done it.
+/// The sum of the reports of the servers that answered.
 pub fn sum_of_seen(seen: &[Seen]) -> Option<Report> {
     let reports: Vec<&Report> = seen
         .iter()
@@ -205,7 +205,7 @@ pub fn sum_of_seen(seen: &[Seen]) -> Option<Report> {
     sum(&reports)
 }
 
-/// What was done between two looks, a second.
+/// The work between two readings, a second.
 pub fn rates(before: &Report, after: &Report, between: Duration) -> String {
     let a_second = |name: &str| {
         let more = counter(after, name).saturating_sub(counter(before, name));

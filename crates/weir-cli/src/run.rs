@@ -451,7 +451,7 @@ fn refuse_if_used(run_dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Who uses an instance, for people; empty if nobody does. Servers that do not answer say nothing.
+/// The programs that use an instance, for people; empty if none does. Servers that do not answer are left out.
 fn users(run_dir: &Path) -> String {
     let attached = show::attached(run_dir);
     let ranks = (0..).map(|rank| run_dir_of_rank(run_dir, rank));

@@ -62,7 +62,7 @@ fn show_dead(remains: &Remains, args: &StatusArgs) {
     }
 }
 
-/// What an instance is like: of several servers, each.
+/// The state of an instance: of several servers, each.
 enum State {
     One(Report),
     Several(Vec<Seen>),
@@ -163,8 +163,8 @@ pub fn list(args: &LsArgs, config: &Config, env: &Environment) -> Result<(), Fai
     Ok(())
 }
 
-/// What a directory does not say of a file that lives at another server. One that has just gone
-/// stays as it was listed.
+/// Completes the entry of a file that lives at another server, whose attributes a directory lacks.
+/// A file that has just gone stays as it was listed.
 fn complete(connection: &mut Connection, entry: &mut Entry) -> Result<()> {
     match connection.call(GetAttr { ino: entry.ino }) {
         Ok(attr) => {

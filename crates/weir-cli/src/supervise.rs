@@ -28,7 +28,7 @@ use nix::unistd::Pid;
 
 use crate::exit::Failure;
 
-/// What is passed on to the command.
+/// The signals that are passed on to the command.
 const PASSED_ON: &[Signal] = &[
     Signal::SIGINT,
     Signal::SIGTERM,

@@ -22,7 +22,7 @@ impl Connection {
             .with_context(|| format!("instance {}", run_dir.display()))
     }
 
-    /// What the server says of itself.
+    /// The server's description of itself.
     pub fn welcome(&self) -> &Welcome {
         self.0.welcome()
     }
@@ -33,7 +33,7 @@ impl Connection {
     }
 }
 
-/// What a `weir run` holds while its command uses an instance: others see that it is used, and it
+/// The sign of a `weir run` that its command uses an instance: others see that it is used, and it
 /// sees whether the instance was there to the end.
 pub struct Use {
     connection: Connection,
@@ -46,7 +46,7 @@ pub struct Use {
 const USE: &str = "use-";
 
 impl Use {
-    /// Of the server in `run_dir`.
+    /// Begins to use the server in `run_dir`.
     pub fn begin(run_dir: &Path) -> Result<Self> {
         let connection = Connection::to(run_dir)?;
         let path = run_dir.join(format!("{USE}{}", std::process::id()));

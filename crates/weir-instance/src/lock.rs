@@ -51,7 +51,7 @@ impl Lock {
         }
     }
 
-    /// Whether somebody holds the lock on `path`; a file that is not there is not locked.
+    /// True if a process holds the lock on `path`; a file that is not there is not locked.
     pub fn is_held(path: &Path) -> bool {
         let mut probe = whole_file();
         existing(path).is_ok_and(|file| {

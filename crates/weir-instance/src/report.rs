@@ -2,10 +2,10 @@
 
 use weir_core::proto::TierStatus;
 
-/// What an instance holds and has done; at its end, the report.
+/// The contents and the work of an instance; at its end, the report.
 pub use weir_core::proto::ServerStatus as Report;
 
-/// What several servers did, as if one had done it: numbers are added, tiers by their kind. `None`
+/// Adds up the reports of several servers: numbers are added, tiers by their kind. `None`
 /// if there are none.
 pub fn sum(reports: &[&Report]) -> Option<Report> {
     let (first, others) = reports.split_first()?;

@@ -94,7 +94,7 @@ fn choose(wanted: &FabricAddress, host: &str, alone: bool, here: &[Interface]) -
     }
 }
 
-/// Whether another node could use it: no loopback, and none that needs a scope beside it.
+/// True if another node could use it: no loopback, and none that needs a scope beside it.
 fn reachable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
@@ -117,7 +117,7 @@ fn within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
     differ.leading_zeros() >= u32::from(bits)
 }
 
-/// Whether `host` names this very node: by its own name, short or long, or by an address.
+/// True if `host` names this very node: by its own name, short or long, or by an address.
 pub fn is_here(host: &str) -> Result<bool> {
     let own = nix::unistd::gethostname().context("gethostname")?;
     let own = own.to_string_lossy().into_owned();

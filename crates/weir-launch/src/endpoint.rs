@@ -1,4 +1,4 @@
-//! Whether servers talk over libfabric, and by which endpoint.
+//! The endpoint of libfabric of a server, and the choice between libfabric and TCP.
 //!
 //! Each server opens one if it is to, and tells its name with its address. The roster has all
 //! names; where one is missing all use TCP, since each must reach each.
@@ -10,7 +10,7 @@ use weir_config::{Provider, Transport};
 use weir_core::roster::{Endpoint, EndpointName};
 use weir_fabric::ofi::{find, Bound, Choice};
 
-/// What became of libfabric at a server.
+/// The outcome of opening libfabric at a server.
 #[derive(Debug)]
 pub enum Opened {
     /// It is not to be used.
@@ -22,7 +22,7 @@ pub enum Opened {
 }
 
 impl Opened {
-    /// What the others are told.
+    /// The endpoint, as the others are told.
     pub fn endpoint(&self) -> Option<Endpoint> {
         let Opened::Bound(bound) = self else {
             return None;

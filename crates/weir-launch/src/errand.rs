@@ -25,16 +25,16 @@ use crate::server::to_line;
 /// Where workers are awaited.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Errand {
-    /// Who measures listens here.
+    /// The address at which the measuring program listens.
     pub address: SocketAddr,
     /// Which run it is.
     pub run: InstanceId,
-    /// What its workers prove to know.
+    /// The secret that its workers prove to know.
     pub secret: Secret,
 }
 
 impl Errand {
-    /// What both sides of the greeting know.
+    /// The knowledge of both sides of the greeting.
     pub fn known(&self) -> Known<'_> {
         Known {
             instance: self.run,
@@ -43,7 +43,7 @@ impl Errand {
     }
 }
 
-/// What a worker is told first.
+/// The first message to a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
     /// Where to.

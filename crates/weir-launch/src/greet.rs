@@ -24,7 +24,7 @@ use crate::random::random;
 /// How long a step of the greeting, or a connection, may take.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What both know.
+/// The knowledge of both sides.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
     /// Which life of an instance it is about.

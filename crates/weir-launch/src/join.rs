@@ -25,7 +25,7 @@ use crate::server::to_line;
 /// The longest invitation, bytes.
 const INVITATION_MOST: u64 = 16 << 20;
 
-/// What is in the file.
+/// The contents of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Invitation {
     address: SocketAddr,

@@ -36,7 +36,7 @@ struct Noise(VecDeque<String>);
 /// Where messages are written to, once that is known.
 type Sink = Box<dyn Write + Send>;
 
-/// Who hears messages, and `None` at the end.
+/// The receiver of messages, and of `None` at the end.
 type Tell = Arc<dyn Fn(Option<Up>) + Send + Sync>;
 
 /// A process below.
@@ -45,9 +45,9 @@ pub struct Link {
     pub seats: Vec<Seat>,
     /// Those of them that have done what is waited for now: see [`Link::awaited`].
     pub done: Vec<u16>,
-    /// Whether it said anything: there is an agent.
+    /// It said something, so there is an agent.
     pub heard: bool,
-    /// Whether it says no more.
+    /// It says no more.
     pub closed: bool,
     child: Child,
     name: String,
@@ -164,7 +164,7 @@ impl Link {
             .find(|seat| !self.done.contains(&seat.rank))
     }
 
-    /// What it printed last, for an error message.
+    /// The last lines that it printed, for an error message.
     pub fn last_output(&self) -> String {
         let noise = self.noise.lock().unwrap_or_else(PoisonError::into_inner);
         let lines: Vec<String> = noise.0.iter().map(|line| format!("\n  | {line}")).collect();

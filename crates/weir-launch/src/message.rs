@@ -1,4 +1,4 @@
-//! What agents say to each other: one line of JSON a message; upwards in short lines, with a mark.
+//! The messages of agents: one line of JSON each; upwards in short lines, with a mark.
 //!
 //! ```text
 //!  above                                below
@@ -60,14 +60,14 @@ const MARK: &str = "weir-agent ";
 /// is less than launchers keep whole.
 const PART_MOST: usize = 960;
 
-/// What an agent is told first.
+/// The first message to an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Charge {
     /// The version of weir that speaks; both ends must be one.
     pub version: String,
     /// Which life of the instance.
     pub instance: InstanceId,
-    /// What its servers prove to know.
+    /// The secret that its servers prove to know.
     pub secret: Secret,
     /// Its name.
     pub name: String,
@@ -85,11 +85,11 @@ pub struct Charge {
     pub reach: Reach,
     /// How long all below may take to be ready, ms.
     pub deadline_ms: u64,
-    /// Whether this is the first node's.
+    /// True of the first node's agent.
     pub root: bool,
-    /// Whether it stops when what is above ends; only the root of `weir start` does not.
+    /// It stops when the process above ends; only the root of `weir start` does not.
     pub lifeline: bool,
-    /// Whether it stops on SIGTERM; not under `weir run`, whose command may still be saving.
+    /// It stops on SIGTERM; not under `weir run`, whose command may still be saving.
     pub heed_signals: bool,
 }
 
@@ -99,7 +99,7 @@ pub struct Charge {
 pub enum Down {
     /// The beginning.
     Charge(Box<Charge>),
-    /// Who is where.
+    /// The servers and their addresses.
     Roster(Roster),
     /// End the servers.
     Stop,
@@ -107,7 +107,7 @@ pub enum Down {
     Work(Errand),
     /// Say what your servers are doing.
     Look(u64),
-    /// What came of somebody's [`Up::Ask`].
+    /// The answer to an [`Up::Ask`].
     Answer(u64, Vec<Seen>),
     /// All have ended; what they did, summed up, if it is known.
     Farewell(Option<Box<Report>>),
@@ -134,7 +134,7 @@ pub enum Up {
     Stop,
     /// Somebody asks what all servers are doing.
     Ask(u64),
-    /// What one is doing, for [`Down::Look`].
+    /// The state of one server, for [`Down::Look`].
     Saw(u64, Box<Seen>),
     /// These servers ended.
     Ended(Vec<(Seat, Ended)>),
@@ -145,16 +145,16 @@ pub enum Up {
 pub struct Seated {
     /// Which.
     pub seat: Seat,
-    /// What it says of itself.
+    /// Its own description.
     pub ready: Ready,
 }
 
-/// What a server is doing.
+/// The state of a server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Seen {
     /// Which.
     pub seat: Seat,
-    /// What it says of itself, or why it does not.
+    /// Its report, or the reason why there is none.
     pub report: Result<Report, String>,
     /// How often it was killed and started again.
     #[serde(default)]
@@ -170,7 +170,7 @@ pub struct Failed {
     pub why: String,
     /// The run directory of the instance of that name which runs there already.
     pub lives: Option<PathBuf>,
-    /// Whether one of that name is dead there, which nobody has cleared.
+    /// An instance of that name is dead there, and nobody has cleared it.
     pub dead: bool,
 }
 
@@ -193,7 +193,7 @@ pub fn send_up(out: &mut impl Write, number: u64, up: &Up) -> std::io::Result<()
     out.flush()
 }
 
-/// What comes from below.
+/// A line from below.
 #[derive(Debug)]
 pub enum Heard {
     /// A message.
@@ -202,7 +202,7 @@ pub enum Heard {
     Noise(String),
 }
 
-/// Who hears the lines of agents below, which may take turns.
+/// The reader of the lines of agents below, which may take turns.
 #[derive(Debug)]
 pub struct Ear<R> {
     from: R,
@@ -227,7 +227,7 @@ impl<R: BufRead> Ear<R> {
     ///
     /// # Errors
     ///
-    /// Of reading; and if too much was said of messages without an end.
+    /// Reading fails, or the parts of messages without an end are too long.
     pub fn hear(&mut self) -> Result<Option<Heard>> {
         loop {
             let Some(line) = read_text(&mut self.from)? else {

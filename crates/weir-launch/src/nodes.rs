@@ -27,7 +27,7 @@ use crate::seat::{Own, Seat};
 /// The most servers on one machine.
 const SERVERS_MOST: u16 = 256;
 
-/// What the command line says of nodes.
+/// The options about nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted<'a> {
     /// `--hosts`.
@@ -45,7 +45,7 @@ pub struct Found {
     pub seats: Vec<Seat>,
     /// Which of them are this node's.
     pub own: Own,
-    /// What starts agents on the other nodes.
+    /// The commands that start agents on the other nodes.
     pub reach: Reach,
 }
 
@@ -93,7 +93,7 @@ fn on_this_machine(servers: u16) -> Result<Option<Found>> {
     }))
 }
 
-/// What the settings say, else the batch system whose job this is, else ssh.
+/// The method of the settings, else the batch system whose job this is, else ssh.
 fn method(launch: &Launch, env: &Environment) -> Result<Method> {
     let set = |name| env.get(name).is_some();
     let method = match launch.method {
@@ -280,7 +280,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// What a command of the batch system prints.
+/// Runs a command of the batch system, and gives the lines that it prints.
 fn said(command: &[&str]) -> Result<String> {
     let shown = command.join(" ");
     let output = Command::new(command[0])

@@ -56,7 +56,7 @@ pub struct Branch {
     pub own: Own,
     /// How it reaches the others.
     pub reach: Reach,
-    /// Whether it comes by another way than the pipes of its process.
+    /// It connects by another way than the pipes of its process.
     pub joins: bool,
 }
 

@@ -35,7 +35,7 @@ pub fn name_of(name: &str, rank: u16, share: u32) -> String {
     }
 }
 
-/// What this node calls itself.
+/// The name that this node gives itself.
 pub fn own_name() -> String {
     let name = nix::unistd::gethostname().unwrap_or_default();
     name.to_string_lossy().into_owned()

@@ -33,7 +33,7 @@ use weir_instance::report::Report;
 use crate::error::LaunchError;
 use crate::mount_right::MountRight;
 
-/// What a server is told.
+/// The first message to a server.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Launch {
     /// The instance's name; `None` to choose one that is free.
@@ -46,7 +46,7 @@ pub struct Launch {
     pub lifeline: bool,
     /// The settings in force, as a weir.toml.
     pub settings: String,
-    /// What it is among several servers.
+    /// Its part among several servers.
     pub part: Option<Part>,
 }
 
@@ -55,13 +55,13 @@ pub struct Launch {
 pub struct Part {
     /// Which life of the instance.
     pub instance: InstanceId,
-    /// What its servers prove to know.
+    /// The secret that its servers prove to know.
     pub secret: Secret,
     /// This server's number.
     pub rank: u16,
     /// How many servers there are.
     pub servers: u16,
-    /// What its node is called.
+    /// The name of its node.
     pub host: String,
     /// How many servers share this machine's budgets; above 1 they meet on the loopback.
     pub share: u32,
@@ -74,7 +74,7 @@ pub struct Part {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Go {}
 
-/// What a server says, a line each.
+/// A line that a server says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Word {
@@ -124,7 +124,7 @@ pub struct Ready {
 /// How a server ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Ended {
-    /// What was done, if serving ended well; else why not.
+    /// The report, if serving ended well; else the reason why not.
     pub result: Result<Report, String>,
     /// The server's log, if it was kept.
     pub log: Option<PathBuf>,

@@ -49,9 +49,9 @@ pub enum JobError {
     /// A process has no whole number of transfers, or none.
     #[error("{bytes} bytes are no whole number of transfers of {transfer}")]
     Transfer {
-        /// Of a process.
+        /// The bytes of a process.
         bytes: u64,
-        /// Of a call.
+        /// The bytes of a call.
         transfer: u64,
     },
     /// Beyond the greatest file, or more transfers than are worth a model.

@@ -5,11 +5,11 @@ use serde::Serialize;
 /// How much of something servers have: of all, on average, and the one with the most.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Load {
-    /// Of all servers.
+    /// The sum over all servers.
     pub total: u64,
-    /// Of one, on average.
+    /// The mean of the servers.
     pub mean: f64,
-    /// Of the one that has the most.
+    /// The part of the busiest server.
     pub most: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What is prepared, and what is timed, for each call.
+//! The preparation and the timed part of each call.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -52,7 +52,7 @@ impl Open {
         self.file.as_raw_fd()
     }
 
-    /// Whether a C call on it worked.
+    /// The error of a C call on it, if that failed.
     fn check(&self, call: &'static str, result: i64) -> Result<(), StepError> {
         match result {
             ..0 => Err(failed(call, &self.path)),
@@ -60,7 +60,7 @@ impl Open {
         }
     }
 
-    /// Whether a method of its file worked.
+    /// The error of a method of its file, if that failed.
     fn done<T>(&self, call: &'static str, result: std::io::Result<T>) -> Result<(), StepError> {
         result.map(drop).map_err(error(call, &self.path))
     }

@@ -29,11 +29,11 @@ const LOOKS: u64 = 64;
 
 /// A run under way.
 pub struct Run<'a> {
-    /// What is measured.
+    /// The instance under test.
     pub site: &'a mut Site,
     /// How much.
     pub plan: &'a Plan,
-    /// What came of it.
+    /// The results.
     pub rows: &'a mut Rows,
     /// Which round.
     pub round: u32,
@@ -214,7 +214,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What more and smaller writes of the same bytes cost in requests of any kind.
+    /// Counts the requests of any kind that more and smaller writes of the same bytes cost.
     fn messages(&mut self) -> Result<()> {
         let row = plan::messages();
         self.say(&row.what);

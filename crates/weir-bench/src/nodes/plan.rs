@@ -1,4 +1,4 @@
-//! What `weir bench --hosts` measures, and what is promised of it: one place for each number.
+//! The rows of `weir bench --hosts`, and their promises: one place for each number.
 
 use super::rows::{Bar, Row, Unit};
 
@@ -52,7 +52,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What is measured over libfabric, too.
+    /// The parts that are measured over libfabric, too.
     pub fn over_libfabric(&self) -> impl Iterator<Item = Part> + '_ {
         let told = |part: &Part| matches!(part, Part::Reads | Part::Calls);
         self.parts.iter().copied().filter(told)

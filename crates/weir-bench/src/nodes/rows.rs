@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::results::Spread;
 use crate::table::{digits, new_table};
 
-/// What a value is.
+/// The unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -43,11 +43,11 @@ impl Unit {
     }
 }
 
-/// What is promised.
+/// The promise.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bar {
-    /// Of the ratio, or of the value where nothing is beside it.
+    /// The ratio, or the value where nothing is beside it, is at least this.
     AtLeast(f64),
     /// Likewise.
     AtMost(f64),
@@ -58,13 +58,13 @@ pub enum Bar {
 /// A row before anything is measured.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What is measured, in words.
+    /// The measurement, in words.
     pub what: String,
-    /// What it is measured beside; empty if nothing.
+    /// The measurement beside it; empty if there is none.
     pub beside: String,
-    /// Of both.
+    /// The unit of both.
     pub unit: Unit,
-    /// What is promised.
+    /// The promise.
     pub bar: Bar,
 }
 
@@ -73,7 +73,7 @@ pub struct Row {
 pub struct Sample {
     /// The value.
     pub value: f64,
-    /// What was measured beside it.
+    /// The value that was measured beside it.
     pub beside: Option<f64>,
 }
 
@@ -141,21 +141,21 @@ impl Rows {
 /// A row, judged.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// What is measured.
+    /// The measurement, in words.
     pub what: String,
-    /// What it is measured beside; empty if nothing.
+    /// The measurement beside it; empty if there is none.
     pub beside: String,
-    /// Of both: SI, without prefixes.
+    /// The unit of both: SI, without prefixes.
     pub unit: Unit,
-    /// What is promised.
+    /// The promise.
     pub bar: Bar,
     /// The value over the rounds.
     pub value: Option<Spread>,
-    /// What was measured beside it.
+    /// The value that was measured beside it.
     pub measured_beside: Option<Spread>,
     /// The value by it, within each round.
     pub ratio: Option<Spread>,
-    /// Whether what is promised is met; none if nothing is.
+    /// True if the promise is met; none if nothing is promised.
     pub met: Option<bool>,
     /// Why it was not measured.
     pub why_not: Option<String>,

@@ -10,7 +10,7 @@
 //! | `worker` | a worker beside a server: `calls` (weir's fabric), `pin` (processors) |
 //! | `stage` | the instance, its workers, its counters |
 //!
-//! What is measured, and how it is judged, is in `weir-bench` (`nodes`).
+//! The measurements, and how they are judged, are in `weir-bench` (`nodes`).
 
 mod calls;
 mod gate;
@@ -138,7 +138,7 @@ struct Report<'a> {
     machine: Machine,
     /// Nodes, by rank.
     nodes: &'a [String],
-    /// Whether all of them are one machine.
+    /// True if all of them are one machine.
     one_machine: bool,
     /// /proc/loadavg of this node before and after.
     load: [String; 2],
@@ -188,7 +188,7 @@ fn of_nodes(
     })
 }
 
-/// What was measured, beside the rows.
+/// The facts of a finished run, beside its rows.
 struct Finished {
     hosts: Vec<String>,
     one_machine: bool,

@@ -11,7 +11,7 @@ use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 use weir_bench::{timing_since, Prepared};
 use weir_instance::directories::SOCKET;
 
-/// What a worker may run on.
+/// The processors that a worker may run on.
 #[derive(Debug)]
 pub struct Pinned {
     allowed: CpuSet,

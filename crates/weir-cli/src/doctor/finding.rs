@@ -15,16 +15,16 @@ pub enum Level {
     Fail,
 }
 
-/// What one check found.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was checked; a few words.
+    /// The subject of the check; a few words.
     pub check: &'static str,
     /// How bad it is.
     pub level: Level,
-    /// What is there.
+    /// The state that the check found.
     pub found: String,
-    /// What to do.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

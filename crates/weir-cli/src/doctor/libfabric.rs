@@ -1,4 +1,4 @@
-//! Whether libfabric is there, what it offers, and whether servers would use it.
+//! The check of libfabric: its version, its providers, and if servers would use it.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -1,6 +1,6 @@
 //! Checks of what the system is: kernel, C library, huge pages.
 //!
-//! Whether shared memory can be collapsed to huge pages is found out by collapsing some: the
+//! A check collapses some shared memory to find out if it can become huge pages: the
 //! kernel's version does not tell, since distributions build it differently and containers hide it.
 //! `MADV_COLLAPSE` came with Linux 6.1 (madvise(2)).
 
@@ -17,9 +17,9 @@ use weir_config::{HugePages, KernelMount, Mount};
 use super::finding::{Finding, MachineReport};
 use crate::mount;
 
-/// What a kernel must at least be: statx, and what the client relies on.
+/// The oldest kernel that has statx and all else that the client relies on.
 const OLDEST_KERNEL: (u32, u32) = (4, 18);
-/// What the client is built for.
+/// The oldest C library that the client is built for.
 const OLDEST_GLIBC: (u32, u32) = (2, 28);
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// From `include/uapi/asm-generic/mman-common.h`; the libc crate has it for some targets only.
@@ -62,7 +62,7 @@ fn kernel(release: &str) -> Finding {
     }
 }
 
-/// Whether the kernel can mount instances, if it is to.
+/// Finds out if the kernel can mount instances, where the settings ask for that.
 fn kernel_mount(settings: &Mount) -> Option<Finding> {
     let check = "kernel mount";
     if settings.kernel == KernelMount::Never {

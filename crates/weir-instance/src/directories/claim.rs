@@ -32,7 +32,7 @@ pub struct Claim {
     locks: Vec<Lock>,
 }
 
-/// What [`claim`] found.
+/// The result of [`claim`].
 #[derive(Debug)]
 pub enum Claimed {
     /// The instance is ours to serve.
@@ -113,7 +113,7 @@ fn now_ns() -> u64 {
     now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(0))
 }
 
-/// Of the jobs whose dead instances have directories in `parents`, those that are over.
+/// The jobs that are over, of those whose dead instances have directories in `parents`.
 fn jobs_over<'p>(parents: impl Iterator<Item = &'p Parent>, now: &Job) -> Vec<Job> {
     let mut judged: Vec<(Job, bool)> = Vec::new();
     for parent in parents {

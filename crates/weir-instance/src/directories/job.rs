@@ -1,6 +1,6 @@
 //! The job that an instance belongs to, and whether that is over.
 //!
-//! What a killed server left is data of its job, for as long as the job may come back for it. A job
+//! The remains of a killed server are data of its job, for as long as the job may come back for them. A job
 //! counts as over only if that is known: the node was booted again, the batch system started the
 //! job anew, or it says that the job is gone. A batch system that does not answer says nothing.
 
@@ -22,13 +22,13 @@ struct System {
     id: &'static str,
     /// The variable that counts how often the job was started anew.
     life: Option<&'static str>,
-    /// What is asked about a job; its id is put for `{}`.
+    /// The command that asks about a job; its id is put for `{}`.
     command: &'static [&'static str],
-    /// Whether the answer means that the job is over.
+    /// True if the answer means that the job is over.
     is_over: fn(&Answer) -> bool,
 }
 
-/// What a command said.
+/// The answer of a command.
 struct Answer {
     is_success: bool,
     /// Standard output and standard error.
@@ -117,7 +117,7 @@ impl Job {
         self.batch.as_ref().map(|(_, id)| id.as_str())
     }
 
-    /// Whether this job is known to be over, as seen from the job `now`.
+    /// True if this job is known to be over, as seen from the job `now`.
     pub fn is_over(&self, now: &Job) -> bool {
         if self.boot != now.boot {
             return true;

@@ -23,7 +23,7 @@ const PREPARED: &str = ".label.json";
 /// The longest label that is read, bytes.
 const LABEL_MOST: u64 = 1 << 20;
 
-/// What the directories of one server say of it.
+/// The label in the directories of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Label {
     /// The server's name, which is the instance's or, of several on one machine, has a number.
@@ -89,7 +89,7 @@ impl Label {
         data.chain([&self.run_dir]).map(PathBuf::as_path)
     }
 
-    /// What the instance is called.
+    /// The name of the instance.
     pub(super) fn instance(&self) -> &str {
         match self.servers {
             0 | 1 => &self.name,
@@ -97,7 +97,7 @@ impl Label {
         }
     }
 
-    /// Whether nobody serves it or keeps it to serve it again.
+    /// True if nobody serves it or keeps it to serve it again.
     pub(super) fn is_dead(&self) -> bool {
         !self.dirs().any(|dir| lives(dir) || is_kept(dir))
     }

@@ -9,7 +9,7 @@ use super::names::KEEP;
 use super::private::check_private;
 use crate::lock::Lock;
 
-/// Whether a server holds the lock of the directory `dir`.
+/// True if a server holds the lock of the directory `dir`.
 pub fn lives(dir: &Path) -> bool {
     check_private(dir).is_ok() && Lock::is_held(&dir.join("lock"))
 }
@@ -44,7 +44,7 @@ pub fn keep(dirs: &[PathBuf]) -> Result<Vec<Lock>> {
     locks.collect()
 }
 
-/// Whether an agent is about to start a server of the directory `dir` again.
+/// True if an agent is about to start a server of the directory `dir` again.
 pub fn is_kept(dir: &Path) -> bool {
     Lock::is_held(&dir.join(KEEP))
 }

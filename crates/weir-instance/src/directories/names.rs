@@ -28,7 +28,7 @@ pub fn default_name(env: &Environment) -> String {
     )
 }
 
-/// What a job's id can hold that a name must not (`123[4].server`, flux's letters) becomes `-`.
+/// Replaces each character of a job's id that a name must not hold (`123[4].server`, flux's letters) by `-`.
 pub(super) fn tame(text: &str) -> String {
     let kept = |c: char| {
         if c.is_ascii_alphanumeric() || ".-_".contains(c) {
@@ -40,7 +40,7 @@ pub(super) fn tame(text: &str) -> String {
     text.chars().map(kept).take(NAME_MOST - 8).collect()
 }
 
-/// Whether `name` can name an instance: it becomes part of paths.
+/// Refuses a name that no instance can have: it becomes part of paths.
 pub fn check_name(name: &str) -> Result<()> {
     ensure!(
         !name.is_empty() && name.len() <= NAME_MOST && tame(name).starts_with(&name[..1])

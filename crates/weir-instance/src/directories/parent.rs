@@ -24,7 +24,7 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// Of run directories. The environment alone decides, so that every command of one login
+    /// The parent of run directories. The environment alone decides, so that every command of one login
     /// or job agrees; a name's length does not matter, since room is left for the longest.
     pub fn of_runs(env: &Environment) -> Self {
         let longest = "/weir-".len() + NAME_MOST + "/".len() + SOCKET.len();
@@ -48,7 +48,7 @@ impl Parent {
         }
     }
 
-    /// Of run directories of instances of several servers. `TMPDIR` does not count: `WEIR_INSTANCE`
+    /// The parent of run directories of several servers. `TMPDIR` does not count: `WEIR_INSTANCE`
     /// has to mean the same on every node.
     pub fn of_shared_runs(config: &Config) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Parent {
         self.name_of(name).map(str::to_owned)
     }
 
-    /// Of the memory tier's directories.
+    /// The parent of the memory tier's directories.
     pub(super) fn of_memory(config: &Config) -> Self {
         let path = config
             .memory
@@ -89,7 +89,7 @@ impl Parent {
         }
     }
 
-    /// Of the file tier's directories. Storage may turn out to be shared by nodes, where locks
+    /// The parents of the file tier's directories. Storage may turn out to be shared by nodes, where locks
     /// do not tell who lives; so each node has its own.
     pub(super) fn of_files(config: &Config) -> Vec<Self> {
         if !config.file.enabled {

@@ -1,4 +1,4 @@
-//! What is left of an instance whose server was killed: which instances that is, how much they
+//! The remains of instances whose servers were killed: which instances those are, how much they
 //! hold, and clearing them away.
 //!
 //! A server that took clients has a *label* in each of its directories, which says what they are
@@ -84,7 +84,7 @@ impl Remains {
         format!("{}; {}", self.state(), self.advice())
     }
 
-    /// What it is, and how much it holds.
+    /// Says that it is dead, and how much it holds.
     pub fn state(&self) -> String {
         let (memory, files) = self.held_bytes();
         format!(
@@ -96,7 +96,7 @@ impl Remains {
         )
     }
 
-    /// What can be done with it.
+    /// Says what can be done with it.
     pub fn advice(&self) -> String {
         let name = &self.name;
         match self.obstacle() {
@@ -160,7 +160,7 @@ pub fn all(config: &Config, env: &Environment) -> Vec<Remains> {
     found
 }
 
-/// What the files of a directory take, not what they are long: slabs are sparse.
+/// The bytes that the files of a directory take, not their lengths: slabs are sparse.
 fn allocated_bytes(dir: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return 0;

@@ -1,4 +1,4 @@
-//! What an agent makes of the words of its servers and of the agents below.
+//! The words of servers, and messages of agents below: how they change the state of an agent.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What all servers are doing, for `weir status` on any node.
+//! The state of all servers, for `weir status` on any node.
 //!
 //! The root asks all agents (`Look`), each answers for its servers and passes on what those below
 //! it say (`Saw`). Who asks on another node asks through its agents (`Ask`), and the answer goes

@@ -49,7 +49,7 @@ pub(super) struct Local {
     pub(super) ready: Option<Ready>,
     /// Its directories, once it was ready.
     pub(super) dirs: Vec<PathBuf>,
-    /// What keeps its directories while it does not live.
+    /// The locks that keep its directories while it does not live.
     pub(super) kept: Vec<Lock>,
     pub(super) ended: Option<Ended>,
     pub(super) closed: bool,
@@ -92,7 +92,7 @@ pub(super) struct Looks {
     pub(super) routes: HashMap<u64, usize>,
 }
 
-/// Who asked the root.
+/// The asker of the root.
 pub(super) enum Asker {
     Here(UnixStream),
     Below(usize),

@@ -1,4 +1,4 @@
-//! What is asked at the socket of an agent, and what came of an instance.
+//! Requests at the socket of an agent, and the summary of an instance that ended.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -24,12 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long an agent may take to say what all are doing; it waits 3 s for them itself.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// What an agent answers to who asked at its socket for the end of the instance.
+/// The answer of an agent to a request for the end of the instance.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
-    /// What all servers did, if all told.
+    /// The sum of the reports, if all servers gave one.
     pub report: Option<Report>,
-    /// What is to be told, a line each.
+    /// The problems, a line each.
     pub problems: Vec<String>,
     /// How many servers did not end in order.
     pub lost: usize,
@@ -60,17 +60,17 @@ impl Summary {
     }
 }
 
-/// What is asked at the socket, a line.
+/// A request at the socket, a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// To end the instance.
     Stop,
-    /// What all servers are doing.
+    /// Asks for the state of all servers.
     Status,
 }
 
 impl Request {
-    /// What a connection asks for; it has a moment to do so.
+    /// Reads the request of a connection, which has a moment to send it.
     pub(super) fn read(stream: UnixStream) -> Option<(Self, UnixStream)> {
         stream.set_read_timeout(Some(PATIENCE)).ok()?;
         let mut word = [0; 5];
