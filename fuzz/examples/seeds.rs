@@ -5,7 +5,6 @@
 use std::fs;
 use std::path::Path;
 
-use weir_cli::launch::message::{send_up, Down, Failed, Own, Seat, Up};
 use weir_core::extent::{Run, Source};
 use weir_core::journal::{InodeImage, Item, LockedName, NameChange};
 use weir_core::names::{FileType, Lamination, Policy};
@@ -18,6 +17,8 @@ use weir_fabric::frame::{Greeting, Head, Kind, GREETING_BYTES, VERSION};
 use weir_fabric::ofi::packet::{self, Key, Word};
 use weir_fabric::CallId;
 use weir_fuzz::Parts;
+use weir_launch::message::{send_up, Down, Failed, Up};
+use weir_launch::seat::{Own, ServerPosition};
 
 const ROOT: Ino = Ino(1);
 /// The first file that server 0 makes.
@@ -735,7 +736,7 @@ fn texts() {
         write("path", name, path.as_bytes());
     }
 
-    let seat = Seat {
+    let seat = ServerPosition {
         rank: 1,
         host: "n1".into(),
     };
@@ -765,7 +766,7 @@ fn texts() {
     let downs = [
         Down::Roster(roster),
         Down::Stop,
-        Down::Work(weir_cli::launch::errand::Errand {
+        Down::Work(weir_launch::workers::WorkerInvitation {
             address: "10.0.0.1:4000".parse().unwrap(),
             run: weir_core::roster::InstanceId([3; 16]),
             secret: weir_core::roster::Secret::new([4; 32]),
@@ -778,20 +779,20 @@ fn texts() {
     for down in &downs {
         all.extend(line(down));
     }
-    let charge = weir_cli::launch::message::Charge {
+    let charge = weir_launch::message::Charge {
         version: "0.1.0".into(),
         instance: id,
         secret: weir_core::roster::Secret::new([1; 32]),
         name: "weir".into(),
-        job: weir_cli::launch::message::Job::default(),
+        job: weir_launch::message::Job::default(),
         servers: 2,
         settings: toml,
-        seats: vec![Seat {
+        seats: vec![ServerPosition {
             rank: 0,
             host: "n0".into(),
         }],
         own: Own::First,
-        reach: weir_cli::launch::reach::Reach::Nowhere,
+        reach: weir_launch::reach::Reach::Nowhere,
         deadline_ms: 1000,
         root: true,
         lifeline: true,

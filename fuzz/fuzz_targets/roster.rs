@@ -1,9 +1,9 @@
 //! Who is in an instance: rosters and secrets, lists of hosts and hostfiles.
 #![no_main]
 
-use weir_launch::hosts;
 use weir_core::roster::{is_host, InstanceId, Roster, MEMBERS_MOST};
 use weir_fuzz::round_trip;
+use weir_launch::hosts;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let [kind, bytes @ ..] = data else { return };

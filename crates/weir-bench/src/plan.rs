@@ -273,7 +273,7 @@ const LIMIT_BLOCK: u64 = 256 << 20;
 
 impl LimitCase {
     /// The limit for `op` of a data case, if it has one.
-    pub fn of(case: &DataCase, op: Op) -> Option<Self> {
+    pub fn for_case(case: &DataCase, op: Op) -> Option<Self> {
         let copy = match op.copy_limit()? {
             Op::CopyIn => CopyOp::In,
             _ => CopyOp::Out,

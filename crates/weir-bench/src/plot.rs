@@ -303,7 +303,7 @@ mod tests {
     fn the_axis_holds_all_values_between_round_marks() {
         let row = Row {
             label: String::new(),
-            dots: vec![(0, Spread::of([0.13, 4.2]).unwrap())],
+            dots: vec![(0, Spread::from_values([0.13, 4.2]).unwrap())],
             limit: Some(24.1),
         };
         let axis = Axis::over(&[row]);

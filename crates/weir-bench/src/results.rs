@@ -55,7 +55,7 @@ pub struct Spread {
 
 impl Spread {
     /// Of `values`; `None` if there are none.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         let (&min, &max) = (values.first()?, values.last()?);
@@ -108,13 +108,13 @@ impl Results {
 
     /// The rate of a series.
     pub fn rate(&self, metric: &Metric, series: &str) -> Option<Spread> {
-        Spread::of(self.samples(metric, series).iter().map(|s| s.rate(metric)))
+        Spread::from_values(self.samples(metric, series).iter().map(|s| s.rate(metric)))
     }
 
     /// The ratio of two series, round by round.
     pub fn ratio(&self, over: (&Metric, &str), under: (&Metric, &str)) -> Option<Spread> {
         let below = self.samples(under.0, under.1);
-        Spread::of(self.samples(over.0, over.1).iter().filter_map(|sample| {
+        Spread::from_values(self.samples(over.0, over.1).iter().filter_map(|sample| {
             let other = below.iter().find(|s| s.round == sample.round)?;
             Some(sample.rate(over.0) / other.rate(under.0))
         }))

@@ -249,7 +249,7 @@ impl Run<'_> {
                     files,
                 })
             };
-            MeasuredStep::of(op, step)
+            MeasuredStep::new(op, step)
         });
         let steps = steps.into();
         self.group(
@@ -403,7 +403,7 @@ struct MeasuredStep<'a> {
 }
 
 impl<'a> MeasuredStep<'a> {
-    fn of(op: Op, step: impl Fn(u32) -> Step + 'a) -> Self {
+    fn new(op: Op, step: impl Fn(u32) -> Step + 'a) -> Self {
         Self {
             op: Some(op),
             step: Box::new(step),
@@ -476,7 +476,7 @@ fn limits_of(case: &DataCase) -> impl Iterator<Item = LimitCase> {
     let case = case.clone();
     ops.into_iter()
         .flatten()
-        .filter_map(move |op| LimitCase::of(&case, op))
+        .filter_map(move |op| LimitCase::for_case(&case, op))
 }
 
 fn what(metric: &Metric, series: &str) -> String {

@@ -92,7 +92,7 @@ pub fn calls(results: &Results, targets: &[&str], baseline: &str) -> Table {
         let mut row = vec![metric.op.words().to_owned()];
         row.extend(targets.iter().map(|target| {
             let times = results.samples(metric, target).iter();
-            let time = Spread::of(times.map(|s| s.seconds_per_call(metric.processes)));
+            let time = Spread::from_values(times.map(|s| s.seconds_per_call(metric.processes)));
             time.map_or_else(String::new, |t| show_time(t.median))
         }));
         row.extend(others().map(|target| {
@@ -142,7 +142,7 @@ fn add_rows<'a>(
 fn rate_cells(results: &Results, metric: &Metric, series: &str) -> Vec<String> {
     let rate = results.rate(metric, series).expect("a series has samples");
     let calls = results.samples(metric, series).iter();
-    let call = Spread::of(calls.map(|s| s.seconds_per_call(metric.processes)));
+    let call = Spread::from_values(calls.map(|s| s.seconds_per_call(metric.processes)));
     let one_of_many = metric.op.is_limit() && results.series_of(metric).count() > 1;
     let star = if one_of_many && results.best(metric) == Some(series) {
         " *"

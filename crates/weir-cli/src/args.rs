@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use weir_config::{all_keys, Environment, Loaded, Origin, ReportFormat, Sources};
-use weir_launch::nodes::Wanted;
+use weir_launch::nodes::NodeOptions;
 
 use crate::exit;
 
@@ -58,8 +58,8 @@ pub struct NodeArgs {
 
 impl NodeArgs {
     /// The nodes that are asked for.
-    pub fn wanted(&self) -> Wanted<'_> {
-        Wanted {
+    pub fn wanted(&self) -> NodeOptions<'_> {
+        NodeOptions {
             hosts: self.hosts.as_deref(),
             hostfile: self.hostfile.as_deref(),
             servers: self.servers,

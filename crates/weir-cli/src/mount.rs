@@ -47,7 +47,7 @@ enum Word {
 }
 
 /// Where the server of this run directory has had the kernel mount the instance.
-pub fn of(run_dir: &Path) -> Option<PathBuf> {
+pub fn find_mount_point(run_dir: &Path) -> Option<PathBuf> {
     std::fs::read_link(run_dir.join(MOUNT_LINK)).ok()
 }
 

@@ -34,7 +34,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
         let run_dir = living(run_dir_of_rank(&run_dir, args.rank), config, env)?;
         return Ok(run_in(args, &run_dir, &library, env)?.code());
     }
-    let job = Job::of(env);
+    let job = Job::from_environment(env);
     tell_of_dead(&job, None, config, env);
     let found = nodes::find(&args.nodes.wanted(), &config.launch, env)?;
     if found.is_none() && args.rank > 0 {
@@ -70,7 +70,7 @@ pub fn run(args: &RunArgs, settings: &Loaded, env: &Environment) -> Result<u8, F
     })?;
     tell_of_cleared(&server.ready);
     let outcome = run_in(args, &server.ready.run_dir, &library, env);
-    let ended = end(server, settings, env);
+    let ended = stop_server(server, settings, env);
     let code = outcome?.code();
     Ok(if ended { code } else { RUN_FAILED })
 }
@@ -124,7 +124,7 @@ fn found(
     if directories::lives(&run_dir) {
         return Ok(Some(run_dir));
     }
-    let job = Job::of(env);
+    let job = Job::from_environment(env);
     let remains = remains_of(&run_dir, config, env);
     let remains = remains.filter(|remains| !remains.first().job.is_over(&job));
     if let Some(remains) = remains {
@@ -204,7 +204,7 @@ fn run_on(
 fn end_all(root: Root, settings: &Loaded) -> bool {
     match root.stop() {
         Ok(summary) => {
-            show(&summary, settings);
+            show_summary(&summary, settings);
             summary.lost == 0
         }
         Err(e) => {
@@ -214,7 +214,7 @@ fn end_all(root: Root, settings: &Loaded) -> bool {
     }
 }
 
-fn show(summary: &Summary, settings: &Loaded) {
+fn show_summary(summary: &Summary, settings: &Loaded) {
     for problem in &summary.problems {
         eprintln!("weir: {problem}");
     }
@@ -252,7 +252,7 @@ fn run_in(
     }
     let used = Use::begin(run_dir)?;
     let status = supervise::run(&args.command, &variables)?;
-    let was_served = used.end();
+    let was_served = used.finish();
     if !was_served {
         eprintln!(
             "weir: the instance {} was stopped, or its server lost, while the command ran; the \
@@ -264,7 +264,7 @@ fn run_in(
 }
 
 /// Stops the server and reports; whether all went well with weir.
-fn end(server: Server, settings: &Loaded, env: &Environment) -> bool {
+fn stop_server(server: Server, settings: &Loaded, env: &Environment) -> bool {
     let run_dir = server.ready.run_dir.clone();
     let ended = match server.stop() {
         Ok(ended) => ended,
@@ -306,7 +306,7 @@ pub fn start(args: &StartArgs, settings: &Loaded, env: &Environment) -> Result<(
         .clone()
         .unwrap_or_else(|| directories::default_name(env));
     directories::check_name(&name)?;
-    let job = Job::of(env);
+    let job = Job::from_environment(env);
     let found = nodes::find(&args.nodes.wanted(), &settings.config.launch, env)?;
     tell_of_dead(&job, Some(&name), &settings.config, env);
     let remains = Remains::named(&name, &settings.config, env);
@@ -417,7 +417,7 @@ pub fn stop(args: &StopArgs, settings: &Loaded, env: &Environment) -> Result<(),
     }
     if let Some(summary) = agent::stop(&run_dir)? {
         directories::wait_until_gone(&run_dir)?;
-        show(&summary, settings);
+        show_summary(&summary, settings);
         return match summary.lost {
             0 => Ok(()),
             n => Err(anyhow::anyhow!("{n} servers did not end in order").into()),

@@ -69,7 +69,7 @@ enum State {
 }
 
 impl State {
-    fn of(run_dir: &Path) -> Result<State> {
+    fn read(run_dir: &Path) -> Result<State> {
         let roster = roster::read(run_dir)?;
         if let (Some(_), Some(seen)) = (roster, agent::status(run_dir)?) {
             return Ok(State::Several(seen));
@@ -87,12 +87,12 @@ impl State {
 
 /// The programs that use an instance, as far as its servers answer.
 pub(crate) fn attached(run_dir: &Path) -> Vec<Party> {
-    let all = State::of(run_dir).ok().and_then(|state| state.sum());
+    let all = State::read(run_dir).ok().and_then(|state| state.sum());
     all.map_or_else(Vec::new, |all| all.attached)
 }
 
 fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
-    let state = State::of(run_dir)?;
+    let state = State::read(run_dir)?;
     let prefix = Connection::to(run_dir)?.welcome().prefix.clone();
     if args.json {
         let mut json = match &state {
@@ -101,7 +101,7 @@ fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
         };
         json["run_dir"] = run_dir.display().to_string().into();
         json["prefix"] = prefix.into();
-        json["kernel_mount"] = mount::of(run_dir)
+        json["kernel_mount"] = mount::find_mount_point(run_dir)
             .map(|dir| dir.display().to_string())
             .into();
         outln!("{json}");
@@ -115,13 +115,13 @@ fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
         State::Several(seen) => report::several(&name, &prefix, seen, now_ns),
     };
     out!("{text}");
-    if let Some(dir) = mount::of(run_dir) {
+    if let Some(dir) = mount::find_mount_point(run_dir) {
         outln!("  mounted   at {} by the kernel", dir.display());
     }
     if args.rates {
         let begin = Instant::now();
         std::thread::sleep(BETWEEN_LOOKS);
-        if let (Some(before), Some(after)) = (state.sum(), State::of(run_dir)?.sum()) {
+        if let (Some(before), Some(after)) = (state.sum(), State::read(run_dir)?.sum()) {
             out!("{}", report::rates(&before, &after, begin.elapsed()));
         }
     }

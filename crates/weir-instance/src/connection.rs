@@ -51,7 +51,7 @@ impl Use {
         let connection = Connection::to(run_dir)?;
         let path = run_dir.join(format!("{USE}{}", std::process::id()));
         // Only for the message of a weir stop: where there is no room for it, there is none.
-        let lock = Lock::try_take(&path).ok().flatten();
+        let lock = Lock::try_acquire(&path).ok().flatten();
         Ok(Self {
             connection,
             run_dir: run_dir.to_owned(),
@@ -61,7 +61,7 @@ impl Use {
     }
 
     /// Ends it; whether the instance is still there, perhaps with a server that went on with it.
-    pub fn end(mut self) -> bool {
+    pub fn finish(mut self) -> bool {
         if let Some((path, _lock)) = self.lock.take() {
             let _ = std::fs::remove_file(path);
         }

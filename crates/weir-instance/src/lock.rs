@@ -21,13 +21,13 @@ pub struct Lock {
 
 impl Lock {
     /// Takes the lock on `path`, waiting for it. Makes the file if it is not there.
-    pub fn take(path: &Path) -> Result<Self> {
+    pub fn acquire(path: &Path) -> Result<Self> {
         let file = open(path)?;
         Self::wait(file).with_context(|| format!("locking {}", path.display()))
     }
 
     /// Takes the lock on a file that is there, waiting for it.
-    pub fn take_existing(path: &Path) -> io::Result<Self> {
+    pub fn acquire_existing(path: &Path) -> io::Result<Self> {
         Self::wait(existing(path)?)
     }
 
@@ -42,7 +42,7 @@ impl Lock {
     }
 
     /// Takes the lock on `path` unless somebody holds it.
-    pub fn try_take(path: &Path) -> Result<Option<Self>> {
+    pub fn try_acquire(path: &Path) -> Result<Option<Self>> {
         let file = open(path)?;
         match fcntl(&file, FcntlArg::F_OFD_SETLK(&whole_file())) {
             Ok(_) => Ok(Some(Self { _file: file })),
@@ -102,11 +102,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         assert!(!Lock::is_held(&path));
-        let lock = Lock::try_take(&path).unwrap().unwrap();
+        let lock = Lock::try_acquire(&path).unwrap().unwrap();
         assert!(Lock::is_held(&path));
-        assert!(Lock::try_take(&path).unwrap().is_none());
+        assert!(Lock::try_acquire(&path).unwrap().is_none());
         drop(lock);
         assert!(!Lock::is_held(&path));
-        assert!(Lock::take(&path).is_ok());
+        assert!(Lock::acquire(&path).is_ok());
     }
 }

@@ -138,7 +138,7 @@ fn read(file: &Path) -> Result<Invitation> {
 mod tests {
     use super::*;
     use crate::reach::Reach;
-    use crate::seat::Seat;
+    use crate::seat::ServerPosition;
     use std::sync::mpsc::channel;
     use weir_core::roster::{InstanceId, Secret};
 
@@ -151,7 +151,7 @@ mod tests {
             job: weir_instance::directories::Job::default(),
             servers: 2,
             settings: "[fabric]\naddress = \"127.0.0.0/8\"\n".into(),
-            seats: vec![Seat {
+            seats: vec![ServerPosition {
                 rank: 1,
                 host: "localhost".into(),
             }],

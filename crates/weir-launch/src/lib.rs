@@ -29,7 +29,7 @@
 //! | `message` | what agents say |
 //! | `link` | a process below an agent: its words, its noise |
 //! | `join`, `greet` | agents that connect back; how both prove who they are |
-//! | `errand` | workers of `weir bench`, which agents start too |
+//! | `workers` | workers of `weir bench`, which agents start too |
 //! | `agent` | one node's part: the state machine |
 //! | `root` | the starter's end |
 //! | `address` | where a server listens for others |
@@ -41,7 +41,6 @@
 pub mod address;
 pub mod agent;
 pub mod endpoint;
-pub mod errand;
 mod error;
 pub mod greet;
 pub mod hosts;
@@ -56,5 +55,6 @@ pub mod root;
 pub mod seat;
 pub mod server;
 pub mod shell;
+pub mod workers;
 
 pub use error::LaunchError;

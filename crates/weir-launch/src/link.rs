@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 
 use crate::message::{Down, Ear, Heard, Up};
 use crate::reach::Branch;
-use crate::seat::Seat;
+use crate::seat::ServerPosition;
 use crate::server::to_line;
 
 /// How many lines of noise are kept for an error message, and how long ones, characters.
@@ -42,7 +42,7 @@ type Tell = Arc<dyn Fn(Option<Up>) + Send + Sync>;
 /// A process below.
 pub struct Link {
     /// The seats that it answers for.
-    pub seats: Vec<Seat>,
+    pub seats: Vec<ServerPosition>,
     /// Those of them that have done what is waited for now: see [`Link::awaited`].
     pub done: Vec<u16>,
     /// It said something, so there is an agent.
@@ -158,7 +158,7 @@ impl Link {
     }
 
     /// The first seat that has not done what is waited for.
-    pub fn awaited(&self) -> Option<&Seat> {
+    pub fn awaited(&self) -> Option<&ServerPosition> {
         self.seats
             .iter()
             .find(|seat| !self.done.contains(&seat.rank))
@@ -172,7 +172,7 @@ impl Link {
     }
 
     /// How it ended; to be asked when it says no more.
-    pub fn end(&mut self) -> String {
+    pub fn describe_end(&mut self) -> String {
         let status = self.child.wait();
         let status = status.map_or_else(|e| e.to_string(), |status| status.to_string());
         format!("{} ended with {status}{}", self.name, self.last_output())
@@ -270,7 +270,7 @@ mod tests {
     fn shell(script: &str) -> (Link, Receiver<Option<Up>>) {
         let branch = Branch {
             command: ["sh", "-c", script].map(str::to_owned).to_vec(),
-            seats: vec![Seat {
+            seats: vec![ServerPosition {
                 rank: 1,
                 host: "a".into(),
             }],
@@ -294,7 +294,7 @@ mod tests {
         let (mut link, heard) = shell(&script);
         assert!(matches!(heard.recv().unwrap(), Some(Up::Stop)));
         assert!(heard.recv().unwrap().is_none());
-        let end = link.end();
+        let end = link.describe_end();
         for part in ["exit status: 3", "| hello", "| oops"] {
             assert!(end.contains(part), "{end}");
         }

@@ -45,10 +45,10 @@ use weir_core::roster::{InstanceId, Member, Roster, Secret};
 pub use weir_instance::directories::Job;
 use weir_instance::report::Report;
 
-use crate::errand::Errand;
 use crate::reach::Reach;
-use crate::seat::{Own, Seat};
+use crate::seat::{Own, ServerPosition};
 use crate::server::{to_line, Ended, Ready};
+use crate::workers::WorkerInvitation;
 
 /// The longest line, bytes: a roster of the most members fits several times.
 const LINE_MOST: u64 = 16 << 20;
@@ -78,7 +78,7 @@ pub struct Charge {
     /// The settings in force, as a weir.toml.
     pub settings: String,
     /// The seats of this agent and of those below.
-    pub seats: Vec<Seat>,
+    pub seats: Vec<ServerPosition>,
     /// Which of them are its own.
     pub own: Own,
     /// How agents below are started.
@@ -104,7 +104,7 @@ pub enum Down {
     /// End the servers.
     Stop,
     /// Start a worker of `weir bench` beside each of your servers.
-    Work(Errand),
+    Work(WorkerInvitation),
     /// Say what your servers are doing.
     Look(u64),
     /// The answer to an [`Up::Ask`].
@@ -126,7 +126,7 @@ pub enum Up {
     /// A server died while the instance ran.
     Lost {
         /// Its rank and host.
-        seat: Seat,
+        seat: ServerPosition,
         /// How, as far as known.
         why: String,
     },
@@ -137,14 +137,14 @@ pub enum Up {
     /// The state of one server, for [`Down::Look`].
     Saw(u64, Box<Seen>),
     /// These servers ended.
-    Ended(Vec<(Seat, Ended)>),
+    Ended(Vec<(ServerPosition, Ended)>),
 }
 
 /// A server that takes clients.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Seated {
     /// Which.
-    pub seat: Seat,
+    pub seat: ServerPosition,
     /// Its own description.
     pub ready: Ready,
 }
@@ -153,7 +153,7 @@ pub struct Seated {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Seen {
     /// Which.
-    pub seat: Seat,
+    pub seat: ServerPosition,
     /// Its report, or the reason why there is none.
     pub report: Result<Report, String>,
     /// How often it was killed and started again.
@@ -296,7 +296,7 @@ mod tests {
     fn lost(rank: u16, why: &str) -> Up {
         let host = format!("n{rank}");
         Up::Lost {
-            seat: Seat { rank, host },
+            seat: ServerPosition { rank, host },
             why: why.into(),
         }
     }

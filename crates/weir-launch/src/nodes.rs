@@ -22,14 +22,14 @@ use crate::address::is_here;
 use crate::hosts;
 use crate::random::random;
 use crate::reach::Reach;
-use crate::seat::{Own, Seat};
+use crate::seat::{Own, ServerPosition};
 
 /// The most servers on one machine.
 const SERVERS_MOST: u16 = 256;
 
 /// The options about nodes.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted<'a> {
+pub struct NodeOptions<'a> {
     /// `--hosts`.
     pub hosts: Option<&'a str>,
     /// `--hostfile`.
@@ -40,9 +40,9 @@ pub struct Wanted<'a> {
 
 /// The servers of an instance of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct NodePlan {
     /// This node's own seats first.
-    pub seats: Vec<Seat>,
+    pub seats: Vec<ServerPosition>,
     /// Which of them are this node's.
     pub own: Own,
     /// The commands that start agents on the other nodes.
@@ -50,7 +50,11 @@ pub struct Found {
 }
 
 /// Finds the nodes; `None` for this node alone.
-pub fn find(wanted: &Wanted<'_>, launch: &Launch, env: &Environment) -> Result<Option<Found>> {
+pub fn find(
+    wanted: &NodeOptions<'_>,
+    launch: &Launch,
+    env: &Environment,
+) -> Result<Option<NodePlan>> {
     if let Some(servers) = wanted.servers {
         return on_this_machine(servers);
     }
@@ -70,23 +74,23 @@ pub fn find(wanted: &Wanted<'_>, launch: &Launch, env: &Environment) -> Result<O
     if seats.len() == 1 {
         return Ok(None);
     }
-    Ok(Some(Found {
+    Ok(Some(NodePlan {
         reach: reach(method, &seats, launch, env)?,
         own: Own::First,
         seats,
     }))
 }
 
-fn on_this_machine(servers: u16) -> Result<Option<Found>> {
+fn on_this_machine(servers: u16) -> Result<Option<NodePlan>> {
     ensure!(
         (1..=SERVERS_MOST).contains(&servers),
         "--servers: 1 to {SERVERS_MOST}"
     );
-    let seat = |rank| Seat {
+    let seat = |rank| ServerPosition {
         rank,
         host: "localhost".to_owned(),
     };
-    Ok((servers > 1).then(|| Found {
+    Ok((servers > 1).then(|| NodePlan {
         seats: (0..servers).map(seat).collect(),
         own: Own::All,
         reach: Reach::Nowhere,
@@ -156,14 +160,14 @@ fn lsf_hosts(env: &Environment) -> Result<Vec<String>> {
 }
 
 /// Ranks go by the order of the hosts; this node's seat comes first.
-fn seats(hosts: Vec<String>, env: &Environment) -> Result<Vec<Seat>> {
+fn seats(hosts: Vec<String>, env: &Environment) -> Result<Vec<ServerPosition>> {
     let slurm = env.get("SLURMD_NODENAME");
-    let here = |seat: &Seat| match slurm {
+    let here = |seat: &ServerPosition| match slurm {
         Some(name) if seat.host == name => true,
         _ => is_here(&seat.host).unwrap_or(false),
     };
-    let seat = |(rank, host)| Seat { rank, host };
-    let mut seats: Vec<Seat> = (0..).zip(hosts).map(seat).collect();
+    let seat = |(rank, host)| ServerPosition { rank, host };
+    let mut seats: Vec<ServerPosition> = (0..).zip(hosts).map(seat).collect();
     let Some(at) = seats.iter().position(here) else {
         bail!(
             "this node, {}, is not among the nodes of the instance ({}, ...): start it from one \
@@ -177,7 +181,12 @@ fn seats(hosts: Vec<String>, env: &Environment) -> Result<Vec<Seat>> {
 }
 
 /// How the others are reached.
-fn reach(method: Method, seats: &[Seat], launch: &Launch, env: &Environment) -> Result<Reach> {
+fn reach(
+    method: Method,
+    seats: &[ServerPosition],
+    launch: &Launch,
+    env: &Environment,
+) -> Result<Reach> {
     let program = match &launch.program {
         Some(program) => program.clone(),
         None => std::env::current_exe().context("finding the weir program")?,
@@ -318,7 +327,7 @@ mod tests {
     #[test]
     fn without_a_job_it_is_this_node() {
         let found = find(
-            &Wanted::default(),
+            &NodeOptions::default(),
             &launch(Method::Auto),
             &Environment::default(),
         );
@@ -327,9 +336,9 @@ mod tests {
 
     #[test]
     fn several_servers_of_one_machine_need_nothing() {
-        let wanted = Wanted {
+        let wanted = NodeOptions {
             servers: Some(3),
-            ..Wanted::default()
+            ..NodeOptions::default()
         };
         let found = find(&wanted, &launch(Method::Auto), &Environment::default());
         let found = found.unwrap().unwrap();
@@ -339,9 +348,9 @@ mod tests {
     #[test]
     fn this_node_comes_first_with_its_rank_and_must_be_among_them() {
         let list = format!("a[1-2],{},b", own());
-        let wanted = Wanted {
+        let wanted = NodeOptions {
             hosts: Some(&list),
-            ..Wanted::default()
+            ..NodeOptions::default()
         };
         let found = find(&wanted, &launch(Method::Auto), &Environment::default());
         let found = found.unwrap().unwrap();
@@ -349,9 +358,9 @@ mod tests {
         assert_eq!(ranks, [2, 0, 1, 3]);
         assert_eq!(found.seats[0].host, own());
         assert!(matches!(found.reach, Reach::Shell { fanout: 32, .. }));
-        let wanted = Wanted {
+        let wanted = NodeOptions {
             hosts: Some("a1,a2"),
-            ..Wanted::default()
+            ..NodeOptions::default()
         };
         let error = find(&wanted, &launch(Method::Auto), &Environment::default()).unwrap_err();
         assert!(error.to_string().contains("not among"), "{error}");
@@ -364,14 +373,14 @@ mod tests {
         std::fs::write(&file, format!("{}\n{}\nb\nb\n", own(), own())).unwrap();
         let file = file.to_str().unwrap();
         let env: Environment = [("LSB_DJOB_HOSTFILE", file)].into_iter().collect();
-        let found = find(&Wanted::default(), &launch(Method::Auto), &env);
+        let found = find(&NodeOptions::default(), &launch(Method::Auto), &env);
         let Reach::Each { commands } = found.unwrap().unwrap().reach else {
             panic!();
         };
         assert_eq!(commands, [["blaunch", "b", "/opt/weir", "agent"]]);
         let env = [("PBS_NODEFILE", file), ("HOME", "/home/u")];
         let env: Environment = env.into_iter().collect();
-        let found = find(&Wanted::default(), &launch(Method::Auto), &env);
+        let found = find(&NodeOptions::default(), &launch(Method::Auto), &env);
         let Reach::Join { commands, file } = found.unwrap().unwrap().reach else {
             panic!();
         };
@@ -393,10 +402,10 @@ mod tests {
     fn one_task_of_many_does_not_start_all() {
         let env = [("SLURM_JOB_NODELIST", "a,b"), ("SLURM_STEP_NUM_TASKS", "2")];
         let env: Environment = env.into_iter().collect();
-        let found = find(&Wanted::default(), &launch(Method::Auto), &env);
+        let found = find(&NodeOptions::default(), &launch(Method::Auto), &env);
         assert_eq!(found.unwrap(), None);
         assert!(find(
-            &Wanted::default(),
+            &NodeOptions::default(),
             &launch(Method::Slurm),
             &Environment::default()
         )

@@ -1,9 +1,9 @@
-//! The commands that start agents on other nodes, and who is below whom.
+//! The commands that start agents on other nodes, and the tree of those agents.
 
 use serde::{Deserialize, Serialize};
 use weir_core::placement::tree::shares;
 
-use crate::seat::{Own, Seat};
+use crate::seat::{Own, ServerPosition};
 
 /// How agents are started on other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +51,7 @@ pub struct Branch {
     /// Its command.
     pub command: Vec<String>,
     /// The seats that it answers for; its own first.
-    pub seats: Vec<Seat>,
+    pub seats: Vec<ServerPosition>,
     /// Which of them are its own.
     pub own: Own,
     /// How it reaches the others.
@@ -62,7 +62,7 @@ pub struct Branch {
 
 impl Reach {
     /// The processes that this agent starts for the seats below it.
-    pub fn branches(&self, below: &[Seat]) -> Vec<Branch> {
+    pub fn branches(&self, below: &[ServerPosition]) -> Vec<Branch> {
         match self {
             _ if below.is_empty() => Vec::new(),
             Self::Nowhere => Vec::new(),
@@ -112,8 +112,8 @@ fn shell_command(words: &[String], host: &str, program: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn seats(n: u16) -> Vec<Seat> {
-        let seat = |rank| Seat {
+    fn seats(n: u16) -> Vec<ServerPosition> {
+        let seat = |rank| ServerPosition {
             rank,
             host: format!("n{rank}"),
         };
@@ -129,7 +129,7 @@ mod tests {
     }
 
     /// The seats that are reached below, and the most steps to one.
-    fn walk(reach: &Reach, below: &[Seat]) -> (Vec<u16>, usize) {
+    fn walk(reach: &Reach, below: &[ServerPosition]) -> (Vec<u16>, usize) {
         let mut reached = Vec::new();
         let mut depth = 0;
         for branch in reach.branches(below) {

@@ -11,12 +11,12 @@ use weir_core::roster::{InstanceId, Secret};
 use weir_instance::directories::Job;
 
 use crate::agent::Summary;
-use crate::errand::Errand;
 use crate::error::LaunchError;
 use crate::message::{Charge, Down, Ear, Heard, Seated, Up};
-use crate::nodes::Found;
+use crate::nodes::NodePlan;
 use crate::random::random;
 use crate::server::{read_line, to_line, Ready};
+use crate::workers::WorkerInvitation;
 
 /// An instance of several servers that runs.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Root {
 /// Starts the servers and waits until all are ready, or none is left. A `name` that is not given
 /// is made up.
 pub fn start(
-    found: &Found,
+    found: &NodePlan,
     name: Option<&str>,
     settings: &Loaded,
     job: &Job,
@@ -143,8 +143,8 @@ impl Root {
     }
 
     /// Has a worker of `weir bench` started beside each server.
-    pub fn employ(&mut self, errand: &Errand) -> Result<()> {
-        let line = to_line(&Down::Work(errand.clone()));
+    pub fn employ(&mut self, invitation: &WorkerInvitation) -> Result<()> {
+        let line = to_line(&Down::Work(invitation.clone()));
         writeln!(self.lifeline, "{line}").context("the agent was lost")
     }
 

@@ -7,7 +7,7 @@ use crate::address::is_here;
 
 /// A server of an instance and its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
+pub struct ServerPosition {
     /// Its rank.
     pub rank: u16,
     /// As the batch system or the user calls its node.
@@ -42,9 +42,9 @@ pub fn own_name() -> String {
 }
 
 /// The seat whose host is this node: as Slurm calls it, or as it calls itself.
-pub fn find_here(seats: &[Seat]) -> Result<Seat> {
+pub fn find_here(seats: &[ServerPosition]) -> Result<ServerPosition> {
     let slurm = std::env::var("SLURMD_NODENAME").ok();
-    let named = |seat: &&Seat| match &slurm {
+    let named = |seat: &&ServerPosition| match &slurm {
         Some(name) => seat.host == *name,
         None => is_here(&seat.host).unwrap_or(false),
     };

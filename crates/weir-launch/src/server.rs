@@ -184,7 +184,7 @@ pub fn start(launch: &Launch) -> Result<Server, LaunchError> {
             run_dir,
         },
         Word::Dead(label) => LaunchError::Dead {
-            why: Remains::of(*label).describe(),
+            why: Remains::from_label(*label).describe(),
         },
         Word::Failed(why) => anyhow!(why).into(),
         other => anyhow!("the server said {other:?}").into(),

@@ -189,7 +189,7 @@ impl<'a> Model<'a> {
     }
 
     /// Ends a part; the next begins.
-    fn end(&mut self, name: &'static str) {
+    fn end_phase(&mut self, name: &'static str) {
         let asked = std::mem::take(&mut self.asked);
         let servers = 0..usize::from(self.job.nodes);
         let sums = servers.map(|server| asked.values().map(|counts| counts[server]).sum());
@@ -223,7 +223,7 @@ impl<'a> Model<'a> {
                 self.ask("hold", home, 1);
             }
         }
-        self.end(name);
+        self.end_phase(name);
     }
 
     /// Each node publishes what its processes wrote, all of a file at once.
@@ -243,7 +243,7 @@ impl<'a> Model<'a> {
             }
         }
         self.files = files;
-        self.end("publish");
+        self.end_phase("publish");
     }
 
     /// The requests that bring runs to the homes of their slices.
@@ -317,7 +317,7 @@ impl<'a> Model<'a> {
                 }
             }
         }
-        self.end(name);
+        self.end_phase(name);
     }
 }
 

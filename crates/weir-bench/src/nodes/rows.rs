@@ -28,7 +28,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    fn show(self, value: f64) -> String {
+    fn format_value(self, value: f64) -> String {
         let steps: &[(f64, &str)] = match self {
             Unit::BytesPerSecond => &[(1e9, " GB/s"), (1e6, " MB/s"), (1e3, " kB/s")],
             Unit::Seconds => &[(1.0, " s"), (1e-3, " ms"), (1e-6, " us"), (1e-9, " ns")],
@@ -115,8 +115,8 @@ impl Rows {
     fn judge(&self, row: &Row) -> Verdict {
         let samples = self.samples.get(&row.what).cloned().unwrap_or_default();
         let ratios = samples.iter().filter_map(|s| Some(s.value / s.beside?));
-        let ratio = Spread::of(ratios);
-        let value = Spread::of(samples.iter().map(|s| s.value));
+        let ratio = Spread::from_values(ratios);
+        let value = Spread::from_values(samples.iter().map(|s| s.value));
         let judged = if row.beside.is_empty() { value } else { ratio };
         let met = match row.bar {
             Bar::AtLeast(least) => Some(judged.is_some_and(|j| j.median >= least)),
@@ -129,7 +129,7 @@ impl Rows {
             unit: row.unit,
             bar: row.bar,
             value,
-            measured_beside: Spread::of(samples.iter().filter_map(|s| s.beside)),
+            measured_beside: Spread::from_values(samples.iter().filter_map(|s| s.beside)),
             ratio,
             met,
             why_not: self.why_not.get(&row.what).cloned(),
@@ -176,14 +176,18 @@ impl Verdict {
 
     fn cells(&self) -> [String; 6] {
         let unit = self.unit;
-        let show = |spread: Option<Spread>| spread.map(|s| unit.show(s.median)).unwrap_or_default();
+        let show = |spread: Option<Spread>| {
+            spread
+                .map(|s| unit.format_value(s.median))
+                .unwrap_or_default()
+        };
         let beside = match self.measured_beside {
             Some(_) => format!("{} {}", self.beside, show(self.measured_beside)),
             None => self.beside.clone(),
         };
         let plain = self.beside.is_empty();
         let number = |value: f64| match plain {
-            true => unit.show(value),
+            true => unit.format_value(value),
             false => digits(value),
         };
         let bar = match self.bar {
@@ -193,7 +197,11 @@ impl Verdict {
         };
         let judged = if plain { self.value } else { self.ratio };
         let ratio = match judged {
-            Some(s) if plain => format!("({}..{})", unit.show(s.min), unit.show(s.max)),
+            Some(s) if plain => format!(
+                "({}..{})",
+                unit.format_value(s.min),
+                unit.format_value(s.max)
+            ),
             Some(s) => format!(
                 "{} ({}..{})",
                 digits(s.median),
@@ -270,9 +278,9 @@ mod tests {
 
     #[test]
     fn values_have_units() {
-        assert_eq!(Unit::Seconds.show(0.0123), "12.3 ms");
-        assert_eq!(Unit::BytesPerSecond.show(1.25e9), "1.25 GB/s");
-        assert_eq!(Unit::Number.show(0.0004), "0.00040");
-        assert_eq!(Unit::Bytes.show(12.0), "12.0 B");
+        assert_eq!(Unit::Seconds.format_value(0.0123), "12.3 ms");
+        assert_eq!(Unit::BytesPerSecond.format_value(1.25e9), "1.25 GB/s");
+        assert_eq!(Unit::Number.format_value(0.0004), "0.00040");
+        assert_eq!(Unit::Bytes.format_value(12.0), "12.0 B");
     }
 }

@@ -12,8 +12,8 @@ use anyhow::{bail, Context, Result};
 use socket2::{SockRef, TcpKeepalive};
 use weir_bench::{WorkerId, Workers};
 use weir_core::roster::{InstanceId, Secret};
-use weir_launch::errand::Errand;
 use weir_launch::random::random;
+use weir_launch::workers::WorkerInvitation;
 
 /// How long a step may take.
 const STEP_MOST: Duration = Duration::from_secs(300);
@@ -30,7 +30,7 @@ struct Arrival {
 
 /// The gate for workers.
 pub struct Gate {
-    errand: Errand,
+    invitation: WorkerInvitation,
     expected: Expected,
     arrivals: Receiver<Arrival>,
     patience: Duration,
@@ -42,7 +42,7 @@ impl Gate {
     /// Listens at `address`; workers may take `patience` to come.
     pub fn listen(address: IpAddr, patience: Duration) -> Result<Gate> {
         let listener = TcpListener::bind((address, 0)).context("listening for workers")?;
-        let errand = Errand {
+        let invitation = WorkerInvitation {
             address: listener.local_addr()?,
             run: InstanceId(random()?),
             secret: Secret::new(random()?),
@@ -51,7 +51,7 @@ impl Gate {
         let turned_away = Arc::new(AtomicU64::new(0));
         let (tell, arrivals) = channel();
         let (known, names, away) = (
-            errand.clone(),
+            invitation.clone(),
             Arc::clone(&expected),
             Arc::clone(&turned_away),
         );
@@ -73,7 +73,7 @@ impl Gate {
             .name("weir-gate".into())
             .spawn(accept)?;
         Ok(Gate {
-            errand,
+            invitation,
             expected,
             arrivals,
             patience,
@@ -82,8 +82,8 @@ impl Gate {
     }
 
     /// The address and the secret that workers are given.
-    pub fn errand(&self) -> &Errand {
-        &self.errand
+    pub fn invitation(&self) -> &WorkerInvitation {
+        &self.invitation
     }
 
     /// How many connections were turned away.
@@ -131,9 +131,13 @@ pub fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
 }
 
 /// Greets a connection: it must be of a worker that is expected, each once.
-fn let_in(stream: TcpStream, errand: &Errand, expected: &Expected) -> Result<Arrival> {
+fn let_in(
+    stream: TcpStream,
+    invitation: &WorkerInvitation,
+    expected: &Expected,
+) -> Result<Arrival> {
     let mut node = None;
-    let id = errand.known().let_in(&stream, |id| {
+    let id = invitation.known().let_in(&stream, |id| {
         let mut expected = expected.lock().unwrap_or_else(PoisonError::into_inner);
         node = expected.remove(&id);
         node.is_some()
@@ -164,29 +168,29 @@ mod tests {
     #[test]
     fn only_who_is_awaited_and_knows_the_secret_is_let_in_once() {
         let gate = gate(10_000);
-        let errand = gate.errand.clone();
+        let invitation = gate.invitation.clone();
         // Somebody who found the port.
-        let mut stranger = TcpStream::connect(errand.address).unwrap();
+        let mut stranger = TcpStream::connect(invitation.address).unwrap();
         stranger.write_all(&[0xff; 66]).unwrap();
         turned_away(&gate, 1);
         let mut more = Vec::new();
         stranger.read_to_end(&mut more).unwrap_or_default();
         assert_eq!(more.len(), 32, "nothing but the challenge is said to it");
         // Another run's worker.
-        let other = Errand {
+        let other = WorkerInvitation {
             secret: Secret::new([1; 32]),
-            ..errand.clone()
+            ..invitation.clone()
         };
         gate.expect(3, "n3");
-        assert!(other.known().come(errand.address, 3).is_err());
+        assert!(other.known().come(invitation.address, 3).is_err());
         turned_away(&gate, 2);
         // One that nobody asked for.
-        assert!(errand.known().come(errand.address, 4).is_err());
+        assert!(invitation.known().come(invitation.address, 4).is_err());
         turned_away(&gate, 3);
-        let kept = errand.known().come(errand.address, 3).unwrap();
+        let kept = invitation.known().come(invitation.address, 3).unwrap();
         gate.gather(&mut Workers::default(), &[3]).unwrap();
         // Another under its name.
-        assert!(errand.known().come(errand.address, 3).is_err());
+        assert!(invitation.known().come(invitation.address, 3).is_err());
         drop(kept);
     }
 

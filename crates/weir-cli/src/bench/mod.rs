@@ -27,7 +27,7 @@ use serde::Serialize;
 use weir_bench::nodes::{self as bench, Part, Plan, Rows, Run, Verdict};
 use weir_bench::{Machine, WrongData, EXIT_NOT_MET, EXIT_WRONG_DATA};
 use weir_config::{Environment, Loaded};
-use weir_launch::nodes::{self, Found, Wanted};
+use weir_launch::nodes::{self, NodeOptions, NodePlan};
 
 use crate::exit::Failure;
 use stage::Stage;
@@ -153,7 +153,7 @@ fn of_nodes(
     env: &Environment,
 ) -> Result<u8, Failure> {
     let settings = load(&[])?;
-    let wanted = Wanted {
+    let wanted = NodeOptions {
         hosts: args.hosts.as_deref(),
         hostfile: args.hostfile.as_deref(),
         servers: args.servers,
@@ -196,7 +196,7 @@ struct Finished {
 }
 
 fn measure(
-    found: &Found,
+    found: &NodePlan,
     settings: &Loaded,
     env: &Environment,
     plan: &Plan,
@@ -221,7 +221,7 @@ fn measure(
 
 /// Some of the same over libfabric, where it is; bytes compared.
 fn libfabric(
-    found: &Found,
+    found: &NodePlan,
     load: impl Fn(&[&str]) -> Result<Loaded, Failure>,
     env: &Environment,
     plan: &Plan,

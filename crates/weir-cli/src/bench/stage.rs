@@ -12,10 +12,10 @@ use weir_core::types::Rank;
 use weir_instance::directories::Job;
 use weir_instance::roster;
 use weir_launch::agent;
-use weir_launch::errand::Task;
-use weir_launch::nodes::Found;
+use weir_launch::nodes::NodePlan;
 use weir_launch::root::{self, Root};
 use weir_launch::server::{self, Launch, Server};
+use weir_launch::workers::Task;
 
 use super::gate::Gate;
 use crate::exit::Failure;
@@ -37,13 +37,13 @@ pub struct Stage {
 impl Stage {
     /// Starts all, with `processes` on each node; with a server alone too, if it is to be.
     pub fn set(
-        found: &Found,
+        found: &NodePlan,
         settings: &Loaded,
         env: &Environment,
         processes: usize,
         alone: bool,
     ) -> Result<Stage, Failure> {
-        let mut root = root::start(found, None, settings, &Job::of(env), true)?;
+        let mut root = root::start(found, None, settings, &Job::from_environment(env), true)?;
         let ready = root.server(root.own).context("no server on this node")?;
         let (run_dir, mount) = (ready.run_dir.clone(), ready.mount.clone());
         let roster = roster::read(&run_dir)?.context("no roster")?;
@@ -59,7 +59,7 @@ impl Stage {
                 processes: Vec::new(),
             });
         }
-        root.employ(gate.errand())?;
+        root.employ(gate.invitation())?;
         let servers = nodes.len();
         let mut stage = Stage {
             next: roster.servers(),
@@ -81,7 +81,7 @@ impl Stage {
             let single = server::start(&Launch {
                 name: None,
                 run_dir: None,
-                job: Job::of(env),
+                job: Job::from_environment(env),
                 lifeline: true,
                 settings: settings.toml(),
                 part: None,
@@ -122,7 +122,7 @@ impl Stage {
         for id in &ids {
             self.gate.expect(*id, "this node");
             let task = Task {
-                errand: self.gate.errand().clone(),
+                invitation: self.gate.invitation().clone(),
                 number: *id,
                 run_dir: run_dir.clone(),
             };

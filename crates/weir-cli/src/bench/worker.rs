@@ -12,8 +12,8 @@ use weir_bench::{Endpoint, FabricCalls, Host, Prepared};
 use weir_config::Environment;
 use weir_core::types::Rank;
 use weir_instance::roster;
-use weir_launch::errand::Task;
 use weir_launch::server::read_line;
+use weir_launch::workers::Task;
 
 use super::calls::{self, Opened};
 use super::gate::keep_alive;
@@ -27,9 +27,9 @@ pub fn run() -> Result<()> {
     let task: Task = read_line(&mut BufReader::new(std::io::stdin()))
         .context("weir worker is started by weir bench --hosts")?;
     let stream = task
-        .errand
+        .invitation
         .known()
-        .come(task.errand.address, task.number)
+        .come(task.invitation.address, task.number)
         .context("coming to weir bench")?;
     keep_alive(&stream)?;
     let mut host = ServerHost {

@@ -3,14 +3,14 @@
 //! Left out: whether they can be reached; only a start shows that.
 
 use weir_launch::address;
-use weir_launch::nodes::{find, Wanted};
+use weir_launch::nodes::{find, NodeOptions};
 use weir_launch::reach::Reach;
 
 use super::finding::{Finding, MachineReport};
 
 pub(super) fn check(examined: &MachineReport<'_>) -> Vec<Finding> {
     let launch = &examined.loaded.config.launch;
-    let found = match find(&Wanted::default(), launch, examined.env) {
+    let found = match find(&NodeOptions::default(), launch, examined.env) {
         Ok(Some(found)) => found,
         Ok(None) => return vec![Finding::ok("nodes", "this node alone")],
         Err(e) => {

@@ -151,7 +151,7 @@ fn claim_in(
     }
     make_private(&dir)?;
     check_private(&dir)?;
-    Lock::try_take(&dir.join("lock"))
+    Lock::try_acquire(&dir.join("lock"))
 }
 
 impl Claim {

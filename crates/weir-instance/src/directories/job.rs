@@ -93,7 +93,7 @@ pub struct Job {
 
 impl Job {
     /// The job whose environment this is.
-    pub fn of(env: &Environment) -> Self {
+    pub fn from_environment(env: &Environment) -> Self {
         let found = SYSTEMS
             .iter()
             .find_map(|system| Some((system, env.get(system.id)?)));
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     fn job(variables: &[(&str, &str)]) -> Job {
-        Job::of(&variables.iter().copied().collect())
+        Job::from_environment(&variables.iter().copied().collect())
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub fn lives(dir: &Path) -> bool {
 pub fn wait_until_gone(dir: &Path) -> Result<()> {
     let path = dir.join("lock");
     // Taken without making it: the file goes with the directory.
-    match Lock::take_existing(&path) {
+    match Lock::acquire_existing(&path) {
         Ok(_) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e).with_context(|| format!("waiting for {}", path.display())),
@@ -31,14 +31,14 @@ pub(super) fn lock_of_dead(dir: &Path) -> Option<Lock> {
     if Lock::is_held(&dir.join(KEEP)) {
         return None;
     }
-    Lock::try_take(&dir.join("lock")).ok()?
+    Lock::try_acquire(&dir.join("lock")).ok()?
 }
 
 /// Keeps the directories of a server from being cleared away while it does not live, for as long
 /// as the locks are held.
 pub fn keep(dirs: &[PathBuf]) -> Result<Vec<Lock>> {
     let locks = dirs.iter().map(|dir| {
-        let lock = Lock::try_take(&dir.join(KEEP))?;
+        let lock = Lock::try_acquire(&dir.join(KEEP))?;
         lock.with_context(|| format!("{} is kept by another", dir.display()))
     });
     locks.collect()

@@ -136,7 +136,7 @@ impl Parent {
     }
 
     pub(super) fn guard(&self) -> Result<Lock> {
-        Lock::take(&self.path.join(format!("{}guard.lock", self.prefix)))
+        Lock::acquire(&self.path.join(format!("{}guard.lock", self.prefix)))
     }
 
     /// Live instances, by name.

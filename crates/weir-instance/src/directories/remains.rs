@@ -30,7 +30,7 @@ pub struct Remains {
 
 impl Remains {
     /// Those of one server.
-    pub fn of(label: Label) -> Self {
+    pub fn from_label(label: Label) -> Self {
         Self {
             name: label.instance().to_owned(),
             labels: vec![label],
@@ -42,7 +42,7 @@ impl Remains {
         let label = Label::read(dir).filter(Label::is_dead)?;
         let all = all(config, env);
         let same = all.into_iter().find(|one| one.labels.contains(&label));
-        Some(same.unwrap_or_else(|| Self::of(label)))
+        Some(same.unwrap_or_else(|| Self::from_label(label)))
     }
 
     /// Those of an instance of this name.
@@ -149,7 +149,7 @@ pub fn all(config: &Config, env: &Environment) -> Vec<Remains> {
             match at {
                 Some(at) if found[at].labels.contains(&label) => {}
                 Some(at) => found[at].labels.push(label),
-                None => found.push(Remains::of(label)),
+                None => found.push(Remains::from_label(label)),
             }
         }
     }

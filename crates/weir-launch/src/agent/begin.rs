@@ -19,7 +19,7 @@ use crate::join;
 use crate::link::Link;
 use crate::message::{Charge, Down, Failed, Up};
 use crate::reach::Reach;
-use crate::seat::{find_here, name_of, own_name, Own, Seat};
+use crate::seat::{find_here, name_of, own_name, Own, ServerPosition};
 use crate::server::{self, read_line, to_line, Go, Launch, Part};
 
 /// Longer than any start.
@@ -90,7 +90,7 @@ impl Agent {
     }
 
     /// Own seats, and those below.
-    fn seats(&self) -> Result<(Vec<Seat>, Vec<Seat>), Failed> {
+    fn seats(&self) -> Result<(Vec<ServerPosition>, Vec<ServerPosition>), Failed> {
         let mut seats = self.charge.seats.clone();
         match self.charge.own {
             Own::All => Ok((seats, Vec::new())),
@@ -110,7 +110,7 @@ impl Agent {
         }
     }
 
-    fn start_links(&mut self, below: &[Seat]) -> Result<()> {
+    fn start_links(&mut self, below: &[ServerPosition]) -> Result<()> {
         // Whoever is nearest to what hangs is to be the first to say so.
         let below_charge = Charge {
             deadline_ms: self.charge.deadline_ms * 9 / 10,
@@ -152,7 +152,7 @@ impl Agent {
         Ok(())
     }
 
-    fn start_server(&mut self, seat: Seat) -> Result<()> {
+    fn start_server(&mut self, seat: ServerPosition) -> Result<()> {
         let local = self.spawn_server(self.locals.len(), seat, None)?;
         self.locals.push(local);
         Ok(())
@@ -177,7 +177,12 @@ impl Agent {
         Ok(())
     }
 
-    fn spawn_server(&self, index: usize, seat: Seat, again: Option<SocketAddr>) -> Result<Local> {
+    fn spawn_server(
+        &self,
+        index: usize,
+        seat: ServerPosition,
+        again: Option<SocketAddr>,
+    ) -> Result<Local> {
         let share = match self.charge.own {
             Own::All => u32::from(self.charge.servers),
             _ => 1,
@@ -279,7 +284,7 @@ impl Agent {
         while !done(self) {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.events.recv_timeout(left) {
-                Ok(event) => self.take(event)?,
+                Ok(event) => self.handle_event(event)?,
                 Err(RecvTimeoutError::Timeout) => return Err(self.too_late()),
                 Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept"),
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weir_instance::directories::clear_dirs;
 
-use super::state::{Agent, Farewell, Local};
+use super::state::{Agent, EndNotice, Local};
 use super::summary::Summary;
 use crate::link::Link;
 use crate::message::{Down, Up};
@@ -29,7 +29,7 @@ impl Agent {
             let Ok(event) = self.events.recv() else {
                 return;
             };
-            let _ = self.take(event);
+            let _ = self.handle_event(event);
         }
         self.stop();
     }
@@ -40,7 +40,7 @@ impl Agent {
         self.locals
             .iter_mut()
             .for_each(|local| local.lifeline = None);
-        self.take_until(|agent| {
+        self.handle_until(|agent| {
             agent.locals.iter().all(|local| local.closed)
                 && agent
                     .links
@@ -55,10 +55,10 @@ impl Agent {
         }
         let ended = std::mem::take(&mut self.ended);
         let summary = if self.charge.root {
-            Summary::of(&ended, &self.lost)
+            Summary::sum(&ended, &self.lost)
         } else {
             self.say(&Up::Ended(ended));
-            self.take_until(|agent| agent.farewell.is_some() || agent.above_closed);
+            self.handle_until(|agent| agent.farewell.is_some() || agent.above_closed);
             Summary {
                 report: self
                     .farewell
@@ -69,12 +69,12 @@ impl Agent {
             }
         };
         let farewell = Down::Farewell(summary.report.clone().map(Box::new));
-        self.farewell = Some(Farewell { report: None });
+        self.farewell = Some(EndNotice { report: None });
         for link in &mut self.links {
             link.tell(&farewell);
             link.hang_up();
         }
-        self.take_until(|agent| agent.links.iter().all(|link| link.closed));
+        self.handle_until(|agent| agent.links.iter().all(|link| link.closed));
         for asked in &mut self.asked {
             let _ = writeln!(asked, "{}", to_line(&summary));
         }
@@ -84,11 +84,11 @@ impl Agent {
     }
 
     /// Takes events until `done`. No end is put to the wait, for what servers still do may take
-    /// its time; who asked for it is told whom it is for.
-    fn take_until(&mut self, done: impl Fn(&Self) -> bool) {
+    /// its time; those that asked are told which servers it is for.
+    fn handle_until(&mut self, done: impl Fn(&Self) -> bool) {
         while !done(self) {
             match self.events.recv_timeout(SAY_AFTER) {
-                Ok(event) => drop(self.take(event)),
+                Ok(event) => drop(self.handle_event(event)),
                 Err(RecvTimeoutError::Timeout) => self.say_whom_it_waits_for(),
                 Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept"),
             }
@@ -116,7 +116,7 @@ impl Agent {
     /// The start failed: everything here and below is to go, soon.
     pub(super) fn give_up(&mut self) {
         self.started = true;
-        self.farewell = Some(Farewell { report: None });
+        self.farewell = Some(EndNotice { report: None });
         self.links.iter_mut().for_each(Link::hang_up);
         // Where no agent is yet, none has anything to clear away; if it is on its way, it
         // finds the connection closed.
@@ -135,7 +135,7 @@ impl Agent {
             let Ok(event) = self.events.recv_timeout(left) else {
                 break;
             };
-            let _ = self.take(event);
+            let _ = self.handle_event(event);
         }
         self.links.iter_mut().for_each(Link::kill);
     }

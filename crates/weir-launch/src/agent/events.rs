@@ -1,21 +1,21 @@
 //! One event at a time: how it changes the state of the agent.
 
-use super::state::{spawn, Agent, Event, Farewell};
+use super::state::{spawn, Agent, EndNotice, Event};
 use super::summary::Request;
-use crate::errand::{Errand, Task};
 use crate::message::{Down, Failed, Up};
+use crate::workers::{Task, WorkerInvitation};
 
 impl Agent {
     /// Takes note of one event.
-    pub(super) fn take(&mut self, event: Event) -> Result<(), Failed> {
+    pub(super) fn handle_event(&mut self, event: Event) -> Result<(), Failed> {
         match event {
             Event::Above(Ok(Some(Down::Roster(roster)))) => self.roster = Some(roster),
             Event::Above(Ok(Some(Down::Stop))) => self.stopping = true,
             Event::Above(Ok(Some(Down::Farewell(report)))) => {
-                self.farewell = Some(Farewell { report });
+                self.farewell = Some(EndNotice { report });
             }
             Event::Above(Ok(Some(Down::Look(id)))) => self.look(id),
-            Event::Above(Ok(Some(Down::Work(errand)))) => self.work(&errand),
+            Event::Above(Ok(Some(Down::Work(invitation)))) => self.work(&invitation),
             Event::Above(Ok(Some(Down::Answer(id, seen)))) => self.answered(id, seen),
             Event::Above(Ok(Some(Down::Charge(_)))) => {}
             Event::Above(Ok(None) | Err(_)) => {
@@ -55,15 +55,15 @@ impl Agent {
     }
 
     /// Has a worker started beside each server. One that cannot be is missed by who waits for it.
-    fn work(&self, errand: &Errand) {
-        let down = Down::Work(errand.clone());
+    fn work(&self, invitation: &WorkerInvitation) {
+        let down = Down::Work(invitation.clone());
         self.links.iter().for_each(|link| link.tell(&down));
         for local in &self.locals {
             let Some(run_dir) = local.run_dir.clone() else {
                 continue;
             };
             let task = Task {
-                errand: errand.clone(),
+                invitation: invitation.clone(),
                 number: local.seat.rank,
                 run_dir,
             };

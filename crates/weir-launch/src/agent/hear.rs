@@ -9,7 +9,7 @@ use weir_instance::directories::{self, Remains};
 use super::state::{spawn, Agent, Event};
 use crate::message::{Failed, Seated, Up};
 use crate::reach::Reach;
-use crate::seat::Seat;
+use crate::seat::ServerPosition;
 use crate::server::Word;
 
 impl Agent {
@@ -57,7 +57,7 @@ impl Agent {
                 return Err(failed(why, Some(run_dir)));
             }
             Some(Word::Dead(label)) => {
-                let why = Remains::of(*label).describe();
+                let why = Remains::from_label(*label).describe();
                 if !self.started {
                     return Err(Failed {
                         dead: true,
@@ -125,13 +125,13 @@ impl Agent {
             None => {
                 link.closed = true;
                 link.hang_up();
-                let missing: Vec<Seat> = link.seats.clone();
+                let missing: Vec<ServerPosition> = link.seats.clone();
                 let missing = missing
                     .into_iter()
                     .filter(|seat| !link.done.contains(&seat.rank));
-                let missing: Vec<Seat> = missing.collect();
+                let missing: Vec<ServerPosition> = missing.collect();
                 if !self.started {
-                    let why = link.end();
+                    let why = link.describe_end();
                     let host = missing.first().or(link.seats.first()).expect("not empty");
                     return Err(Failed {
                         host: host.host.clone(),
@@ -141,7 +141,7 @@ impl Agent {
                     });
                 }
                 if !missing.is_empty() && self.farewell.is_none() {
-                    let why = link.end();
+                    let why = link.describe_end();
                     for seat in missing {
                         self.heard_of_loss(seat, why.clone());
                     }
@@ -173,7 +173,7 @@ impl Agent {
         }
     }
 
-    fn heard_of_loss(&mut self, seat: Seat, why: String) {
+    fn heard_of_loss(&mut self, seat: ServerPosition, why: String) {
         let known = format!("server {} on {}: ", seat.rank, seat.host);
         if self.lost.iter().any(|line| line.starts_with(&known)) {
             return;

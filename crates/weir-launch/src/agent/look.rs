@@ -14,7 +14,7 @@ use weir_instance::connection::Connection;
 
 use super::state::{spawn, Agent, Asker, Event, Look};
 use crate::message::{Down, Seen, Up};
-use crate::seat::Seat;
+use crate::seat::ServerPosition;
 use crate::server::to_line;
 
 /// How long servers may take to answer.
@@ -64,7 +64,7 @@ impl Agent {
 
     /// Asks the servers here and the agents below.
     pub(super) fn look(&mut self, id: u64) {
-        let lost = |seat: &Seat| silent(seat, "it was lost");
+        let lost = |seat: &ServerPosition| silent(seat, "it was lost");
         let mut gone = Vec::new();
         for link in &self.links {
             match link.closed {
@@ -146,7 +146,7 @@ impl Agent {
 }
 
 /// A server that says nothing of itself.
-fn silent(seat: &Seat, why: &str) -> Seen {
+fn silent(seat: &ServerPosition, why: &str) -> Seen {
     Seen {
         seat: seat.clone(),
         report: Err(why.into()),

@@ -18,7 +18,7 @@ use super::summary::Request;
 use crate::join;
 use crate::link::Link;
 use crate::message::{send_up, Charge, Down, Seated, Seen, Up};
-use crate::seat::Seat;
+use crate::seat::ServerPosition;
 use crate::server::{Ended, Ready, Word};
 
 /// Something that happened.
@@ -35,13 +35,13 @@ pub(super) enum Event {
 }
 
 /// That all have ended; the report is of the root.
-pub(super) struct Farewell {
+pub(super) struct EndNotice {
     pub(super) report: Option<Box<Report>>,
 }
 
 /// A server of this node.
 pub(super) struct Local {
-    pub(super) seat: Seat,
+    pub(super) seat: ServerPosition,
     pub(super) child: Child,
     pub(super) lifeline: Option<ChildStdin>,
     pub(super) run_dir: Option<PathBuf>,
@@ -66,9 +66,9 @@ pub(super) struct Agent {
     pub(super) members: Vec<Member>,
     pub(super) seated: Vec<Seated>,
     pub(super) roster: Option<Roster>,
-    pub(super) ended: Vec<(Seat, Ended)>,
+    pub(super) ended: Vec<(ServerPosition, Ended)>,
     pub(super) lost: Vec<String>,
-    pub(super) farewell: Option<Farewell>,
+    pub(super) farewell: Option<EndNotice>,
     pub(super) asked: Vec<UnixStream>,
     pub(super) looks: Looks,
     pub(super) started: bool,

@@ -12,7 +12,7 @@ use weir_instance::report;
 use weir_instance::report::Report;
 
 use crate::message::Seen;
-use crate::seat::Seat;
+use crate::seat::ServerPosition;
 use crate::server::Ended;
 
 /// The agent's socket in the run directory.
@@ -36,7 +36,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(super) fn of(ended: &[(Seat, Ended)], lost: &[String]) -> Self {
+    pub(super) fn sum(ended: &[(ServerPosition, Ended)], lost: &[String]) -> Self {
         let (mut problems, mut failed) = (lost.to_vec(), lost.len());
         let mut reports = Vec::new();
         for (seat, ended) in ended {

@@ -169,7 +169,10 @@ fn what_is_left_of_a_job_that_is_over_is_cleared() {
     let room = room();
     let before: Environment = [("SLURM_JOB_ID", "7")].into_iter().collect();
     let again = [("SLURM_JOB_ID", "7"), ("SLURM_RESTART_COUNT", "1")];
-    let jobs = [Job::of(&before), Job::of(&again.into_iter().collect())];
+    let jobs = [
+        Job::from_environment(&before),
+        Job::from_environment(&again.into_iter().collect()),
+    ];
     let mut label = room.killed("a");
     label.job = jobs[0].clone();
     label.prepare().unwrap();

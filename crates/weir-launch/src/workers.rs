@@ -24,7 +24,7 @@ use crate::server::to_line;
 
 /// Where workers are awaited.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Errand {
+pub struct WorkerInvitation {
     /// The address at which the measuring program listens.
     pub address: SocketAddr,
     /// Which run it is.
@@ -33,7 +33,7 @@ pub struct Errand {
     pub secret: Secret,
 }
 
-impl Errand {
+impl WorkerInvitation {
     /// The knowledge of both sides of the greeting.
     pub fn known(&self) -> Known<'_> {
         Known {
@@ -47,7 +47,7 @@ impl Errand {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
     /// Where to.
-    pub errand: Errand,
+    pub invitation: WorkerInvitation,
     /// Which worker it is; nobody else's number.
     pub number: u16,
     /// The run directory of its server.
