@@ -2,6 +2,7 @@
 //!
 //! - crates depend on each other only along the arrows of the design ([`arrows`]);
 //! - files of a folder do not use each other in a circle ([`cycles`]);
+//! - documents and comments name files that exist ([`documents`]);
 //! - types, functions and comments use the glossary's words ([`words`]);
 //! - every source opens with what it is, is ASCII, is not too long, and gives a reason for each
 //!   lint it silences ([`source`]);
@@ -13,6 +14,7 @@
 
 pub mod arrows;
 pub mod cycles;
+pub mod documents;
 pub mod modules;
 pub mod ratchet;
 pub mod source;
@@ -22,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use documents::RepositoryPaths;
 use ratchet::{FaultCount, Ratchet};
 use words::{Glossary, WordFaults};
 
@@ -75,7 +78,23 @@ fn count(root: &Path) -> Result<Vec<FaultCount>> {
         }
     }
     counts.extend(words.counts("docs"));
+    counts.extend(long_rows(root)?);
     Ok(counts)
+}
+
+/// The rows of the specification that are too long.
+fn long_rows(root: &Path) -> Result<Option<FaultCount>> {
+    let path = "docs/SPECIFICATION.md";
+    let text = read(&root.join(path))?;
+    let rows = text
+        .lines()
+        .enumerate()
+        .filter(|(_, row)| row.starts_with('|') && row.chars().count() > documents::LONGEST_ROW);
+    let faults: Vec<String> = rows
+        .map(|(index, row)| format!("{path}:{}: {} characters", index + 1, row.chars().count()))
+        .collect();
+    let count = FaultCount::of_each("long-rows", path.to_owned(), faults);
+    Ok(Some(count).filter(|count| !count.faults.is_empty()))
 }
 
 fn check_files(root: &Path) -> Result<Untidy> {
@@ -89,15 +108,25 @@ fn check_files(root: &Path) -> Result<Untidy> {
             untidy.errors.extend(problems.into_iter().map(place));
         }
     }
+    let tree = tree(root)?;
     for krate in crates(root)? {
         let mut has_unsafe = false;
         for path in sources(&krate)? {
-            let text = read(&path)?;
-            let found = source::check(Path::new(&shown(root, &path)), &text);
+            let (name, text) = (shown(root, &path), read(&path)?);
+            let found = source::check(Path::new(&name), &text);
             untidy.errors.extend(found.errors);
             untidy.warnings.extend(found.warnings);
             untidy.files += 1;
             has_unsafe |= path.starts_with(krate.join("src")) && source::has_unsafe(&text);
+            let comments = text
+                .lines()
+                .map(|line| words::comment_of(line.trim_start()));
+            for (index, comment) in comments.enumerate() {
+                for missing in tree.missing_in_comment(comment.unwrap_or_default()) {
+                    let error = format!("{name}:{}: {missing} does not exist", index + 1);
+                    untidy.errors.push(error);
+                }
+            }
         }
         let top = krate.join("src/lib.rs");
         if !has_unsafe && top.is_file() && !read(&top)?.contains(source::FORBIDS_UNSAFE) {
@@ -107,7 +136,26 @@ fn check_files(root: &Path) -> Result<Untidy> {
                 .push(format!("{}:1: {fault}", shown(root, &top)));
         }
     }
+    for path in ["README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md"] {
+        for (index, line) in read(&root.join(path))?.lines().enumerate() {
+            for missing in tree.missing_in_document(line) {
+                let error = format!("{path}:{}: {missing} does not exist", index + 1);
+                untidy.errors.push(error);
+            }
+        }
+    }
     Ok(untidy)
+}
+
+/// Every file of the repository.
+fn tree(root: &Path) -> Result<RepositoryPaths> {
+    let mut files = Vec::new();
+    find_files(root, &|_| true, &mut files)?;
+    let mut tree = RepositoryPaths::default();
+    for path in files {
+        tree.add(path.strip_prefix(root).unwrap_or(&path));
+    }
+    Ok(tree)
 }
 
 /// The folders of the crates: those of the workspace, and the fuzz targets.
@@ -120,14 +168,18 @@ fn crates(root: &Path) -> Result<Vec<PathBuf>> {
 /// Every source of a crate.
 fn sources(krate: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    find_files(krate, "rs", &mut files)?;
+    find_files(krate, &|path| has_extension(path, "rs"), &mut files)?;
     Ok(files)
 }
 
 /// The documents, but for the glossary, which has to name the words.
 fn documents(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
-    find_files(&root.join("docs"), "md", &mut files)?;
+    find_files(
+        &root.join("docs"),
+        &|path| has_extension(path, "md"),
+        &mut files,
+    )?;
     files.retain(|path| !path.ends_with("glossary.md"));
     Ok(files)
 }
@@ -153,15 +205,24 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Finds the files below a folder whose names end in the extension.
-fn find_files(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) -> Result<()> {
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|e| e == extension)
+}
+
+/// Finds the files below a folder that the condition holds for.
+fn find_files(
+    dir: &Path,
+    is_wanted: &dyn Fn(&Path) -> bool,
+    found: &mut Vec<PathBuf>,
+) -> Result<()> {
     for path in entries(dir)? {
         let name = path.file_name().unwrap_or_default();
         if path.is_dir() {
-            if name != "target" && name != "build" {
-                find_files(&path, extension, found)?;
+            let is_made = ["target", "build", ".git"].iter().any(|made| name == *made);
+            if !is_made {
+                find_files(&path, is_wanted, found)?;
             }
-        } else if path.extension().is_some_and(|e| e == extension) {
+        } else if is_wanted(&path) {
             found.push(path);
         }
     }

@@ -157,7 +157,7 @@ pub fn same_names<'a>(crates: impl IntoIterator<Item = &'a WordFaults>) -> Vec<F
 }
 
 /// The comment of a line, without its slashes. A `//` within a string counts too, where a blank follows.
-fn comment_of(line: &str) -> Option<&str> {
+pub fn comment_of(line: &str) -> Option<&str> {
     let comment = if line.starts_with("//") {
         line
     } else {
