@@ -1,10 +1,10 @@
-# weir: `make` builds, `make demo` shows, `make test` tests, `make bench` measures.
+# weir: `make` builds, `make demo` shows, `make check` checks a change, `make test` tests, `make bench` measures.
 # Targets that need packages install what is missing, or print the command when not root.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build setup demo test test-build test-rust simulate test-real test-release fuzz bench man docs lint fmt clippy tidy deny aarch64 install clean
+.PHONY: build setup demo check test test-build test-rust simulate test-real test-release fuzz bench man docs lint fmt clippy tidy deny aarch64 install clean
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -32,6 +32,10 @@ setup:
 
 demo: setup build
 	demo/run
+
+# The quick answer about the changes since main; prints what it leaves out.
+check:
+	$(CARGO) xtask check
 
 # Quick checks first; programs that use weir last. The time that each took is printed at the end.
 test:

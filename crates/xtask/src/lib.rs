@@ -1,7 +1,8 @@
-//! Chores of the repository: the tidy check, test clusters, and runs of the simulation.
+//! Chores of the repository: the tidy check, the check of changes, test clusters, and runs of the simulation.
 
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod cluster;
 pub mod simulate;
 pub mod tidy;

@@ -1,5 +1,5 @@
-//! Chores of the repository that are too much for a line of make: `cargo xtask tidy`,
-//! `cargo xtask cluster` for test clusters, and `cargo xtask simulate`.
+//! Chores of the repository that are too much for a line of make: `cargo xtask tidy` and
+//! `cargo xtask check`, `cargo xtask cluster` for test clusters, and `cargo xtask simulate`.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,8 @@ use clap::Parser;
 enum Chore {
     /// Checks what the compiler, rustfmt and clippy do not look at.
     Tidy(Tidy),
+    /// Checks the changes since main: formatting, lints, tidy, and their unit tests.
+    Check,
     /// Several nodes on one machine, for hands.
     #[command(subcommand)]
     Cluster(xtask::cluster::ClusterChore),
@@ -30,7 +32,8 @@ struct Tidy {
 
 fn main() -> ExitCode {
     let (name, done) = match Chore::parse() {
-        Chore::Tidy(Tidy { lower: false }) => return tidy(),
+        Chore::Tidy(Tidy { lower: false }) => ("tidy", tidy()),
+        Chore::Check => ("check", xtask::check::run(&xtask::workspace_root())),
         Chore::Tidy(Tidy { lower: true }) => ("tidy", lower()),
         Chore::Cluster(chore) => ("cluster", xtask::cluster::run(chore)),
         Chore::Simulate(wish) => ("simulate", xtask::simulate::run(&wish)),
@@ -46,26 +49,7 @@ fn lower() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tidy() -> ExitCode {
-    match xtask::tidy::check(&xtask::workspace_root()) {
-        Ok(untidy) => {
-            for warning in &untidy.warnings {
-                eprintln!("warning: {warning}");
-            }
-            for error in &untidy.errors {
-                eprintln!("error: {error}");
-            }
-            println!(
-                "tidy: {} files, {} errors, {} warnings",
-                untidy.files,
-                untidy.errors.len(),
-                untidy.warnings.len()
-            );
-            ExitCode::from(u8::from(!untidy.errors.is_empty()))
-        }
-        Err(e) => {
-            eprintln!("tidy: {e:#}");
-            ExitCode::from(2)
-        }
-    }
+fn tidy() -> anyhow::Result<ExitCode> {
+    let is_tidy = xtask::tidy::print(&xtask::workspace_root())?;
+    Ok(ExitCode::from(u8::from(!is_tidy)))
 }

@@ -47,6 +47,24 @@ pub fn check(root: &Path) -> Result<Untidy> {
     Ok(untidy)
 }
 
+/// Checks the workspace at `root`, and prints its faults. Returns true if there are none that fail it.
+pub fn print(root: &Path) -> Result<bool> {
+    let untidy = check(root)?;
+    for warning in &untidy.warnings {
+        eprintln!("warning: {warning}");
+    }
+    for error in &untidy.errors {
+        eprintln!("error: {error}");
+    }
+    println!(
+        "tidy: {} files, {} errors, {} warnings",
+        untidy.files,
+        untidy.errors.len(),
+        untidy.warnings.len()
+    );
+    Ok(untidy.errors.is_empty())
+}
+
 /// Lowers the numbers of known faults to what is left of them.
 pub fn lower(root: &Path) -> Result<()> {
     let path = root.join(ratchet::FILE);
