@@ -18,11 +18,11 @@ fn room() -> Option<Room> {
     match device {
         Ok(_) if nix::unistd::geteuid().is_root() => Some(Room::new()),
         Ok(_) => {
-            eprintln!("SKIP: not root");
+            weir_cluster::skip("kernel mounts", "root's rights");
             None
         }
         Err(error) => {
-            eprintln!("SKIP: /dev/fuse: {error}");
+            weir_cluster::skip_for_kernel("kernel mounts", &format!("/dev/fuse: {error}"));
             None
         }
     }
@@ -297,7 +297,10 @@ fn an_ordinary_user_mounts_by_fusermount3() {
     let Some(room) = room() else { return };
     let path = std::env::var_os("PATH").unwrap();
     if !std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists()) {
-        eprintln!("SKIP: no fusermount3");
+        weir_cluster::skip(
+            "mounts of an ordinary user",
+            "fusermount3 (apt-get install fuse3)",
+        );
         return;
     }
     let script = "id -u; cd $WEIR_INSTANCE/mount; echo text > f; cat f; rm f; ls; \

@@ -118,6 +118,6 @@ fn servers_of_which_nothing_is_asked_sleep() {
                 "libfabric: {libfabric} ns in a second"
             );
         }
-        Err(why) => eprintln!("NOT TESTED over libfabric: {why}"),
+        Err(why) => weir_cluster::skip("idle servers over libfabric", &why),
     }
 }

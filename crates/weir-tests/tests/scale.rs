@@ -159,11 +159,12 @@ fn compare(job: &Job, site: &Site) {
     }
 }
 
-/// Whether Python is here.
+/// Is Python here?
 fn can_run() -> bool {
     let lacks = missing(&[PYTHON]);
     if !lacks.is_empty() {
-        println!("SKIPPED: apt-get install {}", lacks.join(" "));
+        let lacks = format!("packages (apt-get install {})", lacks.join(" "));
+        weir_cluster::skip("the model", &lacks);
     }
     lacks.is_empty()
 }

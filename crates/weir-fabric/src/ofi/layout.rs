@@ -167,7 +167,8 @@ fn compile(name: &str, assertions: &str) -> Result<(), String> {
 #[test]
 fn the_layouts_are_those_of_the_headers() {
     if let Err(why) = compile("headers", "") {
-        eprintln!("NOT TESTED: a C compiler and libfabric's headers (libfabric-dev): {why}");
+        let lacks = format!("a C compiler and libfabric's headers (libfabric-dev): {why}");
+        weir_cluster::skip("the layout of libfabric's structures", &lacks);
         return;
     }
     assert_eq!(compile("layouts", &layouts()), Ok(()));

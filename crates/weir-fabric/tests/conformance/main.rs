@@ -31,7 +31,7 @@ fn main() {
     let mut over_libfabric = self::trials::<libfabric::Reading>("libfabric");
     over_libfabric.extend(self::trials::<libfabric::Messages>("libfabric-messages"));
     if let Err(why) = libfabric::usable() {
-        eprintln!("NOT RUN, libfabric: {why}");
+        weir_cluster::skip("the suite over libfabric", &why);
         let ignored = over_libfabric.into_iter();
         over_libfabric = ignored.map(|trial| trial.with_ignored_flag(true)).collect();
     }

@@ -48,7 +48,7 @@ fn watch(room: &Room) -> Watch {
 /// The load: eight MPI ranks on all nodes; `None` where there is no MPICH.
 fn load(room: &Room, seconds: u32) -> Option<Child> {
     if !missing(&[MPICH_RUN, MPICH_CC]).is_empty() {
-        eprintln!("SKIP the MPI program: no MPICH");
+        weir_cluster::skip("the MPI program", "MPICH (apt-get install mpich)");
         return None;
     }
     let load = program("load.c", Compiler::Mpich).display().to_string();

@@ -1,0 +1,49 @@
+//! Tests that this machine cannot run.
+//!
+//! A test that only returns counts as one that passed, and libtest shows nothing of the words of such a
+//! test. So it says here that it is skipped, in a line that libtest does not keep back. Where all tests are to
+//! run, it fails instead: in CI (`CI` is set, as .ci/run does), which is root and has the packages of
+//! `make setup`; and everywhere with `WEIR_TEST_NEED_CLUSTER=1`. CI forgives only what nobody can install:
+//! a kernel or a container that refuses namespaces, mounts or FUSE.
+
+use std::io::Write;
+
+/// Set where no test may be skipped, for whatever reason.
+const NEED: &str = "WEIR_TEST_NEED_CLUSTER";
+
+/// Says that the test `what` is skipped, because of rights or packages that are missing; fails it in CI.
+pub fn skip(what: &str, lacks: &str) {
+    let is_ci = std::env::var_os("CI").is_some();
+    say_or_fail(what, lacks, is_ci || is_needed());
+}
+
+/// The same for what the kernel or the container refuses, which CI forgives.
+pub fn skip_for_kernel(what: &str, refused: &str) {
+    say_or_fail(what, refused, is_needed());
+}
+
+fn is_needed() -> bool {
+    std::env::var_os(NEED).is_some()
+}
+
+fn say_or_fail(what: &str, lacks: &str, is_needed: bool) {
+    assert!(!is_needed, "{what}: this machine lacks {lacks}");
+    // Not by eprintln!, whose words a test that passes is kept from saying.
+    let _ = writeln!(std::io::stderr(), "SKIP {what}: this machine lacks {lacks}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_goes_on_where_it_may_be_skipped() {
+        say_or_fail("a test", "nothing", false);
+    }
+
+    #[test]
+    #[should_panic(expected = "a test: this machine lacks a wheel")]
+    fn a_test_fails_where_it_may_not() {
+        say_or_fail("a test", "a wheel", true);
+    }
+}
