@@ -20,7 +20,9 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 let again = serde_json::from_str::<Roster>(&said).expect("which is one");
                 assert_eq!(again, roster);
             }
-            let _ = text.parse::<InstanceId>();
+            if let Ok(id) = text.parse::<InstanceId>() {
+                assert_eq!(id.to_string().parse::<InstanceId>().ok(), Some(id));
+            }
         }
         2 => check(hosts::expand(text)),
         _ => check(hosts::of_file(text)),

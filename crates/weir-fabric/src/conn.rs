@@ -302,11 +302,39 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_an_error_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 24..200)) {
+        fn garbage_is_an_error_at_its_head_or_where_it_ends(
+            mut bytes in proptest::collection::vec(any::<u8>(), HEAD_BYTES..200),
+            head in proptest::option::of((0..4_usize, 0..90_usize)),
+        ) {
+            // Half of them begin with a head, so that its lengths are believed.
+            if let Some((body, bulk)) = head {
+                let head = Head { kind: Kind::Reply, call: CallId(7), body, bulk };
+                bytes[..HEAD_BYTES].copy_from_slice(&head.encode());
+            }
             let mut incoming = Incoming::default();
             incoming.admit(false);
-            let mut from = &bytes[..];
-            while let Ok(Some(_)) = incoming.read_from(&mut from) {}
+            let mut left = &bytes[..];
+            loop {
+                let before = left;
+                let head = before.first_chunk().map(Head::decode);
+                match (incoming.read_from(&mut left), head) {
+                    (Ok(Some((head, message))), Some(Ok(sent))) => {
+                        let end = HEAD_BYTES + head.body + head.bulk;
+                        prop_assert_eq!(&head, &sent);
+                        prop_assert_eq!(&[message.body, message.bulk].concat()[..], &before[HEAD_BYTES..end]);
+                        prop_assert_eq!(left.len(), before.len() - end);
+                    }
+                    (Err(Broken::Garbage(_)), Some(Err(_))) => {
+                        prop_assert_eq!(left.len(), before.len() - HEAD_BYTES, "read on");
+                        break;
+                    }
+                    (Err(Broken::Ended(_)), None | Some(Ok(_))) => {
+                        prop_assert_eq!(left.len(), 0);
+                        break;
+                    }
+                    (read, head) => prop_assert!(false, "{read:?} of {head:?}"),
+                }
+            }
         }
     }
 }

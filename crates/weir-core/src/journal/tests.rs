@@ -282,6 +282,9 @@ proptest! {
     ) {
         if with_head {
             let mut journal = Written::new();
+            let memory = Memory::new(MAX_INODES);
+            let shard = Shard::new(memory.format(RANK), 0o755, OWNER, 0).unwrap();
+            shard.for_each_item(&mut |item| journal.append_item(item));
             journal.append_item(&Item::Whole);
             // A good checksum over nonsense.
             journal.append(&payload);
@@ -289,7 +292,14 @@ proptest! {
         }
         if let Ok(replayed) = replay(&bytes) {
             let memory = Memory::new(MAX_INODES);
-            let _ = Shard::restore(memory.format(RANK), &replayed.state);
+            if let Ok(shard) = Shard::restore(memory.format(RANK), &replayed.state) {
+                // It is a namespace that can be written, and comes back the same.
+                let mut again = Written::new();
+                shard.for_each_item(&mut |item| again.append_item(item));
+                again.append_item(&Item::Whole);
+                let state = replay(&again.bytes).unwrap().state;
+                prop_assert_eq!(restored(&state), dump(&shard));
+            }
         }
     }
 

@@ -556,10 +556,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_refused_or_understood_but_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = postcard::from_bytes::<Request>(&bytes);
-            let _ = reply::<Status>(&bytes);
-            let _ = reply::<Locate>(&bytes);
+        fn garbage_is_refused_or_means_what_it_means_when_sent_again(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(request) = postcard::from_bytes::<Request>(&bytes) {
+                let mut again = Vec::new();
+                encode(&request, &mut again);
+                prop_assert!(again.len() <= bytes.len(), "bytes that did not come");
+                prop_assert_eq!(postcard::from_bytes::<Request>(&again), Ok(request));
+            }
+            let status = reply::<Status>(&bytes);
+            prop_assert_eq!(reply::<Status>(&encoded(&status)), status);
+            let located = reply::<Locate>(&bytes);
+            prop_assert_eq!(reply::<Locate>(&encoded(&located)), located);
         }
     }
 }
