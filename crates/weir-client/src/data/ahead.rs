@@ -25,8 +25,8 @@ use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Landing, FETCH_BYTES};
 use weir_core::types::Ino;
 
-use super::far::{index, Batch, Place, Wanted};
-use super::host::Host;
+use super::host::{release, Host};
+use super::pieces::{index, Batch, Place, Wanted};
 
 /// Sequences of a file that are followed.
 const SEQUENCES: usize = 4;
@@ -378,12 +378,5 @@ impl Reading {
         };
         let granted = !landings.is_empty();
         granted.then(|| (landings.into_iter().zip(batches).map(kept).collect(), upto))
-    }
-}
-
-/// Gives a slot back.
-pub fn release<H: Host>(host: &H, landing: Landing) {
-    if let Some(slot) = host.slot(landing) {
-        slot.release(landing.serial);
     }
 }

@@ -18,10 +18,8 @@ use weir_core::proto::peer::LogRange;
 use weir_core::proto::Landing;
 use weir_core::types::Ino;
 
-use super::ahead::release;
-use super::far::{Batch, Place};
-use super::host::Host;
-use super::read::Target;
+use super::host::{release, Host};
+use super::pieces::{Batch, Place, Target};
 
 /// Reads that are under way at a time: half of the node's pool, which others want, too.
 const WINDOW: usize = 32;

@@ -200,3 +200,10 @@ pub fn at_once<H: Host, T>(
         core::hint::spin_loop();
     }
 }
+
+/// Gives the slot of a landing back.
+pub fn release<H: Host>(host: &H, landing: Landing) {
+    if let Some(slot) = host.slot(landing) {
+        slot.release(landing.serial);
+    }
+}

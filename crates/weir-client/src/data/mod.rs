@@ -11,6 +11,8 @@ mod coming;
 mod far;
 pub mod host;
 pub mod log;
+mod map;
+mod pieces;
 pub mod read;
 mod seek;
 mod session;
@@ -24,5 +26,5 @@ mod tests;
 
 pub use host::{file_state, FileState, Host};
 pub use log::Log;
-pub use read::Target;
+pub use pieces::Target;
 pub use vnode::Vnode;

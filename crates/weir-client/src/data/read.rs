@@ -8,18 +8,18 @@
 //! copy, the bytes were the file's, and if not, they are read again.
 
 use core::sync::atomic::Ordering;
-use std::collections::BTreeMap;
 
 use rustix::io::Errno;
-use weir_core::extent::{ExtentIndex, Piece, PieceSource};
+use weir_core::extent::{Piece, PieceSource};
 use weir_core::node::region::Counter;
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::Located;
 use weir_store::slab::SlabId;
 
 use super::ahead::{Kept, Plan, Reading};
 use super::far::{Far, Own};
-use super::host::{at_once, FileState, Host};
+use super::host::{at_once, Host};
+use super::map::{Map, Moment, Part};
+use super::pieces::{index, Target};
 use super::vnode::Vnode;
 use crate::beneath::Transfer;
 use crate::operation;
@@ -30,131 +30,6 @@ const PIECES: usize = 32;
 const STEP: u64 = 2 << 20;
 /// The first look-up of a state of the file asks for at least so much.
 const LOOK_AHEAD: u64 = 256 << 10;
-/// A map holds about so many runs.
-const MOST_RUNS: usize = 1 << 15;
-
-/// Keeps the server's answers to where a file's bytes are. All are of one state of the file. Whoever reads a fragmented file here and there soon knows all of it.
-#[derive(Debug, Default)]
-pub struct Map {
-    /// The answers by where they begin; they do not overlap.
-    parts: BTreeMap<u64, Part>,
-    /// How many runs the parts hold.
-    runs: usize,
-    generation: u64,
-    activity: u64,
-    /// How much the last look-up asked for. Each asks for twice as much, while the state holds: an
-    /// answer takes as long as its runs are many, and the next write makes it void.
-    asked: u64,
-}
-
-/// An answer of the server.
-#[derive(Debug)]
-pub(super) struct Part {
-    index: ExtentIndex,
-    to: u64,
-}
-
-impl Part {
-    /// Behind the last byte of which something is known.
-    pub(super) fn known_to(&self) -> u64 {
-        self.to
-    }
-
-    /// The first offset at or behind `from` that holds data, of what is known.
-    pub(super) fn next_data(&self, from: u64) -> Option<u64> {
-        self.index.next_data(from)
-    }
-
-    /// The first offset at or behind `from` that holds none; of what is not known it says nothing.
-    pub(super) fn next_hole(&self, from: u64) -> u64 {
-        self.index.next_hole(from)
-    }
-}
-
-impl Map {
-    /// Forgets everything.
-    pub fn forget(&mut self) {
-        *self = Map::default();
-    }
-
-    fn part_at(&self, at: u64) -> Option<&Part> {
-        let (_, part) = self.parts.range(..=at).next_back()?;
-        (at < part.to).then_some(part)
-    }
-
-    /// The parts of a range, with where each begins and ends in it, up to the first byte of which
-    /// nothing is known.
-    fn parts_of(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, &Part)> {
-        let mut at = from;
-        core::iter::from_fn(move || {
-            let part = self.part_at(at).filter(|_| at < to)?;
-            let begin = core::mem::replace(&mut at, part.to.min(to));
-            Some((begin, at, part))
-        })
-    }
-
-    fn knows(&self, from: u64, to: u64) -> bool {
-        let end = self.parts_of(from, to).last();
-        end.map_or(from, |(_, end, _)| end) >= to
-    }
-
-    fn is_of(&self, now: &Moment) -> bool {
-        self.generation == now.state.generation && self.activity == now.activity
-    }
-
-    /// Takes in an answer, in the place of what was known of its range. EIO: it makes no sense.
-    fn learn(&mut self, located: &Located) -> Result<(), Errno> {
-        let (from, to) = (located.known_from, located.known_to);
-        let mut index = ExtentIndex::new();
-        for run in &located.runs {
-            index.insert(*run, &mut |_| ()).map_err(|_| Errno::IO)?;
-        }
-        if let Some((_, before)) = self.parts.range_mut(..from).next_back() {
-            before.to = before.to.min(from);
-        }
-        while let Some((&start, _)) = self.parts.range(from..to.max(from)).next() {
-            if let Some(behind) = self.remove(start).filter(|part| part.to > to) {
-                self.insert(to, behind);
-            }
-        }
-        while self.runs + index.run_count() > MOST_RUNS {
-            let Some((&first, _)) = self.parts.first_key_value() else {
-                break;
-            };
-            self.remove(first);
-            self.asked = 0;
-        }
-        self.insert(from, Part { index, to });
-        Ok(())
-    }
-
-    fn insert(&mut self, from: u64, part: Part) {
-        self.runs += part.index.run_count();
-        self.parts.insert(from, part);
-    }
-
-    fn remove(&mut self, from: u64) -> Option<Part> {
-        let part = self.parts.remove(&from)?;
-        self.runs -= part.index.run_count();
-        Some(part)
-    }
-}
-
-/// The state of a file at the beginning of a read.
-pub(super) struct Moment {
-    pub(super) state: FileState,
-    pub(super) size: u64,
-    activity: u64,
-}
-
-/// One of the reads of a batch.
-#[derive(Debug)]
-pub struct Target<'a> {
-    /// Where in the file.
-    pub offset: u64,
-    /// What is to be filled; cut to what the file has.
-    pub bytes: &'a mut [u8],
-}
 
 impl Vnode {
     /// Reads at an offset; returns how many bytes, fewer only at the end of the file.
@@ -305,7 +180,7 @@ impl Vnode {
             let end = offset + targets[number].bytes.len() as u64;
             let mut at = offset;
             while at < end {
-                let mut found = Found::new(at);
+                let mut found = FoundPieces::new(at);
                 // All that is wanted is looked up at once, as far as one answer of the server reaches: so a
                 // read does not see half of a write.
                 let needed = if at == offset { end } else { at + 1 };
@@ -461,13 +336,13 @@ impl Vnode {
         &self,
         host: &H,
         now: &mut Moment,
-        found: &mut Found,
+        found: &mut FoundPieces,
         (needed, end): (u64, u64),
     ) -> Result<u64, Errno> {
         let mut map = self.map.lock().ok_or(Errno::AGAIN)?;
         self.change(&mut *map, |map| {
             let part = self.know(host, now, map, found.from, (needed, end))?;
-            let known = end.min(part.to).min(found.from + STEP);
+            let known = end.min(part.known_to()).min(found.from + STEP);
             found.limit = known;
             part.index
                 .for_each_piece_in(found.from, known, &mut |piece| found.add(piece));
@@ -494,11 +369,9 @@ impl Vnode {
             let located = host.locate(self.ino(), from, asked)?;
             now.state.generation = located.generation;
             if !map.is_of(now) {
-                *map = Map {
-                    generation: located.generation,
-                    activity: now.activity,
-                    ..Map::default()
-                };
+                map.forget();
+                map.generation = located.generation;
+                map.activity = now.activity;
             }
             map.asked = asked;
             map.learn(&located)?;
@@ -508,7 +381,7 @@ impl Vnode {
 }
 
 /// Pieces that a look-up found, without allocating.
-struct Found {
+struct FoundPieces {
     from: u64,
     /// Up to here the look-up speaks.
     limit: u64,
@@ -518,9 +391,9 @@ struct Found {
     cut: Option<u64>,
 }
 
-impl Found {
-    fn new(from: u64) -> Found {
-        Found {
+impl FoundPieces {
+    fn new(from: u64) -> FoundPieces {
+        FoundPieces {
             from,
             limit: from,
             pieces: [None; PIECES],
@@ -545,10 +418,4 @@ impl Found {
     fn pieces(&self) -> impl Iterator<Item = &Piece> {
         self.pieces[..self.count].iter().flatten()
     }
-}
-
-/// A distance within a buffer, which fits because the buffer does.
-#[allow(clippy::cast_possible_truncation)] // at most the buffer's length, a usize
-fn index(distance: u64) -> usize {
-    distance as usize
 }

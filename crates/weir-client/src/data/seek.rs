@@ -1,6 +1,6 @@
 //! Looking for data and holes, as lseek(2) does with SEEK_DATA and SEEK_HOLE.
 //!
-//! The answer is in the [`Map`](super::read::Map) that reads keep: whoever walks over a fragmented file
+//! The answer is in the [`Map`](super::map::Map) that reads keep: whoever walks over a fragmented file
 //! asks the server once for hundreds of its extents.
 
 use rustix::io::Errno;

@@ -16,7 +16,7 @@ use weir_core::types::Ino;
 
 use super::ahead::Ahead;
 use super::host::{at_once, Host};
-use super::read::Map;
+use super::map::Map;
 use super::stream::Stream;
 use crate::beneath::Transfer;
 use crate::internal::{Internal, InternalSlot};

@@ -1,0 +1,223 @@
+//! The pieces that a call reads: which bytes of which log, and where they go.
+//!
+//! A [`Target`] is a part of the file that a call reads; a [`Wanted`] is a piece of it that another
+//! server has; a [`Batch`] is a read of one server, made of such pieces. Nothing here asks for bytes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use weir_core::proto::peer::LogRange;
+use weir_core::proto::{FETCH_BYTES, FETCH_PIECES};
+
+/// One of the reads of a batch.
+#[derive(Debug)]
+pub struct Target<'a> {
+    /// Where in the file.
+    pub offset: u64,
+    /// What is to be filled; cut to what the file has.
+    pub bytes: &'a mut [u8],
+}
+
+/// A piece that a call wants: which bytes, and where in which target they go.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    pub range: LogRange,
+    pub target: usize,
+    pub at: usize,
+}
+
+impl Wanted {
+    /// Its first `len` bytes, and the others.
+    pub fn split(self, len: u64) -> (Wanted, Wanted) {
+        let (mut first, mut rest) = (self, self);
+        first.range.len = len;
+        rest.range.len -= len;
+        rest.range.pos += len;
+        rest.at += index(len);
+        (first, rest)
+    }
+}
+
+/// A piece of a read: where its bytes come in it, and to which target they go.
+#[derive(Debug)]
+pub struct Place {
+    /// Of the read.
+    pub from: usize,
+    /// Which target.
+    pub target: usize,
+    /// Of the target's bytes.
+    pub bytes: Range<usize>,
+}
+
+impl Place {
+    /// Of a piece whose bytes begin at `from` of a read.
+    pub fn of(from: usize, wanted: &Wanted) -> Place {
+        Place {
+            from,
+            target: wanted.target,
+            bytes: wanted.at..wanted.at + index(wanted.range.len),
+        }
+    }
+
+    /// Where its bytes end in the read.
+    pub fn end(&self) -> usize {
+        self.from + self.bytes.len()
+    }
+}
+
+/// One read of a server.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub ranges: Vec<LogRange>,
+    pub places: Vec<Place>,
+    bytes: u64,
+}
+
+impl Batch {
+    /// The server.
+    pub fn rank(&self) -> u16 {
+        self.ranges.first().map_or(0, |range| range.rank)
+    }
+
+    /// Where the first place begins in the read.
+    pub fn first(&self) -> usize {
+        self.places.first().map_or(0, |place| place.from)
+    }
+
+    /// Where the last place ends in the read.
+    pub fn last(&self) -> usize {
+        self.places.last().map_or(0, Place::end)
+    }
+
+    /// Asks for more bytes: where they lie behind the last ones in the log, they are one piece.
+    fn want(&mut self, range: LogRange) {
+        if let Some(last) = self.ranges.last_mut() {
+            let touches = (last.rank, last.slab) == (range.rank, range.slab)
+                && last.pos.checked_add(last.len) == Some(range.pos);
+            if touches {
+                last.len += range.len;
+                return;
+            }
+        }
+        self.ranges.push(range);
+    }
+
+    /// The beginning of all places in their target.
+    pub fn begin(&self) -> usize {
+        self.places.first().map_or(0, |place| place.bytes.start)
+    }
+
+    /// The end of all places in their target.
+    pub fn end(&self) -> usize {
+        let ends = self.places.iter().map(|place| place.bytes.end);
+        ends.max().unwrap_or(0)
+    }
+}
+
+/// The reads: each of one server, and none too large.
+pub fn batches(pieces: &[Wanted]) -> Vec<Batch> {
+    let mut full = Vec::new();
+    let mut open: BTreeMap<u16, Batch> = BTreeMap::new();
+    for Wanted { range, target, at } in pieces {
+        let mut done = 0;
+        while done < range.len {
+            let batch = open.entry(range.rank).or_default();
+            let len = (range.len - done).min(FETCH_BYTES - batch.bytes);
+            let start = at + index(done);
+            batch.places.push(Place {
+                from: index(batch.bytes),
+                target: *target,
+                bytes: start..start + index(len),
+            });
+            let pos = range.pos + done;
+            batch.want(LogRange { pos, len, ..*range });
+            batch.bytes += len;
+            done += len;
+            if batch.bytes == FETCH_BYTES || batch.ranges.len() == FETCH_PIECES {
+                full.push(std::mem::take(batch));
+            }
+        }
+    }
+    full.extend(open.into_values().filter(|batch| batch.bytes > 0));
+    full
+}
+
+/// A distance within a buffer, which fits because the buffer does.
+#[allow(clippy::cast_possible_truncation)] // at most the buffer's length, a usize
+pub fn index(distance: u64) -> usize {
+    distance as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_byte_is_read_once_and_goes_where_it_belongs(
+            pieces in proptest::collection::vec((0..4_u16, 1..2_500_000_u64, 0..1_u64 << 40), 0..40),
+            little in proptest::collection::vec((0..4_u16, 1..40_u64, any::<bool>()), 0..1500),
+        ) {
+            // Little ones follow one another in the log, or lie all in one place.
+            let mut next = [0; 4];
+            let little = little.into_iter().map(|(rank, len, follows)| {
+                let next = &mut next[usize::from(rank)];
+                let pos = if follows { *next } else { 7 };
+                *next = pos + len;
+                (rank, len, pos)
+            });
+            let little: Vec<_> = little.collect();
+            let mut at = 0;
+            let all: Vec<_> = pieces.into_iter().chain(little)
+                .map(|(rank, len, pos)| {
+                    let range = LogRange { rank, slab: 3, pos, len };
+                    let piece = Wanted { range, target: usize::from(rank % 2), at };
+                    at += index(len);
+                    piece
+                })
+                .collect();
+            let made = batches(&all);
+            // Back again: the parts of each piece in their order.
+            let mut parts: Vec<(usize, usize, u64, u16, u64)> = Vec::new();
+            for batch in &made {
+                prop_assert!((1..=FETCH_BYTES).contains(&batch.bytes));
+                prop_assert!(batch.ranges.len() <= FETCH_PIECES);
+                // Where each byte of the read is, by its places and by its ranges.
+                let mut ranges = batch.ranges.iter();
+                let (mut from, mut range) = (0, *ranges.next().unwrap());
+                for place in &batch.places {
+                    prop_assert_eq!(range.rank, batch.ranges[0].rank);
+                    prop_assert_eq!(place.from, from);
+                    let len = place.bytes.len() as u64;
+                    prop_assert!(len <= range.len, "a place is of one range");
+                    from += place.bytes.len();
+                    parts.push((place.bytes.start, place.target, range.pos, range.rank, len));
+                    range.pos += len;
+                    range.len -= len;
+                    if range.len == 0 {
+                        range = ranges.next().copied().unwrap_or(range);
+                    }
+                }
+                prop_assert_eq!((from as u64, range.len), (batch.bytes, 0));
+                let joined = batch.ranges.windows(2).any(|two| {
+                    two[0].slab == two[1].slab && two[0].pos + two[0].len == two[1].pos
+                });
+                prop_assert!(!joined, "what touches is one piece");
+            }
+            parts.sort_unstable();
+            let mut parts = parts.into_iter();
+            for Wanted { range, target, at } in all {
+                let mut done = 0;
+                while done < range.len {
+                    let part = parts.next().unwrap();
+                    prop_assert_eq!(part.0, at + index(done));
+                    prop_assert_eq!((part.1, part.2, part.3), (target, range.pos + done, range.rank));
+                    done += part.4;
+                }
+                prop_assert_eq!(done, range.len);
+            }
+            prop_assert_eq!(parts.next(), None);
+        }
+    }
+}
