@@ -154,7 +154,10 @@ pub enum Command {
     /// fusermount3 -u DIR, takes it off again, and so does the end of the instance.
     Mount(MountArgs),
     /// Say what is wrong with this machine, and what to do about it.
-    Doctor(FormatArgs),
+    ///
+    /// With --bundle nothing is judged: the findings go into a file that a bug report can have, with
+    /// versions, settings, limits, mounts, and the status and logs of your instances on this node.
+    Doctor(DoctorArgs),
     /// Print the settings in force and where each came from.
     Config(FormatArgs),
     /// Measure directories beside the machine's limits, in the manner of IOR and mdtest.
@@ -355,6 +358,16 @@ pub struct MountArgs {
     /// Name or run directory (default: WEIR_INSTANCE, else as for weir start).
     #[arg(long, short = 'i', value_name = "NAME")]
     pub instance: Option<String>,
+}
+
+/// The options of `weir doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    pub format: FormatArgs,
+    /// Write all that a bug report needs to this new text file, and list it.
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub bundle: Option<PathBuf>,
 }
 
 /// The options of subcommands that print for people or programs.

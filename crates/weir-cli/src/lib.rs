@@ -128,13 +128,18 @@ fn print_config(args: &FormatArgs, loaded: &Loaded) {
         outln!("{:#}", loaded.json());
         return;
     }
+    out!("{}", config_text(loaded));
+}
+
+/// The settings for people, and the budgets that they give on this machine.
+fn config_text(loaded: &Loaded) -> String {
     let machine = weir_config::Machine::look(&loaded.config);
     let budgets = weir_config::Budgets::of(&loaded.config, &machine);
-    out!("{}", loaded.toml());
-    outln!(
-        "\n# On this machine now: {} of memory, {} of it warm, and {} of files.",
+    format!(
+        "{}\n# On this machine now: {} of memory, {} of it warm, and {} of files.\n",
+        loaded.toml(),
         bytes(budgets.memory_bytes),
         bytes(budgets.warm_bytes),
         bytes(budgets.file_bytes.iter().sum())
-    );
+    )
 }

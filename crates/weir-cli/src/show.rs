@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 use weir_config::{Config, Environment};
 use weir_core::proto::audit::Party;
 use weir_core::proto::{Entry, FsError, GetAttr, Lookup, Readdir, Status};
@@ -91,22 +92,28 @@ pub(crate) fn attached(run_dir: &Path) -> Vec<Party> {
     all.map_or_else(Vec::new, |all| all.attached)
 }
 
-fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
-    let state = State::read(run_dir)?;
+/// The status of a running instance for programs.
+pub(crate) fn status_json(run_dir: &Path) -> Result<Value> {
+    let mut json = match &State::read(run_dir)? {
+        State::One(report) => report::json(report),
+        State::Several(seen) => report::several_json(seen),
+    };
     let prefix = Connection::to(run_dir)?.welcome().prefix.clone();
+    json["run_dir"] = run_dir.display().to_string().into();
+    json["prefix"] = prefix.into();
+    json["kernel_mount"] = mount::find_mount_point(run_dir)
+        .map(|dir| dir.display().to_string())
+        .into();
+    Ok(json)
+}
+
+fn show_status(run_dir: &Path, args: &StatusArgs) -> Result<()> {
     if args.json {
-        let mut json = match &state {
-            State::One(report) => report::json(report),
-            State::Several(seen) => report::several_json(seen),
-        };
-        json["run_dir"] = run_dir.display().to_string().into();
-        json["prefix"] = prefix.into();
-        json["kernel_mount"] = mount::find_mount_point(run_dir)
-            .map(|dir| dir.display().to_string())
-            .into();
-        outln!("{json}");
+        outln!("{}", status_json(run_dir)?);
         return Ok(());
     }
+    let state = State::read(run_dir)?;
+    let prefix = Connection::to(run_dir)?.welcome().prefix.clone();
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let now_ns = i64::try_from(now)?;
     let name = run_dir.file_name().unwrap_or_default().to_string_lossy();

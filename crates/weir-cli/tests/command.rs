@@ -116,6 +116,76 @@ fn doctor_fails_a_file_size_limit() {
 }
 
 #[test]
+fn a_bundle_has_what_a_bug_report_needs_and_no_secret() {
+    use std::os::unix::fs::PermissionsExt;
+    let room = Room::new();
+    room.run(&["start", "--servers", "2", "--no-storage", "sick"])
+        .ok();
+    let run_dir = room
+        .path()
+        .join(format!("weir-{}/sick", nix::unistd::geteuid()));
+    let secret = std::fs::read_to_string(run_dir.join("secret")).unwrap();
+    let file = room.path().join("bundle.txt");
+    let written = room
+        .weir(&["doctor", "--bundle", file.to_str().unwrap()])
+        .env("WEIR_LOG_LEVEL", "debug")
+        .env("API_TOKEN", "not-for-others")
+        .env("SLURM_JOB_ID", "not-for-others")
+        .output()
+        .unwrap();
+    let said = Done::of(&written).ok();
+    let text = std::fs::read_to_string(&file).unwrap();
+    for part in [
+        "==== versions\nweir ",
+        "==== weir doctor\n",
+        "memory directory",
+        "==== weir config\n",
+        "level = \"debug\"",
+        "WEIR_LOG_LEVEL=debug\n",
+        "SLURM_JOB_ID is set\n",
+        "==== /proc/self/limits\n",
+        "==== mounts of weir's directories\n",
+        "\"restarts\": 0",
+        "roster.json\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    for log in ["sick/server.log", "sick.1/server.log", "sick/agent.log"] {
+        assert!(text.contains(log) && said.contains(log), "{log}: {said}");
+    }
+    assert!(secret.trim().len() >= 16 && !text.contains(secret.trim()));
+    assert!(!text.contains("not-for-others"), "{text}");
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+
+    // What is there already is left as it is.
+    let again = room.run(&["doctor", "--bundle", file.to_str().unwrap()]);
+    assert_eq!(again.code, Some(1));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+
+    // So is the log of an instance that a kill ended: it is the one that a report is about.
+    room.run(&["stop", "sick"]).ok();
+    room.run(&["start", "--no-storage", "killed"]).ok();
+    let status = room.run(&["status", "--json", "killed"]).ok();
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let pid = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(pid),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
+    common::wait_until("it is dead", || {
+        room.run(&["status", "killed"]).code == Some(5)
+    });
+    let dead = room.path().join("dead.txt");
+    room.run(&["doctor", "--bundle", dead.to_str().unwrap()])
+        .ok();
+    let text = std::fs::read_to_string(&dead).unwrap();
+    assert!(text.contains("==== dead instance killed\n"), "{text}");
+    assert!(text.contains("killed/server.log"), "{text}");
+    room.run(&["stop", "killed"]).ok();
+}
+
+#[test]
 fn man_pages_have_the_exit_codes() {
     let room = Room::new();
     let dir = room.path().join("man");

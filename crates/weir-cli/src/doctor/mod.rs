@@ -4,9 +4,13 @@
 //! not work, or not for long); everything but `ok` comes with a remedy. Checks look at what
 //! the kernel says and, where that proves little, try the thing itself.
 //!
-//! Left out: anything that needs an instance to run; of those that do, whether they could go on
-//! after their server was killed.
+//! With `--bundle` the findings go into a file for a bug report, with all else that one needs
+//! (`bundle.rs`).
+//!
+//! Left out: checks that would start an instance. Of those that run, the doctor says whether they
+//! could go on after their server was killed.
 
+mod bundle;
 mod finding;
 mod instances;
 mod libfabric;
@@ -15,9 +19,11 @@ mod nodes;
 mod preload;
 mod system;
 
+use std::fmt::Write as _;
+
 use weir_config::{Environment, Loaded, Machine};
 
-use crate::args::FormatArgs;
+use crate::args::DoctorArgs;
 use crate::exit::Failure;
 use finding::{Finding, Level, MachineReport};
 
@@ -31,21 +37,26 @@ fn examine(examined: &MachineReport<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Prints the findings; fails if one of them does.
-pub fn run(args: &FormatArgs, loaded: &Loaded, env: &Environment) -> Result<(), Failure> {
+/// Prints the findings, and fails if one of them does; with `--bundle` writes them to its file.
+pub fn run(args: &DoctorArgs, loaded: &Loaded, env: &Environment) -> Result<(), Failure> {
     let examined = MachineReport {
         loaded,
         env,
         machine: Machine::look(&loaded.config),
     };
     let findings = examine(&examined);
-    if args.json {
+    if let Some(path) = &args.bundle {
+        return Ok(bundle::write(path, &examined, &findings)?);
+    }
+    if args.format.json {
         outln!(
             "{}",
             serde_json::to_string_pretty(&findings).expect("plain data")
         );
     } else {
-        findings.iter().for_each(print);
+        for finding in &findings {
+            out!("{}", line(finding));
+        }
     }
     let worst = findings.iter().map(|finding| finding.level).max();
     if worst == Some(Level::Fail) {
@@ -55,14 +66,16 @@ pub fn run(args: &FormatArgs, loaded: &Loaded, env: &Environment) -> Result<(), 
     }
 }
 
-fn print(finding: &Finding) {
+/// A finding for people: a line, and one more for its remedy.
+fn line(finding: &Finding) -> String {
     let level = match finding.level {
         Level::Ok => "ok",
         Level::Warn => "warn",
         Level::Fail => "FAIL",
     };
-    outln!("{level:<4}  {:<18}  {}", finding.check, finding.found);
+    let mut text = format!("{level:<4}  {:<18}  {}\n", finding.check, finding.found);
     if let Some(remedy) = &finding.remedy {
-        outln!("      {:<18}  -> {remedy}", "");
+        let _ = writeln!(text, "      {:<18}  -> {remedy}", "");
     }
+    text
 }
