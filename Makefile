@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build setup demo check test test-build test-rust simulate test-real test-release fuzz bench man docs lint fmt clippy tidy deny aarch64 install clean
+.PHONY: build setup demo check test test-build test-rust simulate test-real test-release fuzz bench man docs lint fmt clippy tidy deny aarch64 install dist clean
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -19,6 +19,9 @@ PRELOAD := weir-preload
 PARTS := setup fmt tidy clippy deny test-build test-rust simulate fuzz aarch64 test-real build test-release
 TESTED := --workspace --exclude $(PRELOAD) --exclude weir-tests
 BUILT := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug
+RELEASE := $(dir $(BUILT))release
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+DIST := weir-$(VERSION)-$(shell uname -m)
 ifdef CI
 export CARGO_INCREMENTAL := 0
 endif
@@ -66,7 +69,7 @@ test-real: test-build
 
 # What is installed is another build of the same: that programs run on it, and that its hot path
 # does not call the kernel.
-test-release: export WEIR_TEST_BINARY := $(dir $(BUILT))release/weir
+test-release: export WEIR_TEST_BINARY := $(RELEASE)/weir
 test-release: build test-build
 	$(CARGO) test --package weir-tests --test real -- shell::
 	$(CARGO) test --package weir-tests --test real -- hotpath::
@@ -89,7 +92,7 @@ bench: setup build
 	    --target weir-file=/weir --target disk=$${TMPDIR:-/tmp} --device $${TMPDIR:-/tmp}
 
 man: build
-	target/release/weir man build/man
+	$(RELEASE)/weir man build/man
 	@echo "man pages are in build/man"
 
 # docs/CONFIGURATION.md, from the declaration of the settings.
@@ -117,19 +120,33 @@ deny:
 aarch64:
 	tools/check-aarch64
 
+# Needs no root where PREFIX is the user's, and no network but cargo's. The tree may be moved: weir
+# finds its library beside itself, and weir.pc says where it lies.
 install: build man
-	install -D -m 755 target/release/weir $(DESTDIR)$(PREFIX)/bin/weir
-	install -D -m 755 target/release/libweir_preload.so $(DESTDIR)$(PREFIX)/lib/weir/libweir_preload.so
-	install -D -m 755 target/release/libweir.so $(DESTDIR)$(PREFIX)/lib/libweir.so.1
+	install -D -m 755 $(RELEASE)/weir $(DESTDIR)$(PREFIX)/bin/weir
+	install -D -m 755 $(RELEASE)/libweir_preload.so $(DESTDIR)$(PREFIX)/lib/weir/libweir_preload.so
+	install -D -m 755 $(RELEASE)/libweir.so $(DESTDIR)$(PREFIX)/lib/libweir.so.1
 	ln -sf libweir.so.1 $(DESTDIR)$(PREFIX)/lib/libweir.so
 	install -D -m 644 crates/weir-capi/include/weir.h $(DESTDIR)$(PREFIX)/include/weir.h
 	install -D -m 644 crates/weir-capi/weir.h.3 $(DESTDIR)$(PREFIX)/share/man/man3/weir.h.3
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)|" \
-	    crates/weir-capi/weir.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/weir.pc
+	sed -e 's|@VERSION@|$(VERSION)|' crates/weir-capi/weir.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/weir.pc
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5
 	install -m 644 build/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 build/man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5
+	for document in *.md LICENSE-* $$(find docs -name '*.md'); do \
+	    install -D -m 644 $$document $(DESTDIR)$(PREFIX)/share/doc/weir/$$document; done
+
+# The installed tree as a tarball, to be unpacked anywhere. It needs the C library of the machine that
+# built it, or a later one. Owners, times and order do not depend on the machine.
+dist:
+	rm -rf build/$(DIST)
+	$(MAKE) --no-print-directory install DESTDIR= PREFIX=$(CURDIR)/build/$(DIST)
+	cd build/$(DIST) && ln -s share/doc/weir/* .
+	tar --create --gzip --directory build --sort=name --owner=0 --group=0 --numeric-owner \
+	    --mtime="@$$(git log -1 --format=%ct 2>/dev/null || date +%s)" --file build/$(DIST).tar.gz $(DIST)
+	cd build && sha256sum $(DIST).tar.gz > $(DIST).tar.gz.sha256
+	@echo "build/$(DIST).tar.gz, and its checksum beside it"
 
 clean:
 	$(CARGO) clean
