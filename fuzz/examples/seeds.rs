@@ -14,7 +14,7 @@ use weir_core::proto::{self, Cause, Child, ClientKind, Hello, Operation, Role, W
 use weir_core::roster::{InstanceId, Member, Roster, Secret};
 use weir_core::types::{ClientId, Ino, Rank, SegmentId};
 use weir_fabric::frame::{Greeting, Head, Kind, GREETING_BYTES, VERSION};
-use weir_fabric::ofi::packet::{self, Key, Word};
+use weir_fabric::ofi::packet::{self, Key, PacketContent};
 use weir_fabric::CallId;
 use weir_fuzz::Parts;
 use weir_launch::message::{send_up, Down, Failed, Up};
@@ -618,7 +618,7 @@ fn fabric() {
 
 /// Packets of the libfabric transport, whole and without their MAC, which the target makes.
 fn packets() {
-    let key = Key::of(&Secret::new([1; 32]));
+    let key = Key::derive(&Secret::new([1; 32]));
     let head = packet::Head {
         instance: InstanceId([7; 16]),
         from: Rank(2),
@@ -635,12 +635,12 @@ fn packets() {
         hash: key.mac(b"bytes"),
     });
     let words = [
-        ("hello", Word::Hello(vec![9; 16])),
-        ("welcome", Word::Welcome),
-        ("redial", Word::Redial),
+        ("hello", PacketContent::Hello(vec![9; 16])),
+        ("welcome", PacketContent::Welcome),
+        ("redial", PacketContent::Redial),
         (
             "request",
-            Word::Request {
+            PacketContent::Request {
                 call: CallId(8),
                 ended_below: 7,
                 body: body.clone(),
@@ -649,25 +649,25 @@ fn packets() {
         ),
         (
             "reply",
-            Word::Reply {
+            PacketContent::Reply {
                 call: CallId(8),
                 body,
                 bulk,
             },
         ),
-        ("ping", Word::Ping { number: 1, sent: 2 }),
+        ("ping", PacketContent::Ping { number: 1, sent: 2 }),
         (
             "pong",
-            Word::Pong {
+            PacketContent::Pong {
                 number: 1,
                 received: 2,
                 replied: 1,
             },
         ),
-        ("got", Word::Got(CallId(8))),
+        ("got", PacketContent::Got(CallId(8))),
         (
             "pull",
-            Word::Pull {
+            PacketContent::Pull {
                 ticket: 1,
                 key: 2,
                 offset: 3,
@@ -676,7 +676,7 @@ fn packets() {
         ),
         (
             "piece",
-            Word::Piece {
+            PacketContent::Piece {
                 ticket: 1,
                 offset: 3,
                 bytes: vec![4; 9],

@@ -11,7 +11,7 @@ use rustix::fd::BorrowedFd;
 use rustix::net::SendFlags;
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::bulk::{Kept, Piece, Shelf};
+use weir_fabric::bulk::{LogSource, Medium, Piece};
 use weir_fabric::frame::{
     proof, Greeting, Head, Kind, Plane, Role, GREETING_BYTES, HEAD_BYTES, PROOF_BYTES, VERSION,
 };
@@ -34,12 +34,12 @@ fn bytes_of(piece: &Piece) -> Option<&'static [u8]> {
     SLAB.get(begin..end)
 }
 
-impl Shelf for Zeros {
-    fn find(&self, piece: &Piece) -> Option<Kept> {
+impl LogSource for Zeros {
+    fn find(&self, piece: &Piece) -> Option<Medium> {
         bytes_of(piece)?;
         match piece.slab {
-            0 => Some(Kept::Memory),
-            1 => Some(Kept::Storage),
+            0 => Some(Medium::Memory),
+            1 => Some(Medium::Storage),
             _ => None,
         }
     }

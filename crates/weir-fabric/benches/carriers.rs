@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::ofi::{Bound, Choice};
+use weir_fabric::ofi::{Bound, EndpointOptions};
 use weir_fabric::{Event, Fabric, Libfabric, Membership, Message, Tcp, Timing};
 
 /// Pairs of measurements of each line.
@@ -80,7 +80,7 @@ fn over_tcp() -> Pair {
 }
 
 fn over_libfabric() -> Option<Pair> {
-    let choice = Choice {
+    let choice = EndpointOptions {
         provider: Some("tcp;ofi_rxm".to_owned()),
         source: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         reads: true,

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 
-use crate::frame::{Garbage, Head, HEAD_BYTES};
+use crate::frame::{Head, Malformed, HEAD_BYTES};
 use crate::Message;
 
 /// What is read at a time where a message is less.
@@ -14,13 +14,13 @@ const BATCH: usize = 16;
 
 /// Why a connection is no longer of use.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
+pub enum ConnectionError {
     /// The other end closed it, or the network broke it.
     #[error("the connection ended: {0}")]
     Ended(std::io::Error),
     /// What came is no frame.
     #[error("{0}")]
-    Garbage(#[from] Garbage),
+    Malformed(#[from] Malformed),
 }
 
 /// Frames on their way out.
@@ -50,7 +50,7 @@ impl Outgoing {
     }
 
     /// Writes as much as goes without waiting; true when all is out.
-    pub fn write_to(&mut self, to: &mut impl Write) -> Result<bool, Broken> {
+    pub fn write_to(&mut self, to: &mut impl Write) -> Result<bool, ConnectionError> {
         while !self.buffers.is_empty() {
             let slices: Vec<IoSlice<'_>> = self
                 .buffers
@@ -60,11 +60,11 @@ impl Outgoing {
                 .map(|(i, buffer)| IoSlice::new(&buffer[if i == 0 { self.sent } else { 0 }..]))
                 .collect();
             match to.write_vectored(&slices) {
-                Ok(0) => return Err(Broken::Ended(ErrorKind::WriteZero.into())),
+                Ok(0) => return Err(ConnectionError::Ended(ErrorKind::WriteZero.into())),
                 Ok(done) => self.advance(done),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(Broken::Ended(e)),
+                Err(e) => return Err(ConnectionError::Ended(e)),
             }
         }
         Ok(true)
@@ -93,11 +93,8 @@ pub struct Incoming {
     /// Whether the other end has proved who it is: before, it gets no memory for what it says
     /// it will send.
     admitted: bool,
-    /// What was read beyond what was wanted, if that may be: from `taken` on.
-    buffer: Option<Vec<u8>>,
-    taken: usize,
-    /// The last read brought all that the socket had: the poll says when there is more.
-    dry: bool,
+    /// Allows reading more than the frame needs.
+    ahead: Option<ReadAhead>,
     /// Nothing more will come: it is to be read to its end.
     closed: bool,
 }
@@ -109,9 +106,7 @@ impl Default for Incoming {
             got: 0,
             frame: None,
             admitted: false,
-            buffer: None,
-            taken: 0,
-            dry: false,
+            ahead: None,
             closed: false,
         }
     }
@@ -122,17 +117,22 @@ impl Incoming {
     /// several at a time, so that nobody else can read from the socket.
     pub fn admit(&mut self, ahead: bool) {
         self.admitted = true;
-        self.buffer = ahead.then(Vec::new);
+        self.ahead = ahead.then(ReadAhead::default);
     }
 
     /// The poll says that there may be more, or that nothing more comes.
     pub fn happened(&mut self, closed: bool) {
-        self.dry = false;
+        if let Some(ahead) = &mut self.ahead {
+            ahead.drained = false;
+        }
         self.closed |= closed;
     }
 
     /// Reads on; a frame when one is whole, `None` when there is no more for now.
-    pub fn read_from(&mut self, from: &mut impl Read) -> Result<Option<(Head, Message)>, Broken> {
+    pub fn read_from(
+        &mut self,
+        from: &mut impl Read,
+    ) -> Result<Option<(Head, Message)>, ConnectionError> {
         loop {
             let got = self.got;
             let rest = match &mut self.frame {
@@ -141,21 +141,21 @@ impl Incoming {
                 Some((head, message)) => &mut message.bulk[got - head.body..],
             };
             if !rest.is_empty() {
-                let read = match &mut self.buffer {
+                let read = match &mut self.ahead {
                     None => from.read(rest),
-                    Some(buffer) => {
-                        let read = read_by(buffer, (&mut self.taken, &mut self.dry), from, rest);
-                        // What came with the end is read to the end.
-                        self.dry &= !self.closed;
+                    Some(ahead) => {
+                        let read = ahead.read(from, rest);
+                        // Bytes that came before the peer closed are read to the end.
+                        ahead.drained &= !self.closed;
                         read
                     }
                 };
                 match read {
-                    Ok(0) => return Err(Broken::Ended(ErrorKind::UnexpectedEof.into())),
+                    Ok(0) => return Err(ConnectionError::Ended(ErrorKind::UnexpectedEof.into())),
                     Ok(more) => self.got += more,
                     Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
                     Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                    Err(e) => return Err(Broken::Ended(e)),
+                    Err(e) => return Err(ConnectionError::Ended(e)),
                 }
             }
             if let Some(whole) = self.step()? {
@@ -165,12 +165,12 @@ impl Incoming {
     }
 
     /// Goes from the head to the frame, and from the frame to its end.
-    fn step(&mut self) -> Result<Option<(Head, Message)>, Broken> {
+    fn step(&mut self) -> Result<Option<(Head, Message)>, ConnectionError> {
         match &self.frame {
             None if self.got == HEAD_BYTES => {
                 let head = Head::decode(&self.head)?;
                 if !self.admitted && !head.kind.is_of_handshake() {
-                    return Err(Garbage.into());
+                    return Err(Malformed.into());
                 }
                 let message = Message {
                     body: vec![0; head.body],
@@ -186,7 +186,7 @@ impl Incoming {
     }
 
     #[allow(clippy::unnecessary_wraps)] // as the caller returns it
-    fn finish(&mut self) -> Result<Option<(Head, Message)>, Broken> {
+    fn finish(&mut self) -> Result<Option<(Head, Message)>, ConnectionError> {
         let whole = |(head, _): &(Head, Message)| self.got == head.body + head.bulk;
         if !self.frame.as_ref().is_some_and(whole) {
             return Ok(None);
@@ -196,32 +196,38 @@ impl Incoming {
     }
 }
 
-/// Reads by way of a buffer what is little, so that a message costs one read, and the knowledge
-/// that there is no more costs none.
-fn read_by(
-    buffer: &mut Vec<u8>,
-    (taken, dry): (&mut usize, &mut bool),
-    from: &mut impl Read,
-    out: &mut [u8],
-) -> std::io::Result<usize> {
-    if *taken == buffer.len() {
-        if *dry {
-            return Err(ErrorKind::WouldBlock.into());
+/// Bytes that were read beyond the end of a frame. A small message then costs one read, and an
+/// empty socket is known without another read.
+#[derive(Debug, Default)]
+struct ReadAhead {
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that were handed out.
+    taken: usize,
+    /// The last read emptied the socket; the poll reports more bytes.
+    drained: bool,
+}
+
+impl ReadAhead {
+    fn read(&mut self, from: &mut impl Read, out: &mut [u8]) -> std::io::Result<usize> {
+        if self.taken == self.buffer.len() {
+            if self.drained {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            if out.len() >= BUFFER_BYTES {
+                return from.read(out);
+            }
+            self.buffer.resize(BUFFER_BYTES, 0);
+            self.taken = BUFFER_BYTES;
+            let read = from.read(&mut self.buffer)?;
+            self.buffer.truncate(read);
+            self.taken = 0;
+            self.drained = read > 0 && read < BUFFER_BYTES;
         }
-        if out.len() >= BUFFER_BYTES {
-            return from.read(out);
-        }
-        buffer.resize(BUFFER_BYTES, 0);
-        *taken = BUFFER_BYTES;
-        let read = from.read(buffer)?;
-        buffer.truncate(read);
-        *taken = 0;
-        *dry = read > 0 && read < BUFFER_BYTES;
+        let some = out.len().min(self.buffer.len() - self.taken);
+        out[..some].copy_from_slice(&self.buffer[self.taken..self.taken + some]);
+        self.taken += some;
+        Ok(some)
     }
-    let some = out.len().min(buffer.len() - *taken);
-    out[..some].copy_from_slice(&buffer[*taken..*taken + some]);
-    *taken += some;
-    Ok(some)
 }
 
 #[cfg(test)]

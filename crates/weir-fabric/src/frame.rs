@@ -108,7 +108,7 @@ pub struct Head {
 /// Bytes that are no frame of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not a frame")]
-pub struct Garbage;
+pub struct Malformed;
 
 impl Head {
     /// The head as it travels.
@@ -123,7 +123,7 @@ impl Head {
     }
 
     /// Reads a head; lengths are within the limits, and those of a handshake fixed.
-    pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Result<Head, Garbage> {
+    pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Result<Head, Malformed> {
         let word = |at: usize| -> [u8; 4] { core::array::from_fn(|i| bytes[at + i]) };
         let number = |at| u32::from_le_bytes(word(at));
         let kind = match number(4) {
@@ -135,13 +135,13 @@ impl Head {
             6 => Kind::Read,
             7 => Kind::Bytes,
             8 => Kind::Refused,
-            _ => return Err(Garbage),
+            _ => return Err(Malformed),
         };
         let head = Head {
             kind,
             call: CallId(u64::from(number(8)) | u64::from(number(12)) << 32),
-            body: usize::try_from(number(16)).map_err(|_| Garbage)?,
-            bulk: usize::try_from(number(20)).map_err(|_| Garbage)?,
+            body: usize::try_from(number(16)).map_err(|_| Malformed)?,
+            bulk: usize::try_from(number(20)).map_err(|_| Malformed)?,
         };
         let good = match kind {
             Kind::Hello => (head.body, head.bulk) == (GREETING_BYTES, 0),
@@ -157,7 +157,9 @@ impl Head {
             Kind::Bytes => head.body == 0 && (1..=READ_MOST).contains(&head.bulk),
             Kind::Refused => (head.body, head.bulk) == (0, 0),
         };
-        (number(0) == MAGIC && good).then_some(head).ok_or(Garbage)
+        (number(0) == MAGIC && good)
+            .then_some(head)
+            .ok_or(Malformed)
     }
 }
 
@@ -187,11 +189,11 @@ pub struct Greeting {
 
 impl Greeting {
     /// What the connection is for.
-    pub fn plane(&self) -> Result<Plane, Garbage> {
+    pub fn plane(&self) -> Result<Plane, Malformed> {
         match self.plane {
             0 => Ok(Plane::Control),
             1 => Ok(Plane::Bulk),
-            _ => Err(Garbage),
+            _ => Err(Malformed),
         }
     }
 

@@ -12,12 +12,12 @@
 //! before: a connection is used both ways. So 4,000 servers do not all connect at the start.
 //!
 //! Invariants:
-//! - A call ends once: with its reply, or with [`Lost`] when its deadline passes, when the
+//! - A call ends once: with its reply, or with [`CallError`] when its deadline passes, when the
 //!   other server cannot be reached for [`Timing::give_up`], or when it was started anew.
 //! - A call acts at most once. It keeps its id when it is sent again after a connection broke;
 //!   the other server remembers the ids it has, and the replies that were not acknowledged.
 //! - Nobody is believed before both have proved that they know the instance's secret. What does
-//!   not prove it is refused, counted ([`Counters`]) and disturbs no one else.
+//!   not prove it is refused, counted ([`RefusalCounters`]) and disturbs no one else.
 //!
 //! | module | subject |
 //! | --- | --- |
@@ -38,10 +38,10 @@ pub mod conn;
 pub mod frame;
 mod io;
 pub mod links;
+mod mailbox;
 #[allow(unsafe_code)] // calls into libfabric; see the invariants there
 pub mod ofi;
-mod post;
-pub mod seen;
+pub mod received;
 pub mod sim;
 pub mod tcp;
 
@@ -52,7 +52,7 @@ use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
 
 pub use ofi::Libfabric;
-pub use tcp::{Driven, Tcp};
+pub use tcp::{PolledTcp, Tcp};
 
 /// A call's number at the server that makes it; never used twice in its life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -80,7 +80,7 @@ pub struct Message {
 
 /// Why there is no reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Lost {
+pub enum CallError {
     /// The time for it is over.
     #[error("no reply before the deadline")]
     Deadline,
@@ -101,7 +101,7 @@ pub enum Event {
     /// Another server asks something.
     Request(Token, Message),
     /// A call ended.
-    Done(CallId, Result<Message, Lost>),
+    Done(CallId, Result<Message, CallError>),
     /// A server that was reached before is not to be reached, or was started anew.
     PeerLost(Rank),
 }
@@ -115,7 +115,7 @@ pub trait Fabric {
     /// As [`Fabric::call`], without a deadline, and however long the server cannot be reached:
     /// it ends without a reply only if the server was started anew after it had been asked, or
     /// the fabric ends. So what was begun can be ended or undone, whenever that may be.
-    fn call_surely(&self, to: Rank, message: Message) -> CallId;
+    fn call_without_deadline(&self, to: Rank, message: Message) -> CallId;
 
     /// Answers a request.
     fn reply(&self, token: Token, message: Message);
@@ -124,7 +124,7 @@ pub trait Fabric {
     fn poll(&self) -> Option<Event>;
 
     /// What was refused so far.
-    fn counters(&self) -> Counters;
+    fn counters(&self) -> RefusalCounters;
 }
 
 /// Who a server is, and who the others are.
@@ -163,7 +163,7 @@ impl Default for Timing {
     }
 }
 
-impl Counters {
+impl RefusalCounters {
     /// Each count with its name.
     pub fn named(&self) -> [(&'static str, u64); 6] {
         [
@@ -179,7 +179,7 @@ impl Counters {
 
 /// What was refused, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
+pub struct RefusalCounters {
     /// Frames that make no sense.
     pub garbage: u64,
     /// Another version of the protocol.

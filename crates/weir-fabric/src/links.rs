@@ -22,20 +22,20 @@ use std::time::Duration;
 
 use weir_core::types::Rank;
 
-use crate::seen::{Seen, Verdict};
-use crate::{CallId, Event, Lost, Message, Timing, Token};
+use crate::received::{Disposition, ReceivedCalls};
+use crate::{CallError, CallId, Event, Message, Timing, Token};
 
 /// Before a server that could not be reached is tried again.
-const RETRY: Duration = Duration::from_millis(30);
+const RETRY_INTERVAL: Duration = Duration::from_millis(30);
 /// The same, of a server that was given up, as long as it is still owed calls; and of one from which
 /// no word comes, not even a refusal, so that no call waits to find out that it is still gone.
-const RETRY_LOST: Duration = Duration::from_millis(500);
+const RETRY_LOST_INTERVAL: Duration = Duration::from_millis(500);
 /// That ends when nobody has asked it anything for so long: an idle server sleeps.
-const PROBING: Duration = Duration::from_secs(30);
+const PROBE_PERIOD: Duration = Duration::from_secs(30);
 
 /// What the transport is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Order {
+pub enum TransportAction {
     /// Connect to a server; [`Links::connected`] or [`Links::broken`] says how that ended.
     Dial(Rank),
     /// Ask over the connection that is there for that.
@@ -62,7 +62,7 @@ pub enum Order {
 
 /// The connection that is dialled to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Line {
+enum LineState {
     #[default]
     Down,
     Dialling,
@@ -79,15 +79,15 @@ struct Call {
 
 /// How long a call waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Patience {
+enum WaitLimit {
     Bounded,
-    Endless,
+    Unbounded,
 }
 
 /// What is asked of a server.
 #[derive(Debug, Default)]
 struct Peer {
-    line: Line,
+    line: LineState,
     calls: BTreeMap<CallId, Call>,
     /// Calls that wait however long it takes; their deadlines mean nothing.
     owed: BTreeMap<CallId, Call>,
@@ -112,7 +112,7 @@ impl Peer {
     }
 
     /// The first call without a reply.
-    fn first(&self) -> Option<CallId> {
+    fn first_call(&self) -> Option<CallId> {
         let both = [&self.calls, &self.owed];
         both.into_iter()
             .filter_map(|calls| calls.keys().next().copied())
@@ -121,15 +121,15 @@ impl Peer {
 
     /// After it was given up: it is tried again for what it is owed, and while it is silent and
     /// somebody asks for it.
-    fn rest(&mut self, now: Duration) {
-        let probed = self.silent && now < self.asked + PROBING;
+    fn schedule_probe(&mut self, now: Duration) {
+        let probed = self.silent && now < self.asked + PROBE_PERIOD;
         self.unreachable_since = None;
-        self.retry_at = (probed || !self.owed.is_empty()).then(|| now + RETRY_LOST);
+        self.retry_at = (probed || !self.owed.is_empty()).then(|| now + RETRY_LOST_INTERVAL);
     }
 
     /// Whether it is lost and being looked for, so that nobody is to wait for it.
     fn is_shunned(&self) -> bool {
-        let looked_for = self.retry_at.is_some() || self.line == Line::Dialling;
+        let looked_for = self.retry_at.is_some() || self.line == LineState::Dialling;
         self.lost && self.silent && looked_for
     }
 
@@ -137,7 +137,9 @@ impl Peer {
     fn due(&self, timing: &Timing) -> Option<Duration> {
         // Deadlines are in the order of calls.
         let deadline = self.calls.values().next().map(|call| call.deadline);
-        let since = self.unreachable_since.filter(|_| self.line == Line::Down);
+        let since = self
+            .unreachable_since
+            .filter(|_| self.line == LineState::Down);
         let give_up = since.map(|since| since + timing.give_up);
         [deadline, give_up, self.retry_at]
             .into_iter()
@@ -156,8 +158,8 @@ pub struct Links {
     peers: BTreeMap<Rank, Peer>,
     /// When each is to be looked at next; of thousands of servers hardly any.
     due: BTreeSet<(Duration, Rank)>,
-    seen: BTreeMap<Rank, Seen>,
-    orders: VecDeque<Order>,
+    seen: BTreeMap<Rank, ReceivedCalls>,
+    actions: VecDeque<TransportAction>,
     events: VecDeque<Event>,
 }
 
@@ -172,14 +174,14 @@ impl Links {
             peers: BTreeMap::new(),
             due: BTreeSet::new(),
             seen: BTreeMap::new(),
-            orders: VecDeque::new(),
+            actions: VecDeque::new(),
             events: VecDeque::new(),
         }
     }
 
     /// What the transport is to do next.
-    pub fn next_order(&mut self) -> Option<Order> {
-        self.orders.pop_front()
+    pub fn next_action(&mut self) -> Option<TransportAction> {
+        self.actions.pop_front()
     }
 
     /// What the server is to be told next.
@@ -193,7 +195,7 @@ impl Links {
     }
 
     /// What was done to a server may have changed when it is to be looked at.
-    fn list(&mut self, rank: Rank) {
+    fn reschedule(&mut self, rank: Rank) {
         let Some(peer) = self.peers.get_mut(&rank) else {
             return;
         };
@@ -213,44 +215,45 @@ impl Links {
 
     /// Asks another server. The numbers of calls only grow.
     pub fn ask(&mut self, now: Duration, to: Rank, id: CallId, message: Message) {
-        self.add(now, to, (id, message), Patience::Bounded);
+        self.add(now, to, id, message, WaitLimit::Bounded);
     }
 
     /// Asks another server, and gives up only when it was started anew after it had been asked.
-    pub fn ask_surely(&mut self, now: Duration, to: Rank, id: CallId, message: Message) {
-        self.add(now, to, (id, message), Patience::Endless);
+    pub fn ask_without_deadline(&mut self, now: Duration, to: Rank, id: CallId, message: Message) {
+        self.add(now, to, id, message, WaitLimit::Unbounded);
     }
 
-    fn add(&mut self, now: Duration, to: Rank, call: (CallId, Message), patience: Patience) {
-        self.add_call(now, to, call, patience);
-        self.list(to);
+    fn add(&mut self, now: Duration, to: Rank, id: CallId, message: Message, limit: WaitLimit) {
+        self.add_call(now, to, id, message, limit);
+        self.reschedule(to);
     }
 
     fn add_call(
         &mut self,
         now: Duration,
         to: Rank,
-        (id, message): (CallId, Message),
-        patience: Patience,
+        id: CallId,
+        message: Message,
+        limit: WaitLimit,
     ) {
         self.next_call = self.next_call.max(id.0 + 1);
         if usize::from(to.0) >= self.servers || to == self.me {
-            let ended = Event::Done(id, Err(Lost::Unreachable));
+            let ended = Event::Done(id, Err(CallError::Unreachable));
             return self.events.push_back(ended);
         }
         let peer = self.peers.entry(to).or_default();
         peer.asked = now;
-        if peer.is_shunned() && patience == Patience::Bounded {
-            let ended = Event::Done(id, Err(Lost::Unreachable));
+        if peer.is_shunned() && limit == WaitLimit::Bounded {
+            let ended = Event::Done(id, Err(CallError::Unreachable));
             return self.events.push_back(ended);
         }
         // Of those before it, all were sent when the connection was made, or later.
-        let sent = peer.line == Line::Up;
+        let sent = peer.line == LineState::Up;
         if sent {
-            self.orders.push_back(Order::Request {
+            self.actions.push_back(TransportAction::Request {
                 to,
                 call: id,
-                ended_below: peer.first().unwrap_or(id).0.min(id.0),
+                ended_below: peer.first_call().unwrap_or(id).0.min(id.0),
                 message: message.clone(),
             });
         }
@@ -259,12 +262,12 @@ impl Links {
             deadline: now + self.timing.deadline,
             sent,
         };
-        match patience {
-            Patience::Bounded => peer.calls.insert(id, call),
-            Patience::Endless => peer.owed.insert(id, call),
+        match limit {
+            WaitLimit::Bounded => peer.calls.insert(id, call),
+            WaitLimit::Unbounded => peer.owed.insert(id, call),
         };
-        let waits = peer.retry_at.is_some() && !(peer.lost && patience == Patience::Bounded);
-        if peer.line == Line::Down && !waits {
+        let waits = peer.retry_at.is_some() && !(peer.lost && limit == WaitLimit::Bounded);
+        if peer.line == LineState::Down && !waits {
             self.dial(to);
         }
     }
@@ -272,29 +275,29 @@ impl Links {
     fn dial(&mut self, to: Rank) {
         let peer = self.peers.entry(to).or_default();
         peer.retry_at = None;
-        peer.line = Line::Dialling;
-        self.orders.push_back(Order::Dial(to));
+        peer.line = LineState::Dialling;
+        self.actions.push_back(TransportAction::Dial(to));
     }
 
     /// There is a connection with a server, in this life of it: calls without a reply go out.
     pub fn connected(&mut self, to: Rank, incarnation: u64) {
-        self.meet(to, incarnation, true);
+        self.mark_connected(to, incarnation, true);
     }
 
     /// The same, of an admitted server and a connection over which it asks, too: a new life of it is
     /// told of once, which [`Links::admit`] did.
     pub fn opened(&mut self, with: Rank, incarnation: u64) {
-        let told = |seen: &Seen| seen.incarnation == incarnation && seen.follows;
+        let told = |seen: &ReceivedCalls| seen.incarnation == incarnation && seen.follows;
         let told = self.seen.get(&with).is_some_and(told);
-        self.meet(with, incarnation, !told);
+        self.mark_connected(with, incarnation, !told);
     }
 
-    fn meet(&mut self, to: Rank, incarnation: u64, tell: bool) {
+    fn mark_connected(&mut self, to: Rank, incarnation: u64, tell: bool) {
         let peer = self.peers.entry(to).or_default();
         let before = peer.incarnation.replace(incarnation);
         (peer.unreachable_since, peer.retry_at) = (None, None);
         (peer.lost, peer.suspect, peer.silent) = (false, false, false);
-        peer.line = Line::Up;
+        peer.line = LineState::Up;
         if before.is_some_and(|before| before != incarnation) {
             // What it had been sent, its former life may have done.
             let mut lost = BTreeSet::new();
@@ -308,14 +311,14 @@ impl Links {
                 calls.retain(|_, call| !call.sent);
             }
             let ended = lost.into_iter();
-            let ended = ended.map(|id| Event::Done(id, Err(Lost::Restarted)));
+            let ended = ended.map(|id| Event::Done(id, Err(CallError::Restarted)));
             self.events.extend(ended);
             if tell {
                 self.events.push_back(Event::PeerLost(to));
             }
         }
         self.send_calls(to);
-        self.list(to);
+        self.reschedule(to);
     }
 
     /// One of several connections with a server has ended, which may have had calls or replies:
@@ -324,7 +327,7 @@ impl Links {
         if self
             .peers
             .get(&to)
-            .is_some_and(|peer| peer.line == Line::Up)
+            .is_some_and(|peer| peer.line == LineState::Up)
         {
             self.send_calls(to);
         }
@@ -335,10 +338,10 @@ impl Links {
         let Some(peer) = self.peers.get_mut(&to) else {
             return;
         };
-        let ended_below = peer.first().map_or(self.next_call, |id| id.0);
+        let ended_below = peer.first_call().map_or(self.next_call, |id| id.0);
         for (id, call) in peer.calls.iter_mut().chain(&mut peer.owed) {
             call.sent = true;
-            self.orders.push_back(Order::Request {
+            self.actions.push_back(TransportAction::Request {
                 to,
                 call: *id,
                 ended_below,
@@ -354,23 +357,23 @@ impl Links {
 
     /// As [`Links::broken`]; nothing was heard from there since `since`.
     pub fn broken_since(&mut self, now: Duration, since: Duration, to: Rank) {
-        self.is_broken(now, since, to);
-        self.list(to);
+        self.mark_broken(now, since, to);
+        self.reschedule(to);
     }
 
-    fn is_broken(&mut self, now: Duration, since: Duration, to: Rank) {
+    fn mark_broken(&mut self, now: Duration, since: Duration, to: Rank) {
         let peer = self.peers.entry(to).or_default();
-        peer.suspect |= std::mem::take(&mut peer.line) == Line::Up;
+        peer.suspect |= std::mem::take(&mut peer.line) == LineState::Up;
         peer.silent = since < now;
         if peer.lost {
-            peer.rest(now);
+            peer.schedule_probe(now);
             let ended = std::mem::take(&mut peer.calls).into_keys();
-            let ended = ended.map(|id| Event::Done(id, Err(Lost::Unreachable)));
+            let ended = ended.map(|id| Event::Done(id, Err(CallError::Unreachable)));
             return self.events.extend(ended);
         }
         if peer.suspect || !peer.is_idle() {
             peer.unreachable_since.get_or_insert(since);
-            peer.retry_at = Some(now + RETRY);
+            peer.retry_at = Some(now + RETRY_INTERVAL);
         } else {
             // Nobody needs it: whether it is there is found out when somebody does.
             (peer.unreachable_since, peer.retry_at) = (None, None);
@@ -381,12 +384,12 @@ impl Links {
     /// has here must not outlive it, though nobody here may ever ask it anything.
     pub fn asker_left(&mut self, now: Duration, from: Rank) {
         let peer = self.peers.entry(from).or_default();
-        if peer.line == Line::Down && !peer.lost && peer.retry_at.is_none() {
+        if peer.line == LineState::Down && !peer.lost && peer.retry_at.is_none() {
             peer.suspect = true;
             peer.unreachable_since.get_or_insert(now);
             self.dial(from);
         }
-        self.list(from);
+        self.reschedule(from);
     }
 
     /// A server in one of its lives is to ask here; false: that life has ended.
@@ -396,7 +399,7 @@ impl Links {
             return false;
         }
         if known != Some(incarnation) {
-            let mut seen = Seen::new(incarnation);
+            let mut seen = ReceivedCalls::new(incarnation);
             seen.follows = known.is_some();
             self.seen.insert(from, seen);
             if known.is_some() {
@@ -406,7 +409,7 @@ impl Links {
         if let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.silent) {
             // A word from there after all: it is waited for again.
             (peer.lost, peer.silent, peer.retry_at) = (false, false, None);
-            self.list(from);
+            self.reschedule(from);
         }
         true
     }
@@ -419,21 +422,22 @@ impl Links {
         if seen.incarnation != token.incarnation {
             return false;
         }
-        match seen.came(token.call, ended_below) {
-            Verdict::Do => self.events.push_back(Event::Request(token, message)),
-            Verdict::Repeat(reply) => self.orders.push_back(Order::Reply {
+        match seen.receive(token.call, ended_below) {
+            Disposition::New => self.events.push_back(Event::Request(token, message)),
+            Disposition::Answered(reply) => self.actions.push_back(TransportAction::Reply {
                 to: token.from,
                 call: token.call,
                 message: reply,
             }),
-            Verdict::Wait | Verdict::Ignore => {}
+            Disposition::Pending | Disposition::Ended => {}
         }
         true
     }
 
     /// A call is not to be made.
-    pub fn refuse(&mut self, id: CallId) {
-        self.events.push_back(Event::Done(id, Err(Lost::Ended)));
+    pub fn refuse_call(&mut self, id: CallId) {
+        self.events
+            .push_back(Event::Done(id, Err(CallError::Ended)));
     }
 
     /// A request was done here.
@@ -444,8 +448,8 @@ impl Links {
         if seen.incarnation != token.incarnation {
             return; // nobody waits for it any more
         }
-        seen.done(token.call, &message);
-        self.orders.push_back(Order::Reply {
+        seen.record_reply(token.call, &message);
+        self.actions.push_back(TransportAction::Reply {
             to: token.from,
             call: token.call,
             message,
@@ -462,16 +466,16 @@ impl Links {
             .is_some()
         {
             self.events.push_back(Event::Done(call, Ok(message)));
-            self.list(to);
+            self.reschedule(to);
         }
     }
 
     /// The transport has ended: nothing that is asked has a reply any more.
-    pub fn end(&mut self) {
+    pub fn end_all(&mut self) {
         for peer in self.peers.values_mut() {
             let calls = std::mem::take(&mut peer.calls).into_keys();
             let ended = calls.chain(std::mem::take(&mut peer.owed).into_keys());
-            let ended = ended.map(|id| Event::Done(id, Err(Lost::Ended)));
+            let ended = ended.map(|id| Event::Done(id, Err(CallError::Ended)));
             self.events.extend(ended);
             peer.listed = None;
         }
@@ -479,36 +483,36 @@ impl Links {
     }
 
     /// Looks at what has taken too long, and what is to be tried again.
-    pub fn look(&mut self, now: Duration) {
+    pub fn check_deadlines(&mut self, now: Duration) {
         let late = self.due.iter().take_while(|(due, _)| *due <= now);
         let late: Vec<Rank> = late.map(|(_, rank)| *rank).collect();
         for rank in late {
-            self.look_at(rank, now);
-            self.list(rank);
+            self.check_peer(rank, now);
+            self.reschedule(rank);
         }
     }
 
-    fn look_at(&mut self, rank: Rank, now: Duration) {
+    fn check_peer(&mut self, rank: Rank, now: Duration) {
         let give_up = self.timing.give_up;
         let Some(peer) = self.peers.get_mut(&rank) else {
             return;
         };
         let gone = |since: Duration| since + give_up <= now;
-        let mut lost: Vec<(CallId, Lost)> = Vec::new();
-        if peer.line == Line::Down && peer.unreachable_since.is_some_and(gone) {
-            lost.extend(peer.calls.keys().map(|id| (*id, Lost::Unreachable)));
-            peer.rest(now);
+        let mut lost: Vec<(CallId, CallError)> = Vec::new();
+        if peer.line == LineState::Down && peer.unreachable_since.is_some_and(gone) {
+            lost.extend(peer.calls.keys().map(|id| (*id, CallError::Unreachable)));
+            peer.schedule_probe(now);
             (peer.lost, peer.suspect) = (true, false);
             self.events.push_back(Event::PeerLost(rank));
         } else {
             let late = peer.calls.iter().filter(|(_, call)| call.deadline <= now);
-            lost.extend(late.map(|(id, _)| (*id, Lost::Deadline)));
+            lost.extend(late.map(|(id, _)| (*id, CallError::Deadline)));
         }
         for (id, why) in lost {
             peer.calls.remove(&id);
             self.events.push_back(Event::Done(id, Err(why)));
         }
-        if peer.is_idle() && peer.line == Line::Down && !peer.suspect && !peer.lost {
+        if peer.is_idle() && peer.line == LineState::Down && !peer.suspect && !peer.lost {
             (peer.unreachable_since, peer.retry_at) = (None, None);
         }
         if peer.retry_at.is_some_and(|at| at <= now) {
@@ -532,8 +536,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn orders(links: &mut Links) -> Vec<Order> {
-        std::iter::from_fn(|| links.next_order()).collect()
+    fn actions(links: &mut Links) -> Vec<TransportAction> {
+        std::iter::from_fn(|| links.next_action()).collect()
     }
 
     fn events(links: &mut Links) -> Vec<Event> {
@@ -547,8 +551,8 @@ mod tests {
         }
     }
 
-    fn request(call: u64, ended_below: u64) -> Order {
-        Order::Request {
+    fn request(call: u64, ended_below: u64) -> TransportAction {
+        TransportAction::Request {
             to: THERE,
             call: CallId(call),
             ended_below,
@@ -561,11 +565,11 @@ mod tests {
         let mut links = links();
         links.ask(ms(0), THERE, CallId(1), body(1));
         links.connected(THERE, 1);
-        orders(&mut links);
+        actions(&mut links);
         // Nothing was acknowledged for as long as a server is waited for: it is lost at once.
         links.broken_since(ms(5_000), ms(3_500), THERE);
-        links.look(ms(5_000));
-        let lost = Event::Done(CallId(1), Err(Lost::Unreachable));
+        links.check_deadlines(ms(5_000));
+        let lost = Event::Done(CallId(1), Err(CallError::Unreachable));
         assert_eq!(events(&mut links), [Event::PeerLost(THERE), lost]);
     }
 
@@ -574,21 +578,21 @@ mod tests {
         let mut links = links();
         links.ask(ms(0), THERE, CallId(1), body(1));
         links.broken_since(ms(1_500), ms(0), THERE);
-        links.look(ms(1_500));
+        links.check_deadlines(ms(1_500));
         assert!(events(&mut links).contains(&Event::PeerLost(THERE)));
-        orders(&mut links);
-        let lost = |call| Event::Done(CallId(call), Err(Lost::Unreachable));
+        actions(&mut links);
+        let lost = |call| Event::Done(CallId(call), Err(CallError::Unreachable));
         links.ask(ms(1_600), THERE, CallId(2), body(2));
         assert_eq!(events(&mut links), [lost(2)]);
         // It is dialled meanwhile, without a call that waits.
         assert_eq!(links.due(), Some(ms(2_000)));
-        links.look(ms(2_000));
-        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        links.check_deadlines(ms(2_000));
+        assert_eq!(actions(&mut links), [TransportAction::Dial(THERE)]);
         links.ask(ms(2_100), THERE, CallId(3), body(3));
         assert_eq!(events(&mut links), [lost(3)]);
         links.connected(THERE, 1);
         links.ask(ms(2_200), THERE, CallId(4), body(4));
-        assert_eq!(orders(&mut links), [request(4, 4)]);
+        assert_eq!(actions(&mut links), [request(4, 4)]);
     }
 
     #[test]
@@ -596,19 +600,19 @@ mod tests {
         let mut links = links();
         links.ask(ms(0), THERE, CallId(1), body(1));
         links.broken_since(ms(1_500), ms(0), THERE);
-        links.look(ms(1_500));
+        links.check_deadlines(ms(1_500));
         let mut now = ms(1_500);
         while let Some(due) = links.due() {
-            links.look(due);
+            links.check_deadlines(due);
             now = due + ms(1_500);
             links.broken_since(now, due, THERE);
             assert!(now < ms(60_000));
         }
-        orders(&mut links);
+        actions(&mut links);
         events(&mut links);
         // Who asks then waits for one attempt.
         links.ask(now, THERE, CallId(2), body(2));
-        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        assert_eq!(actions(&mut links), [TransportAction::Dial(THERE)]);
         assert_eq!(events(&mut links), []);
     }
 
@@ -617,19 +621,19 @@ mod tests {
         let mut links = links();
         links.ask(ms(0), THERE, CallId(1), body(1));
         links.ask(ms(0), THERE, CallId(2), body(2));
-        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        assert_eq!(actions(&mut links), [TransportAction::Dial(THERE)]);
         links.connected(THERE, 1);
-        assert_eq!(orders(&mut links), [request(1, 1), request(2, 1)]);
+        assert_eq!(actions(&mut links), [request(1, 1), request(2, 1)]);
         links.replied(THERE, CallId(1), body(9));
         links.replied(THERE, CallId(1), body(9)); // an echo
         assert_eq!(events(&mut links), [Event::Done(CallId(1), Ok(body(9)))]);
         links.broken(ms(10), THERE);
         links.ask(ms(11), THERE, CallId(3), body(3));
-        assert_eq!(orders(&mut links), [], "it is tried again a little later");
-        links.look(links.due().unwrap());
-        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        assert_eq!(actions(&mut links), [], "it is tried again a little later");
+        links.check_deadlines(links.due().unwrap());
+        assert_eq!(actions(&mut links), [TransportAction::Dial(THERE)]);
         links.connected(THERE, 1);
-        assert_eq!(orders(&mut links), [request(2, 2), request(3, 2)]);
+        assert_eq!(actions(&mut links), [request(2, 2), request(3, 2)]);
         assert_eq!(events(&mut links), []);
     }
 
@@ -639,22 +643,22 @@ mod tests {
         links.ask(ms(0), THERE, CallId(1), body(1));
         let mut now = ms(0);
         while events(&mut links).is_empty() {
-            for order in orders(&mut links) {
-                assert_eq!(order, Order::Dial(THERE));
+            for order in actions(&mut links) {
+                assert_eq!(order, TransportAction::Dial(THERE));
                 links.broken(now, THERE);
             }
             now = links.due().unwrap();
-            links.look(now);
+            links.check_deadlines(now);
             if now >= ms(1500) {
                 break;
             }
         }
         assert_eq!(now, Timing::default().give_up);
-        let lost = |id| Event::Done(CallId(id), Err(Lost::Unreachable));
+        let lost = |id| Event::Done(CallId(id), Err(CallError::Unreachable));
         assert_eq!(events(&mut links), [Event::PeerLost(THERE), lost(1)]);
         assert_eq!(links.due(), None);
         links.ask(now, THERE, CallId(2), body(2));
-        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        assert_eq!(actions(&mut links), [TransportAction::Dial(THERE)]);
         links.broken(now, THERE);
         assert_eq!(events(&mut links), [lost(2)]);
     }
@@ -668,17 +672,17 @@ mod tests {
         links.connected(THERE, 1);
         links.replied(THERE, CallId(1), body(1));
         links.broken(ms(100), THERE);
-        orders(&mut links);
+        actions(&mut links);
         events(&mut links);
-        links.look(links.due().unwrap());
-        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        links.check_deadlines(links.due().unwrap());
+        assert_eq!(actions(&mut links), [TransportAction::Dial(THERE)]);
         links.connected(THERE, 1);
         assert_eq!((links.due(), events(&mut links)), (None, Vec::new()));
         links.broken(ms(60_000), THERE);
-        links.look(ms(61_499));
+        links.check_deadlines(ms(61_499));
         links.broken(ms(61_499), THERE);
         assert_eq!(events(&mut links), []);
-        links.look(ms(61_500));
+        links.check_deadlines(ms(61_500));
         assert_eq!(events(&mut links), [Event::PeerLost(THERE)]);
         assert_eq!(links.due(), None);
     }
@@ -690,17 +694,17 @@ mod tests {
         links.admit(THERE, 1);
         links.asker_left(ms(10), THERE);
         links.asker_left(ms(10), THERE);
-        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        assert_eq!(actions(&mut links), [TransportAction::Dial(THERE)]);
         links.broken(ms(20), THERE);
         while let Some(due) = links.due() {
-            links.look(due);
-            if !orders(&mut links).is_empty() {
+            links.check_deadlines(due);
+            if !actions(&mut links).is_empty() {
                 links.broken(due, THERE);
             }
         }
         assert_eq!(events(&mut links), [Event::PeerLost(THERE)]);
         links.asker_left(ms(5000), THERE);
-        assert_eq!(orders(&mut links), [], "it is known");
+        assert_eq!(actions(&mut links), [], "it is known");
     }
 
     #[test]
@@ -710,11 +714,11 @@ mod tests {
         links.connected(THERE, 1);
         links.broken(ms(5), THERE);
         links.ask(ms(6), THERE, CallId(2), body(2));
-        orders(&mut links);
+        actions(&mut links);
         links.connected(THERE, 2);
-        let restarted = Event::Done(CallId(1), Err(Lost::Restarted));
+        let restarted = Event::Done(CallId(1), Err(CallError::Restarted));
         assert_eq!(events(&mut links), [restarted, Event::PeerLost(THERE)]);
-        assert_eq!(orders(&mut links), [request(2, 2)]);
+        assert_eq!(actions(&mut links), [request(2, 2)]);
     }
 
     #[test]
@@ -730,20 +734,20 @@ mod tests {
         assert!(links.asked(token(1), 7, body(7)));
         assert!(links.asked(token(1), 7, body(7)));
         assert_eq!(events(&mut links), [Event::Request(token(1), body(7))]);
-        let reply = Order::Reply {
+        let reply = TransportAction::Reply {
             to: THERE,
             call: CallId(7),
             message: body(8),
         };
         links.answer(token(1), body(8));
         assert!(links.asked(token(1), 7, body(7)));
-        assert_eq!(orders(&mut links), [reply.clone(), reply]);
+        assert_eq!(actions(&mut links), [reply.clone(), reply]);
         assert!(links.admit(THERE, 2));
         assert_eq!(events(&mut links), [Event::PeerLost(THERE)]);
         assert!(!links.admit(THERE, 1));
         assert!(!links.asked(token(1), 7, body(7)));
         links.answer(token(1), body(8));
-        assert_eq!(orders(&mut links), []);
+        assert_eq!(actions(&mut links), []);
     }
 
     #[test]
@@ -752,50 +756,50 @@ mod tests {
         assert!(links.admit(THERE, 1));
         links.opened(THERE, 1);
         links.ask(ms(0), THERE, CallId(1), body(1));
-        links.ask_surely(ms(0), THERE, CallId(2), body(2));
+        links.ask_without_deadline(ms(0), THERE, CallId(2), body(2));
         let asked = [request(1, 1), request(2, 1)];
-        assert_eq!(orders(&mut links), asked);
+        assert_eq!(actions(&mut links), asked);
         links.other_broken(THERE);
-        assert_eq!(orders(&mut links), asked, "they may have gone by that one");
+        assert_eq!(actions(&mut links), asked, "they may have gone by that one");
         // The next life is told of once, though both are there anew.
         assert!(links.admit(THERE, 2));
         links.opened(THERE, 2);
-        let restarted = |call| Event::Done(CallId(call), Err(Lost::Restarted));
+        let restarted = |call| Event::Done(CallId(call), Err(CallError::Restarted));
         let told = [Event::PeerLost(THERE), restarted(1), restarted(2)];
         assert_eq!(events(&mut links), told);
         links.other_broken(THERE);
-        assert_eq!(orders(&mut links), []);
+        assert_eq!(actions(&mut links), []);
     }
 
     #[test]
     fn what_is_owed_outlasts_giving_up_and_is_sent_with_its_number() {
         let mut links = links();
         links.connected(THERE, 1);
-        links.ask_surely(ms(0), THERE, CallId(1), body(1));
+        links.ask_without_deadline(ms(0), THERE, CallId(1), body(1));
         links.ask(ms(0), THERE, CallId(2), body(2));
-        orders(&mut links);
+        actions(&mut links);
         links.broken(ms(1), THERE);
         let mut now = ms(1);
         while events(&mut links).is_empty() {
             now = links.due().unwrap();
-            links.look(now);
+            links.check_deadlines(now);
             links.broken(now, THERE);
         }
-        orders(&mut links);
+        actions(&mut links);
         // It is tried again, more seldom; and a call of the other kind ends at the first failure.
         links.ask(now, THERE, CallId(3), body(3));
-        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        assert_eq!(actions(&mut links), [TransportAction::Dial(THERE)]);
         links.broken(now, THERE);
-        let lost = Event::Done(CallId(3), Err(Lost::Unreachable));
+        let lost = Event::Done(CallId(3), Err(CallError::Unreachable));
         assert_eq!(events(&mut links), [lost]);
         now = links.due().unwrap();
-        links.look(now);
-        assert_eq!(orders(&mut links), [Order::Dial(THERE)]);
+        links.check_deadlines(now);
+        assert_eq!(actions(&mut links), [TransportAction::Dial(THERE)]);
         links.connected(THERE, 1);
-        assert_eq!(orders(&mut links), [request(1, 1)]);
+        assert_eq!(actions(&mut links), [request(1, 1)]);
         links.broken(now, THERE);
         links.connected(THERE, 2);
-        let lost = Event::Done(CallId(1), Err(Lost::Restarted));
+        let lost = Event::Done(CallId(1), Err(CallError::Restarted));
         assert_eq!(events(&mut links), [lost, Event::PeerLost(THERE)]);
     }
 
@@ -806,8 +810,8 @@ mod tests {
         links.connected(THERE, 1);
         let due = links.due().unwrap();
         assert_eq!(due, ms(3) + Timing::default().deadline);
-        links.look(due);
-        let late = Event::Done(CallId(1), Err(Lost::Deadline));
+        links.check_deadlines(due);
+        let late = Event::Done(CallId(1), Err(CallError::Deadline));
         assert_eq!(events(&mut links), [late]);
         links.replied(THERE, CallId(1), body(1));
         assert_eq!(events(&mut links), []);

@@ -2,7 +2,7 @@
 //!
 //! | | who turns the sockets over ([`crate::io`]) | for |
 //! | --- | --- | --- |
-//! | [`Driven`] | who asks and answers, whenever it polls or waits | servers: a call costs no change of thread |
+//! | [`PolledTcp`] | who asks and answers, whenever it polls or waits | servers: a call costs no change of thread |
 //! | [`Tcp`] | a thread of its own | whoever waits for other things by other means |
 
 use std::cell::{Cell, RefCell};
@@ -16,18 +16,20 @@ use std::time::Duration;
 
 use weir_core::types::Rank;
 
-use crate::bulk::{Asker, Bulk, NoShelf, Shelf};
+use crate::bulk::{BulkPlane, BulkReader, EmptyLogSource, LogSource};
 use crate::frame::{BODY_MOST, BULK_MOST};
-use crate::io::{Command, Io, Turn};
-use crate::post::Post;
-use crate::{CallId, Counters, Event, Fabric, Lost, Membership, Message, Timing, Token};
+use crate::io::{Command, EventSink, Io, LoopState};
+use crate::mailbox::MailboxSender;
+use crate::{
+    CallError, CallId, Event, Fabric, Membership, Message, RefusalCounters, Timing, Token,
+};
 
 /// What both shapes are made of.
 struct Parts {
     io: Io,
-    commands: Post<Command>,
-    reads: Asker,
-    counters: Arc<Mutex<Counters>>,
+    commands: MailboxSender<Command>,
+    reads: BulkReader,
+    counters: Arc<Mutex<RefusalCounters>>,
 }
 
 impl Parts {
@@ -35,14 +37,14 @@ impl Parts {
         listener: TcpListener,
         membership: Membership,
         timing: Timing,
-        shelf: Arc<dyn Shelf>,
+        shelf: Arc<dyn LogSource>,
     ) -> std::io::Result<Parts> {
-        let counters = Arc::new(Mutex::new(Counters::default()));
+        let counters = Arc::new(Mutex::new(RefusalCounters::default()));
         let servers = membership.addresses.len();
         let mut reads = None;
         let count = Arc::clone(&counters);
         let (io, commands) = Io::new(listener, membership, timing, count, |dial| {
-            let (bulk, asker) = Bulk::start(shelf, servers, timing, dial)?;
+            let (bulk, asker) = BulkPlane::start(shelf, servers, timing, dial)?;
             reads = Some(asker);
             Ok(bulk)
         })?;
@@ -60,29 +62,29 @@ fn is_too_large(message: &Message) -> bool {
 }
 
 /// One server's end of the fabric, whose sockets are served when it is polled and waited for.
-pub struct Driven {
+pub struct PolledTcp {
     io: RefCell<Io>,
-    reads: Asker,
+    reads: BulkReader,
     next: Cell<u64>,
     ended: Cell<bool>,
 }
 
-impl std::fmt::Debug for Driven {
+impl std::fmt::Debug for PolledTcp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Driven").finish_non_exhaustive()
+        f.debug_struct("PolledTcp").finish_non_exhaustive()
     }
 }
 
-impl Driven {
+impl PolledTcp {
     /// Listens on `listener`, whose address the others know; others read from `shelf`.
     pub fn start(
         listener: TcpListener,
         membership: Membership,
         timing: Timing,
-        shelf: Arc<dyn Shelf>,
-    ) -> std::io::Result<Driven> {
+        shelf: Arc<dyn LogSource>,
+    ) -> std::io::Result<PolledTcp> {
         let parts = Parts::new(listener, membership, timing, shelf)?;
-        Ok(Driven {
+        Ok(PolledTcp {
             io: RefCell::new(parts.io),
             reads: parts.reads,
             next: Cell::new(1),
@@ -90,8 +92,8 @@ impl Driven {
         })
     }
 
-    /// Has [`Driven::wait`] return when another descriptor becomes readable; the caller reads it
-    /// until there is no more ([`Driven::take_rung`]).
+    /// Has [`PolledTcp::wait`] return when another descriptor becomes readable; the caller reads it
+    /// until there is no more ([`PolledTcp::take_bell`]).
     pub fn watch(&self, bell: RawFd) -> std::io::Result<()> {
         self.io.borrow().watch(bell)
     }
@@ -103,57 +105,57 @@ impl Driven {
     }
 
     /// Whether the watched descriptor became readable since this was asked last.
-    pub fn take_rung(&self) -> bool {
-        self.io.borrow_mut().take_rung()
+    pub fn take_bell(&self) -> bool {
+        self.io.borrow_mut().take_bell()
     }
 
-    /// What has happened as far as is known: no socket is looked at, which [`Driven::wait`] does.
+    /// What has happened as far as is known: no socket is looked at, which [`PolledTcp::wait`] does.
     pub fn next_event(&self) -> Option<Event> {
         self.io.borrow_mut().next_event()
     }
 
     /// Takes in what has come, without waiting and without sending anything.
     pub fn look(&self) {
-        if self.io.borrow_mut().take_in(Some(Duration::ZERO)) == Turn::End {
+        if self.io.borrow_mut().poll_sockets(Some(Duration::ZERO)) == LoopState::Ended {
             self.ended.set(true);
         }
     }
 
     /// Sends what is to be sent.
     pub fn flush(&self) {
-        self.io.borrow_mut().work();
+        self.io.borrow_mut().send_pending();
     }
 
-    fn ask(&self, to: Rank, message: Message, surely: bool) -> CallId {
+    fn ask(&self, to: Rank, message: Message, unbounded: bool) -> CallId {
         let id = CallId(self.next.get());
         self.next.set(id.0 + 1);
         let mut io = self.io.borrow_mut();
         if is_too_large(&message) || self.ended.get() {
             io.refuse_call(id);
         } else {
-            io.ask(to, id, message, surely);
+            io.ask(to, id, message, unbounded);
         }
         id
     }
 
     fn turn(&self, most: Option<Duration>) {
-        if self.io.borrow_mut().turn(most) == Turn::End {
+        if self.io.borrow_mut().turn(most) == LoopState::Ended {
             self.ended.set(true);
         }
     }
 
     /// Where bytes of other servers' logs are asked for.
-    pub fn reads(&self) -> &Asker {
+    pub fn reads(&self) -> &BulkReader {
         &self.reads
     }
 }
 
-impl Fabric for Driven {
+impl Fabric for PolledTcp {
     fn call(&self, to: Rank, message: Message) -> CallId {
         self.ask(to, message, false)
     }
 
-    fn call_surely(&self, to: Rank, message: Message) -> CallId {
+    fn call_without_deadline(&self, to: Rank, message: Message) -> CallId {
         self.ask(to, message, true)
     }
 
@@ -170,7 +172,7 @@ impl Fabric for Driven {
         self.io.borrow_mut().next_event()
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> RefusalCounters {
         self.io.borrow().counters()
     }
 }
@@ -178,12 +180,12 @@ impl Fabric for Driven {
 /// One server's end of the fabric, with a thread for its sockets.
 #[derive(Debug)]
 pub struct Tcp {
-    commands: Post<Command>,
-    reads: Asker,
+    commands: MailboxSender<Command>,
+    reads: BulkReader,
     events: Receiver<Event>,
     own: Sender<Event>,
     next: AtomicU64,
-    counters: Arc<Mutex<Counters>>,
+    counters: Arc<Mutex<RefusalCounters>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -196,7 +198,7 @@ impl Tcp {
         timing: Timing,
         wake: impl Fn() + Send + 'static,
     ) -> std::io::Result<Tcp> {
-        Tcp::with_shelf(listener, membership, timing, Arc::new(NoShelf), wake)
+        Tcp::with_shelf(listener, membership, timing, Arc::new(EmptyLogSource), wake)
     }
 
     /// As [`Tcp::start`]; others read from `shelf`.
@@ -204,11 +206,14 @@ impl Tcp {
         listener: TcpListener,
         membership: Membership,
         timing: Timing,
-        shelf: Arc<dyn Shelf>,
+        shelf: Arc<dyn LogSource>,
         wake: impl Fn() + Send + 'static,
     ) -> std::io::Result<Tcp> {
         let (told, events) = channel();
-        let ends: (_, Box<dyn Fn() + Send>) = (told.clone(), Box::new(wake));
+        let sink = EventSink {
+            events: told.clone(),
+            wake: Box::new(wake),
+        };
         let Parts {
             io,
             commands,
@@ -217,7 +222,7 @@ impl Tcp {
         } = Parts::new(listener, membership, timing, shelf)?;
         let thread = std::thread::Builder::new()
             .name("weir-fabric".to_owned())
-            .spawn(move || io.run(&ends))?;
+            .spawn(move || io.run(&sink))?;
         Ok(Tcp {
             commands,
             reads,
@@ -230,26 +235,26 @@ impl Tcp {
     }
 
     /// Where bytes of other servers' logs are asked for.
-    pub fn reads(&self) -> &Asker {
+    pub fn reads(&self) -> &BulkReader {
         &self.reads
     }
 }
 
 impl Tcp {
-    fn ask(&self, to: Rank, message: Message, surely: bool) -> CallId {
+    fn ask(&self, to: Rank, message: Message, unbounded: bool) -> CallId {
         let id = CallId(self.next.fetch_add(1, Ordering::Relaxed));
         if is_too_large(&message) {
-            let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
+            let _ = self.own.send(Event::Done(id, Err(CallError::Ended)));
             return id;
         }
         let call = Command::Call {
             to,
             id,
             message,
-            surely,
+            unbounded,
         };
         if self.commands.send(call).is_err() {
-            let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
+            let _ = self.own.send(Event::Done(id, Err(CallError::Ended)));
         }
         id
     }
@@ -260,7 +265,7 @@ impl Fabric for Tcp {
         self.ask(to, message, false)
     }
 
-    fn call_surely(&self, to: Rank, message: Message) -> CallId {
+    fn call_without_deadline(&self, to: Rank, message: Message) -> CallId {
         self.ask(to, message, true)
     }
 
@@ -273,7 +278,7 @@ impl Fabric for Tcp {
         self.events.try_recv().ok()
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> RefusalCounters {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

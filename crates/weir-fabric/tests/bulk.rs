@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use shelf::{Place, Slabs};
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::bulk::{Kept, NoShelf, NotRead, Piece, Shelf};
-use weir_fabric::{Lost, Membership, Tcp, Timing};
+use weir_fabric::bulk::{EmptyLogSource, LogSource, Medium, Piece, ReadError};
+use weir_fabric::{CallError, Membership, Tcp, Timing};
 
 const TIMING: Timing = Timing {
     deadline: Duration::from_secs(20),
@@ -27,7 +27,7 @@ fn start(
     rank: u16,
     addresses: &[SocketAddr],
     timing: Timing,
-    shelf: Arc<dyn Shelf>,
+    shelf: Arc<dyn LogSource>,
 ) -> Tcp {
     let membership = Membership {
         instance: InstanceId([9; 16]),
@@ -48,12 +48,12 @@ fn listeners() -> (Vec<TcpListener>, Vec<SocketAddr>) {
 }
 
 /// The asker and the target.
-fn pair(shelf: Arc<dyn Shelf>) -> (Tcp, Tcp) {
+fn pair(shelf: Arc<dyn LogSource>) -> (Tcp, Tcp) {
     let (mut listeners, addresses) = listeners();
     let target = start(listeners.pop().unwrap(), 1, &addresses, TIMING, shelf);
     let asker = listeners.pop().unwrap();
     (
-        start(asker, 0, &addresses, TIMING, Arc::new(NoShelf)),
+        start(asker, 0, &addresses, TIMING, Arc::new(EmptyLogSource)),
         target,
     )
 }
@@ -63,7 +63,7 @@ fn bytes(count: usize) -> Arc<Vec<u8>> {
     Arc::new((0..count).map(byte).collect())
 }
 
-type Ended = (usize, Vec<u8>, Result<(), NotRead>);
+type Ended = (usize, Vec<u8>, Result<(), ReadError>);
 
 struct Reads {
     back: Sender<Ended>,
@@ -137,18 +137,21 @@ fn what_is_not_there_or_too_much_is_refused_and_disturbs_no_other() {
     let (asker, _target) = pair(Arc::new(Slabs(Arc::clone(&file))));
     let reads = Reads::new();
     for (number, (pieces, why)) in [
-        (vec![piece(2, 0, 1)], NotRead::Refused),
-        (vec![piece(0, 0, 1), piece(0, 1 << 20, 1)], NotRead::Refused),
-        (vec![piece(1, (1 << 20) - 1, 2)], NotRead::Refused),
-        (vec![], NotRead::Malformed),
-        (vec![piece(0, 0, 0)], NotRead::Malformed),
+        (vec![piece(2, 0, 1)], ReadError::Refused),
+        (
+            vec![piece(0, 0, 1), piece(0, 1 << 20, 1)],
+            ReadError::Refused,
+        ),
+        (vec![piece(1, (1 << 20) - 1, 2)], ReadError::Refused),
+        (vec![], ReadError::Malformed),
+        (vec![piece(0, 0, 0)], ReadError::Malformed),
         (
             vec![piece(0, 0, 1 << 20), piece(0, 0, 1)],
-            NotRead::Malformed,
+            ReadError::Malformed,
         ),
         (
             (0..4097).map(|i| piece(0, i, 1)).collect(),
-            NotRead::Malformed,
+            ReadError::Malformed,
         ),
     ]
     .into_iter()
@@ -165,8 +168,8 @@ fn what_is_not_there_or_too_much_is_refused_and_disturbs_no_other() {
 /// Storage that gives nothing before it is told to.
 struct Slow(Slabs, Mutex<Receiver<()>>);
 
-impl Shelf for Slow {
-    fn find(&self, piece: &Piece) -> Option<Kept> {
+impl LogSource for Slow {
+    fn find(&self, piece: &Piece) -> Option<Medium> {
         self.0.find(piece)
     }
 
@@ -210,7 +213,7 @@ fn a_slow_device_holds_up_no_bytes_in_memory() {
     let mut refused = 0;
     for _ in 0..40 {
         let (number, bytes, result) = reads.next();
-        if result == Err(NotRead::Refused) {
+        if result == Err(ReadError::Refused) {
             refused += 1;
         } else {
             assert!(bytes == file[number..number + 1000]);
@@ -226,18 +229,18 @@ fn a_server_that_goes_loses_its_reads_and_one_that_comes_back_is_read_from() {
     let shelf = || Arc::new(Slabs(Arc::clone(&file)));
     let target = start(listeners.pop().unwrap(), 1, &addresses, TIMING, shelf());
     let mine = listeners.pop().unwrap();
-    let asker = start(mine, 0, &addresses, TIMING, Arc::new(NoShelf));
+    let asker = start(mine, 0, &addresses, TIMING, Arc::new(EmptyLogSource));
     let reads = Reads::new();
     reads.ask(&asker, 0, &[piece(0, 0, 100)]);
     assert_eq!(reads.next().2, Ok(()));
     drop(target);
     let begin = Instant::now();
     reads.ask(&asker, 1, &[piece(0, 0, 100)]);
-    assert_eq!(reads.next().2, Err(Lost::Unreachable.into()));
+    assert_eq!(reads.next().2, Err(CallError::Unreachable.into()));
     assert!(begin.elapsed() < TIMING.give_up * 5, "by the deadline");
     let begin = Instant::now();
     reads.ask(&asker, 2, &[piece(0, 0, 100)]);
-    assert_eq!(reads.next().2, Err(Lost::Unreachable.into()));
+    assert_eq!(reads.next().2, Err(CallError::Unreachable.into()));
     assert!(begin.elapsed() < TIMING.give_up, "not waited for again");
     let listener = TcpListener::bind(addresses[1]).unwrap();
     let _target = start(listener, 1, &addresses, TIMING, shelf());
@@ -258,13 +261,13 @@ fn a_read_ends_at_its_deadline_and_with_the_fabric() {
     let slow = Arc::new(slow);
     let target = start(listeners.pop().unwrap(), 1, &addresses, TIMING, slow);
     let mine = listeners.pop().unwrap();
-    let asker = start(mine, 0, &addresses, timing, Arc::new(NoShelf));
+    let asker = start(mine, 0, &addresses, timing, Arc::new(EmptyLogSource));
     let reads = Reads::new();
     reads.ask(&asker, 0, &[piece(1, 0, 100)]);
-    assert_eq!(reads.next().2, Err(Lost::Deadline.into()));
+    assert_eq!(reads.next().2, Err(CallError::Deadline.into()));
     reads.ask(&asker, 1, &[piece(1, 0, 100)]);
     drop(asker);
-    assert_eq!(reads.next().2, Err(Lost::Ended.into()));
+    assert_eq!(reads.next().2, Err(CallError::Ended.into()));
     drop(go);
     drop(target);
 }

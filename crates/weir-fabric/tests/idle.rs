@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::ofi::{Bound, Choice};
+use weir_fabric::ofi::{Bound, EndpointOptions};
 use weir_fabric::{Event, Fabric, Libfabric, Membership, Message, Tcp, Timing};
 
 const SERVERS: u16 = 8;
@@ -38,7 +38,7 @@ fn over_tcp(wake: &Sender<()>) -> Vec<Box<dyn Fabric>> {
 }
 
 fn over_libfabric(wake: &Sender<()>) -> Result<Vec<Box<dyn Fabric>>, String> {
-    let choice = Choice {
+    let choice = EndpointOptions {
         provider: Some("tcp;ofi_rxm".to_owned()),
         source: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         reads: true,

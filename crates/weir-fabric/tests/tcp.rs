@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
 use weir_fabric::frame::{Greeting, Head, Kind, GREETING_BYTES, VERSION};
-use weir_fabric::{CallId, Event, Fabric, Lost, Membership, Message, Tcp, Timing};
+use weir_fabric::{CallError, CallId, Event, Fabric, Membership, Message, Tcp, Timing};
 
 const TIMING: Timing = Timing {
     deadline: Duration::from_secs(20),
@@ -73,7 +73,7 @@ fn who_has_another_secret_learns_nothing_but_that() {
             None => woken.recv_timeout(Duration::from_secs(30)).unwrap(),
         }
     };
-    assert_eq!(ended, (id, Err(Lost::Unreachable)));
+    assert_eq!(ended, (id, Err(CallError::Unreachable)));
     assert_eq!(server.poll(), None);
 }
 
@@ -105,7 +105,7 @@ fn who_claims_to_be_the_server_itself_is_refused() {
 }
 
 /// What comes of a call; the other server echoes.
-fn asked(asker: &Tcp, to: (&Tcp, u16), body: u8) -> Result<Message, Lost> {
+fn asked(asker: &Tcp, to: (&Tcp, u16), body: u8) -> Result<Message, CallError> {
     let message = Message {
         body: vec![body],
         bulk: Vec::new(),

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use weir_config::settings::Fabric;
 use weir_config::{Provider, Transport};
 use weir_core::roster::{Endpoint, EndpointName};
-use weir_fabric::ofi::{find, Bound, Choice};
+use weir_fabric::ofi::{find, Bound, EndpointOptions};
 
 /// The outcome of opening libfabric at a server.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub fn open(fabric: &Fabric, address: IpAddr) -> Opened {
         Provider::Auto => None,
         Provider::Named(name) => Some(name.clone()),
     };
-    let choice = Choice {
+    let choice = EndpointOptions {
         provider,
         source: SocketAddr::new(address, 0),
         reads: true,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use weir_core::node::landing::LandingSlot;
 use weir_core::proto;
-use weir_fabric::bulk::{Landing, NotRead};
+use weir_fabric::bulk::{Landing, ReadError};
 use weir_store::slabmap::Window;
 use weir_store::socket;
 
@@ -72,7 +72,7 @@ impl<M: ClientMemory + Send + Sync> Landing for Arrival<M> {
         self.arrived(at + bytes.len());
     }
 
-    fn end(mut self: Box<Self>, result: Result<(), NotRead>) {
+    fn end(mut self: Box<Self>, result: Result<(), ReadError>) {
         // Why they did not come is noted by who asked for them.
         self.whole = result.is_ok();
     }

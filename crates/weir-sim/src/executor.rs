@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
-use weir_fabric::sim::dice::Dice;
+use weir_fabric::sim::rng::SeededRng;
 
 use crate::journal::unless_killed;
 
@@ -35,7 +35,7 @@ struct Task {
 pub struct Executor(Rc<Inner>);
 
 struct Inner {
-    dice: Dice,
+    dice: SeededRng,
     tasks: RefCell<BTreeMap<u64, Task>>,
     next: Cell<u64>,
     ready: Ready,
@@ -59,7 +59,7 @@ impl Wake for TaskWaker {
 
 impl Executor {
     /// Nothing to do, at time 0.
-    pub fn new(dice: Dice) -> Executor {
+    pub fn new(dice: SeededRng) -> Executor {
         Executor(Rc::new(Inner {
             dice,
             tasks: RefCell::default(),
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn tasks_run_in_the_order_of_the_seed_and_die_with_their_group() {
         let order = |seed| {
-            let executor = Executor::new(Dice::new(seed));
+            let executor = Executor::new(SeededRng::new(seed));
             let log = Rc::new(RefCell::new(Vec::new()));
             let (lives, dies) = (executor.group(), executor.group());
             for i in 0..20_u64 {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use weir_core::names::Visibility;
 use weir_core::types::Rank;
-use weir_fabric::sim::dice::Dice;
-use weir_fabric::sim::Weather;
+use weir_fabric::sim::rng::SeededRng;
+use weir_fabric::sim::NetworkFaults;
 
 /// The most servers.
 const SERVERS: u64 = 8;
@@ -169,7 +169,7 @@ pub struct Plan {
     /// After so many bytes a server's journal is begun anew.
     pub journal_bytes: usize,
     /// What happens to messages.
-    pub weather: Weather,
+    pub weather: NetworkFaults,
     /// What goes wrong.
     pub faults: Vec<Fault>,
 }
@@ -188,9 +188,10 @@ pub struct Without {
 impl Plan {
     /// What a seed draws.
     pub fn of(seed: u64) -> Plan {
-        let dice = Dice::new(seed);
-        let servers = u16::try_from(2 + dice.roll(SERVERS - 1)).expect("few");
-        let rank = |dice: &Dice| Rank(u16::try_from(dice.roll(u64::from(servers))).expect("few"));
+        let dice = SeededRng::new(seed);
+        let servers = u16::try_from(2 + dice.below(SERVERS - 1)).expect("few");
+        let rank =
+            |dice: &SeededRng| Rank(u16::try_from(dice.below(u64::from(servers))).expect("few"));
         let pause = Duration::from_millis([1, 20, 400][dice.pick(3)]);
         let count = 2 + dice.pick(6);
         let operations = 10 + dice.pick(40);
@@ -208,13 +209,14 @@ impl Plan {
         let span = pause * u32::try_from(operations).expect("few") / 2;
         let faults: Vec<Fault> = (0..dice.pick(4))
             .map(|_| {
-                let at = dice.time((Duration::ZERO, span));
+                let at = dice.duration((Duration::ZERO, span));
                 let longest = [300, 3_000, 12_000][dice.pick(3)];
-                let lasts = dice.time((Duration::from_millis(1), Duration::from_millis(longest)));
-                let what = match dice.roll(12) {
+                let lasts =
+                    dice.duration((Duration::from_millis(1), Duration::from_millis(longest)));
+                let what = match dice.below(12) {
                     0..4 => Trouble::Cut(rank(&dice), rank(&dice)),
                     4..6 => Trouble::Alone(rank(&dice)),
-                    6..8 => Trouble::Slow(rank(&dice), 1 << dice.roll(10)),
+                    6..8 => Trouble::Slow(rank(&dice), 1 << dice.below(10)),
                     8..10 => Trouble::KillClient(dice.pick(count)),
                     10 => Trouble::KillServer(rank(&dice)),
                     _ => Trouble::KillNode(rank(&dice)),
@@ -234,9 +236,10 @@ impl Plan {
         };
         let mut restarts: Vec<Fault> = (0..restarts)
             .map(|_| {
-                let at = dice.time((Duration::ZERO, span));
+                let at = dice.duration((Duration::ZERO, span));
                 let longest = [30, 1_000, 6_000][dice.pick(3)];
-                let lasts = dice.time((Duration::from_millis(1), Duration::from_millis(longest)));
+                let lasts =
+                    dice.duration((Duration::from_millis(1), Duration::from_millis(longest)));
                 let what = Trouble::Restart(rank(&dice), Kill::default());
                 Fault { at, lasts, what }
             })
@@ -246,7 +249,7 @@ impl Plan {
             if let Trouble::Restart(_, kill) = &mut restart.what {
                 kill.burns = dice
                     .chance(500)
-                    .then(|| 1 + u32::try_from(dice.roll(40)).expect("few"));
+                    .then(|| 1 + u32::try_from(dice.below(40)).expect("few"));
                 kill.stumbles = u32::from(dice.chance(150));
             }
         }
@@ -338,17 +341,17 @@ impl Plan {
     /// come back, several about the same time.
     #[must_use]
     pub fn moving(mut self) -> Plan {
-        let dice = Dice::new(!self.seed);
+        let dice = SeededRng::new(!self.seed);
         let times = Duration::from_millis([1, 20][dice.pick(2)]);
         let operations = self.clients.first().map_or(0, |client| client.operations);
         let span = times * u32::try_from(operations).expect("few") / 2;
         (self.habit, self.pause) = (Habit::Moves, times);
-        let at = dice.time((Duration::ZERO, span));
+        let at = dice.duration((Duration::ZERO, span));
         let restart = |number: usize| {
             let longest = [5, 100, 3_000][dice.pick(3)];
-            let lasts = dice.time((Duration::from_millis(1), Duration::from_millis(longest)));
-            let rank = Rank(u16::try_from(dice.roll(u64::from(self.servers))).expect("few"));
-            let burns = 1 + u32::try_from(dice.roll(30)).expect("few");
+            let lasts = dice.duration((Duration::from_millis(1), Duration::from_millis(longest)));
+            let rank = Rank(u16::try_from(dice.below(u64::from(self.servers))).expect("few"));
+            let burns = 1 + u32::try_from(dice.below(30)).expect("few");
             let kill = Kill {
                 burns: dice.chance(800).then_some(burns),
                 stumbles: u32::from(dice.chance(100)),
@@ -408,22 +411,22 @@ impl Plan {
     }
 }
 
-fn weather(dice: &Dice) -> Weather {
+fn weather(dice: &SeededRng) -> NetworkFaults {
     let (us, ms) = (Duration::from_micros, Duration::from_millis);
-    match dice.roll(4) {
-        0 => Weather::CALM,
-        1 => Weather {
+    match dice.below(4) {
+        0 => NetworkFaults::NONE,
+        1 => NetworkFaults {
             delay: (us(10), ms(5)),
-            ..Weather::CALM
+            ..NetworkFaults::NONE
         },
-        2 => Weather {
+        2 => NetworkFaults {
             delay: (us(10), ms(2)),
             breaks_per_mille: 3,
             notice: ms(50),
             twice_per_mille: 20,
             overtakes_per_mille: 100,
         },
-        _ => Weather {
+        _ => NetworkFaults {
             delay: (us(100), ms(40)),
             breaks_per_mille: 10,
             notice: ms(50),

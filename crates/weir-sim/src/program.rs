@@ -9,7 +9,7 @@ use weir_core::names::FileType;
 use weir_core::placement::SLICE_BYTES;
 use weir_core::proto;
 use weir_core::types::{Ino, Rank};
-use weir_fabric::sim::dice::Dice;
+use weir_fabric::sim::rng::SeededRng;
 
 use crate::bytes::{Block, Read, Span, BLOCK};
 use crate::executor::Executor;
@@ -445,7 +445,7 @@ pub struct Program<'a, 'f> {
     /// Who does it.
     pub actor: &'a Actor<'f>,
     /// What it draws from.
-    pub dice: Dice,
+    pub dice: SeededRng,
     /// Directories that it has seen.
     pub dirs: Vec<Ino>,
     habit: Habit,
@@ -466,7 +466,12 @@ struct Opened {
 
 impl<'a, 'f> Program<'a, 'f> {
     /// One that knows these directories.
-    pub fn new(actor: &'a Actor<'f>, dice: Dice, plan: &Plan, dirs: Vec<Ino>) -> Program<'a, 'f> {
+    pub fn new(
+        actor: &'a Actor<'f>,
+        dice: SeededRng,
+        plan: &Plan,
+        dirs: Vec<Ino>,
+    ) -> Program<'a, 'f> {
         Program {
             actor,
             dice,
@@ -481,14 +486,14 @@ impl<'a, 'f> Program<'a, 'f> {
 
     fn seat(&self) -> Seat {
         let dir = self.dirs[self.dice.pick(self.dirs.len())];
-        let name = b'a' + u8::try_from(self.dice.roll(NAMES)).expect("few");
+        let name = b'a' + u8::try_from(self.dice.below(NAMES)).expect("few");
         Seat { dir, name }
     }
 
     fn blocks(&self) -> (u64, u64) {
         let slice = SLICES[self.dice.pick(SLICES.len())];
-        let first = slice * SLICE_BYTES / BLOCK + self.dice.roll(BLOCKS);
-        (first, 1 + self.dice.roll(BLOCKS))
+        let first = slice * SLICE_BYTES / BLOCK + self.dice.below(BLOCKS);
+        (first, 1 + self.dice.below(BLOCKS))
     }
 
     /// Does one operation.
@@ -506,11 +511,11 @@ impl<'a, 'f> Program<'a, 'f> {
             Habit::Moves if !dice.chance(50) => return self.make_or_move(),
             _ => {}
         }
-        let drawn = dice.roll(100);
+        let drawn = dice.below(100);
         if drawn < 55 && !self.open.is_empty() {
             return self.use_file();
         }
-        match dice.roll(100) {
+        match dice.below(100) {
             0..22 => {
                 let exclusive = dice.chance(500);
                 self.create(self.seat(), exclusive);
@@ -533,7 +538,7 @@ impl<'a, 'f> Program<'a, 'f> {
             }
             90..94 => {
                 if let Some(ino) = self.files.get(dice.pick(self.files.len())).copied() {
-                    actor.chmod(ino, 0o600 + u32::try_from(dice.roll(8)).expect("few"));
+                    actor.chmod(ino, 0o600 + u32::try_from(dice.below(8)).expect("few"));
                 }
             }
             _ => self.list(),
@@ -543,7 +548,7 @@ impl<'a, 'f> Program<'a, 'f> {
     /// Makes and renames, directories above all.
     fn make_or_move(&mut self) {
         let (actor, dice) = (self.actor, self.dice.clone());
-        match dice.roll(100) {
+        match dice.below(100) {
             0..15 => {
                 if let Ok(dir) = actor.mkdir(self.seat()) {
                     self.know_dir(dir);
@@ -575,7 +580,7 @@ impl<'a, 'f> Program<'a, 'f> {
         let opened = open.get(self.dice.pick(open.len())).copied();
         if opened.is_none() {
             let dir = self.dirs[0];
-            let name = b'a' + u8::try_from(self.dice.roll(2)).expect("few");
+            let name = b'a' + u8::try_from(self.dice.below(2)).expect("few");
             self.create(Seat { dir, name }, false);
         }
         opened
@@ -592,8 +597,8 @@ impl<'a, 'f> Program<'a, 'f> {
         let Some(Opened { file, since, .. }) = self.shared_file() else {
             return;
         };
-        match dice.roll(100) {
-            0..70 => self.actor.write(file, 0, 1 + dice.roll(4), true),
+        match dice.below(100) {
+            0..70 => self.actor.write(file, 0, 1 + dice.below(4), true),
             70..85 => self.actor.sync(file),
             85..93 => drop(self.actor.read((file, since), 0, 64)),
             _ => self.close(file),
@@ -607,7 +612,7 @@ impl<'a, 'f> Program<'a, 'f> {
             return;
         };
         let (first, count) = self.blocks();
-        match dice.roll(100) {
+        match dice.below(100) {
             0..40 => self.actor.write(file, first, count, false),
             40..45 => self.actor.write(file, 0, 1 + count % 4, true),
             45..60 => drop(self.actor.read((file, since), first, count)),
@@ -663,7 +668,7 @@ impl<'a, 'f> Program<'a, 'f> {
     }
 
     fn open_file(&mut self, ino: Ino) {
-        let access = match self.dice.roll(100) {
+        let access = match self.dice.below(100) {
             0..40 => Access::READ,
             40..45 => Access {
                 truncates: true,
@@ -699,7 +704,7 @@ impl<'a, 'f> Program<'a, 'f> {
             writes,
         } = self.open[at];
         let (first, count) = self.blocks();
-        match dice.roll(100) {
+        match dice.below(100) {
             0..86 if !writes => drop(actor.read((file, since), first, count)),
             0..30 => actor.write(file, first, count, false),
             30..38 => actor.write(file, 0, 1 + count % 4, true),

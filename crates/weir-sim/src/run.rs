@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use weir_core::names::{FileType, Lamination};
 use weir_core::types::{ClientId, Ino, Rank};
-use weir_fabric::sim::dice::Dice;
-use weir_fabric::sim::{Count, Network, Weather};
+use weir_fabric::sim::rng::SeededRng;
+use weir_fabric::sim::{MessageCounts, Network, NetworkFaults};
 use weir_fabric::Timing;
 use weir_server::cluster::ROOT;
 
@@ -56,7 +56,7 @@ pub struct Outcome {
     /// Those that failed for want of a server.
     pub failed: u64,
     /// What happened to messages.
-    pub messages: Count,
+    pub messages: MessageCounts,
     /// How often there was no room.
     pub full: u64,
     /// Faults that the plan drew, by name.
@@ -98,9 +98,14 @@ struct World {
 
 /// Runs a plan.
 pub fn run(plan: &Plan, trace: bool) -> Outcome {
-    let dice = Dice::new(plan.seed).fork();
+    let dice = SeededRng::new(plan.seed).fork();
     let executor = Executor::new(dice.fork());
-    let network = Network::new(plan.servers, Timing::default(), Weather::CALM, dice.next());
+    let network = Network::new(
+        plan.servers,
+        Timing::default(),
+        NetworkFaults::NONE,
+        dice.next(),
+    );
     let harness = executor.group();
     let world = Rc::new(World {
         plan: plan.clone(),
@@ -152,7 +157,7 @@ impl World {
             }
             world.dirs.replace(dirs);
         });
-        self.network.set_weather(self.plan.weather);
+        self.network.set_faults(self.plan.weather);
         for client in &self.plan.clients {
             self.start(*client);
         }
@@ -175,7 +180,7 @@ impl World {
         for fault in &self.plan.faults {
             self.end(*fault);
         }
-        self.network.set_weather(Weather::CALM);
+        self.network.set_faults(NetworkFaults::NONE);
         self.pass(CALM_DOWN);
         if self.plan.fails_calls() {
             self.pass(SLOWEST);
@@ -235,24 +240,24 @@ impl World {
     /// Starts a program.
     fn start(self: &Rc<World>, client: Client) {
         let dirs = self.dirs.borrow().clone();
-        self.go_on_as(client, Dice::new(client.seed), dirs);
+        self.go_on_as(client, SeededRng::new(client.seed), dirs);
     }
 
     /// Starts the process of a program, or another one with what is left of it to do. It ends when
     /// all is done, and some time after its server was killed.
-    fn go_on_as(self: &Rc<World>, mut client: Client, dice: Dice, dirs: Vec<Ino>) {
+    fn go_on_as(self: &Rc<World>, mut client: Client, dice: SeededRng, dirs: Vec<Ino>) {
         let pause = self.plan.pause;
         self.process(client.rank, client.number, move |actor, world| {
             let mut program = Program::new(actor, dice.clone(), &world.plan, dirs);
             let mut stays = None;
             while client.operations > 0 && stays != Some(0) {
                 client.operations -= 1;
-                let pause = dice.time((Duration::ZERO, pause));
+                let pause = dice.duration((Duration::ZERO, pause));
                 let sleep = world.executor.sleep(pause);
                 actor.wait(sleep);
                 program.step();
                 stays = match stays {
-                    None if actor.process.is_orphaned() => Some(dice.roll(STAYS)),
+                    None if actor.process.is_orphaned() => Some(dice.below(STAYS)),
                     stays => stays.map(|more| more - 1),
                 };
             }
@@ -264,7 +269,7 @@ impl World {
     }
 
     /// Starts a program's next process once its server runs.
-    fn begin_again(self: &Rc<World>, client: Client, dice: Dice, dirs: Vec<Ino>) {
+    fn begin_again(self: &Rc<World>, client: Client, dice: SeededRng, dirs: Vec<Ino>) {
         self.waiting.set(self.waiting.get() + 1);
         let (world, executor) = (Rc::clone(self), self.executor.clone());
         self.executor.spawn(self.harness, async move {

@@ -14,8 +14,8 @@ use weir_core::journal;
 use weir_core::names::{NamesView, Owner, Policy, Shard, Visibility};
 use weir_core::proto::{Caller, ClientKind};
 use weir_core::types::{ClientId, Rank};
-use weir_fabric::sim::dice::Dice;
-use weir_fabric::sim::{End, Network};
+use weir_fabric::sim::rng::SeededRng;
+use weir_fabric::sim::{Endpoint, Network};
 use weir_fabric::{CallId, Event, Fabric, Message};
 use weir_server::cluster::{Answer, Cluster, Lost, Net};
 use weir_server::node::{stop_clients, Found, Identity, Node, OpenRegion, Visit};
@@ -38,7 +38,7 @@ type Waiting = Rc<RefCell<BTreeMap<CallId, oneshot::Sender<Result<Answer, Lost>>
 
 /// The other servers, for the logic.
 struct Others {
-    end: Rc<End>,
+    end: Rc<Endpoint>,
     waiting: Waiting,
 }
 
@@ -55,12 +55,12 @@ impl Net for Others {
         self.answer(to, self.end.call(to, message(request)))
     }
 
-    fn call_surely(
+    fn call_without_deadline(
         &self,
         to: Rank,
         request: Vec<u8>,
     ) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
-        self.answer(to, self.end.call_surely(to, message(request)))
+        self.answer(to, self.end.call_without_deadline(to, message(request)))
     }
 }
 
@@ -76,7 +76,7 @@ fn message(body: Vec<u8>) -> Message {
 struct Life {
     cluster: Cluster<Kernel>,
     node: Rc<RefCell<Node<'static, Kernel>>>,
-    end: Rc<End>,
+    end: Rc<Endpoint>,
     waiting: Waiting,
 }
 
@@ -126,7 +126,7 @@ pub struct Site {
     executor: Executor,
     life: RefCell<Option<Life>>,
     number: u64,
-    dice: Dice,
+    dice: SeededRng,
     lost: Cell<u64>,
 }
 
@@ -263,7 +263,7 @@ impl Site {
                 waiting,
             })),
             number: begin.number,
-            dice: Dice::new(which.seed ^ begin.number),
+            dice: SeededRng::new(which.seed ^ begin.number),
             lost: Cell::new(0),
         });
         site.tick_for_ever();

@@ -2,7 +2,7 @@
 //! what a server does with each is left out, and both ends sleep while they wait.
 //!
 //! Each has the fabric in the shape that servers have it in: TCP's sockets are turned over by who
-//! asks and answers ([`weir_fabric::Driven`]), libfabric's endpoint by a thread.
+//! asks and answers ([`weir_fabric::PolledTcp`]), libfabric's endpoint by a thread.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
@@ -13,16 +13,16 @@ use anyhow::{bail, ensure, Context, Result};
 use weir_bench::{timing_since, FabricCalls, Prepared, SMALL};
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::bulk::NoShelf;
-use weir_fabric::ofi::{Bound, Choice};
-use weir_fabric::{Driven, Event, Fabric, Libfabric, Membership, Message, Timing};
+use weir_fabric::bulk::EmptyLogSource;
+use weir_fabric::ofi::{Bound, EndpointOptions};
+use weir_fabric::{Event, Fabric, Libfabric, Membership, Message, PolledTcp, Timing};
 
 /// How long nothing may come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An endpoint of libfabric at this node's address.
 pub fn open_libfabric(address: IpAddr) -> Result<Bound> {
-    let choice = Choice {
+    let choice = EndpointOptions {
         provider: None,
         source: SocketAddr::new(address, 0),
         reads: true,
@@ -42,7 +42,7 @@ pub struct Opened {
 /// One end of a fabric of two.
 enum End {
     /// It turns its sockets over itself.
-    Tcp(Box<Driven>),
+    Tcp(Box<PolledTcp>),
     /// A thread does, and wakes it.
     Libfabric(Libfabric, Receiver<()>),
 }
@@ -60,7 +60,7 @@ impl End {
         let timing = Timing::default();
         if !calls.libfabric {
             let listener = opened.listener.take().context("nothing listens")?;
-            let driven = Driven::start(listener, membership, timing, Arc::new(NoShelf))?;
+            let driven = PolledTcp::start(listener, membership, timing, Arc::new(EmptyLogSource))?;
             return Ok(End::Tcp(Box::new(driven)));
         }
         let names = endpoints.iter().map(|one| one.endpoint.clone());

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use weir_config::Transport;
-use weir_fabric::ofi::{find, Found, Unusable};
+use weir_fabric::ofi::{find, LibfabricReport, Unusable};
 use weir_launch::address;
 use weir_launch::endpoint::{open, Opened, NOTHING_FASTER};
 
@@ -19,7 +19,7 @@ pub(super) fn check(examined: &MachineReport<'_>) -> Finding {
 
 fn judge(
     transport: Transport,
-    found: Result<Found, Unusable>,
+    found: Result<LibfabricReport, Unusable>,
     tried: impl FnOnce() -> Opened,
 ) -> Finding {
     const CHECK: &str = "libfabric";
@@ -52,7 +52,7 @@ fn judge(
     }
 }
 
-fn describe(found: &Found) -> String {
+fn describe(found: &LibfabricReport) -> String {
     let list = |names: &[String]| match names {
         [] => "none".to_owned(),
         names => names.join(", "),
@@ -69,8 +69,8 @@ fn describe(found: &Found) -> String {
 mod tests {
     use super::*;
 
-    fn found(usable: &[&str]) -> Found {
-        Found {
+    fn found(usable: &[&str]) -> LibfabricReport {
+        LibfabricReport {
             version: "1.17".into(),
             usable: usable.iter().map(|&name| name.to_owned()).collect(),
             left_out: vec!["shm".into()],

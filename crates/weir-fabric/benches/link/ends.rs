@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::bulk::{Asker, Piece};
-use weir_fabric::{Driven, Event, Fabric, Membership, Message, Timing};
+use weir_fabric::bulk::{BulkReader, Piece};
+use weir_fabric::{Event, Fabric, Membership, Message, PolledTcp, Timing};
 
 use crate::plain::SMALL;
 use crate::shelf::{Place, Slabs};
@@ -21,14 +21,14 @@ const STEP: usize = 1 << 20;
 pub const FILE: usize = 64 << 20;
 
 pub struct Pair {
-    near: Driven,
+    near: PolledTcp,
     stop: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
 }
 
-fn start(listener: TcpListener, membership: Membership, file: &Arc<Vec<u8>>) -> Driven {
+fn start(listener: TcpListener, membership: Membership, file: &Arc<Vec<u8>>) -> PolledTcp {
     let shelf = Arc::new(Slabs(Arc::clone(file)));
-    let tcp = Driven::start(listener, membership, Timing::default(), shelf);
+    let tcp = PolledTcp::start(listener, membership, Timing::default(), shelf);
     tcp.expect("the fabric starts")
 }
 
@@ -115,7 +115,7 @@ impl Pair {
     }
 }
 
-fn run(reads: &Asker, from: usize, size: usize, count: usize) {
+fn run(reads: &BulkReader, from: usize, size: usize, count: usize) {
     let (back, landed) = channel();
     let mut buffers: Vec<Vec<u8>> = (0..size / STEP).map(|_| vec![0; STEP]).collect();
     for _ in 0..count {

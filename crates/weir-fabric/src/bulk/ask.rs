@@ -15,30 +15,30 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token as Key};
 use weir_core::types::Rank;
 
-use super::{Landing, Load, NotRead};
-use crate::conn::{Broken, Outgoing};
-use crate::frame::{Garbage, Head, Kind, HEAD_BYTES};
-use crate::io::{is_silence, Command as Order, SILENCE};
-use crate::post::{post, Letters, Post};
-use crate::{CallId, Lost, Message, Timing};
+use super::{Landing, LaneLoad, ReadError};
+use crate::conn::{ConnectionError, Outgoing};
+use crate::frame::{Head, Kind, Malformed, HEAD_BYTES};
+use crate::io::{is_silence, Command as TransportAction, SILENCE};
+use crate::mailbox::{mailbox, MailboxReceiver, MailboxSender};
+use crate::{CallError, CallId, Message, Timing};
 
 const WAKER: Key = Key(0);
 const FIRST: usize = 1;
 /// How often deadlines are looked at while something is awaited.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Before a server that could not be reached is tried again.
-const RETRY: Duration = Duration::from_millis(30);
+const RETRY_INTERVAL: Duration = Duration::from_millis(30);
 /// A lost server from which no word comes is dialled so often ([`crate::links`]), for so long
 /// after it was last read from.
-const PROBE: Duration = Duration::from_millis(500);
-const PROBING: Duration = Duration::from_secs(30);
+const PROBE_INTERVAL: Duration = Duration::from_millis(500);
+const PROBE_PERIOD: Duration = Duration::from_secs(30);
 /// A refusal comes sooner.
-const WORD: Duration = Duration::from_millis(100);
+const REFUSAL_TIME: Duration = Duration::from_millis(100);
 /// Bytes that nobody waits for any more are read so many at a time.
 const SCRATCH_BYTES: usize = 64 << 10;
 
 /// A read that is asked for.
-pub struct Read {
+pub struct PendingRead {
     /// Its number.
     pub id: CallId,
     /// READ's body.
@@ -50,12 +50,12 @@ pub struct Read {
     /// When it is lost.
     pub deadline: Instant,
     /// What it is of the lane's load.
-    pub load: Load,
+    pub load: LaneLoad,
 }
 
-impl Read {
+impl PendingRead {
     /// It is over. Who hears of it and reads again finds the lane without it.
-    pub fn end(self, result: Result<(), NotRead>) {
+    pub fn finish(self, result: Result<(), ReadError>) {
         drop(self.load);
         self.landing.end(result);
     }
@@ -64,7 +64,7 @@ impl Read {
 /// What others ask of the thread.
 pub enum Command {
     /// Read from a server.
-    Read(Rank, Read),
+    Read(Rank, PendingRead),
     /// A server was reached.
     Reached(Rank, StdStream),
     /// It was not.
@@ -75,9 +75,9 @@ pub enum Command {
 
 /// Servers that one lane or another gave up and none has reached since: none waits for them anew.
 #[derive(Debug, Default)]
-pub struct GivenUp(Mutex<BTreeSet<Rank>>);
+pub struct LostServers(Mutex<BTreeSet<Rank>>);
 
-impl GivenUp {
+impl LostServers {
     fn set(&self) -> MutexGuard<'_, BTreeSet<Rank>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,21 +97,21 @@ impl GivenUp {
 
 /// How far the connection to a server is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Link {
+enum LinkState {
     #[default]
     None,
     Dialling,
     /// Not reached: to be dialled again then.
-    Again(Instant),
+    RetryAt(Instant),
     Up(Key),
 }
 
 /// A server that is read from.
 #[derive(Default)]
 struct Peer {
-    link: Link,
+    link: LinkState,
     /// Reads whose bytes have not begun to come.
-    reads: BTreeMap<CallId, Read>,
+    reads: BTreeMap<CallId, PendingRead>,
     failing_since: Option<Instant>,
     /// It was given up by this lane and not reached since.
     lost: bool,
@@ -125,14 +125,14 @@ struct Peer {
 impl Peer {
     /// Whether it is lost and being looked for, so that nobody is to wait for it.
     fn is_shunned(&self) -> bool {
-        self.lost && self.silent && matches!(self.link, Link::Again(_) | Link::Dialling)
+        self.lost && self.silent && matches!(self.link, LinkState::RetryAt(_) | LinkState::Dialling)
     }
 }
 
 /// A message whose bytes are coming.
 struct Arriving {
     /// `None`: nobody waits for it any more.
-    read: Option<Read>,
+    read: Option<PendingRead>,
     at: usize,
     bytes: usize,
 }
@@ -147,13 +147,13 @@ struct Conn {
 }
 
 /// The thread's state.
-pub struct Thread {
+pub struct ReaderThread {
     poll: Poll,
-    letters: Letters<Command>,
+    commands: MailboxReceiver<Command>,
     /// Which lane it is, for connections.
     lane: usize,
-    dial: Post<Order>,
-    given_up: Arc<GivenUp>,
+    dial: MailboxSender<TransportAction>,
+    lost_servers: Arc<LostServers>,
     timing: Timing,
     peers: HashMap<Rank, Peer>,
     conns: HashMap<Key, Conn>,
@@ -161,34 +161,34 @@ pub struct Thread {
     /// Connections that may have bytes.
     ready: VecDeque<Key>,
     scratch: Vec<u8>,
-    looked: Instant,
+    checked_at: Instant,
 }
 
-impl Thread {
+impl ReaderThread {
     /// The thread of a lane, and where it is told what to do. Connections are asked for at `dial`.
     pub fn new(
         lane: usize,
         timing: Timing,
-        dial: Post<Order>,
-        given_up: Arc<GivenUp>,
-    ) -> std::io::Result<(Post<Command>, Thread)> {
+        dial: MailboxSender<TransportAction>,
+        lost_servers: Arc<LostServers>,
+    ) -> std::io::Result<(MailboxSender<Command>, ReaderThread)> {
         let poll = Poll::new()?;
-        let (commands, letters) = post(&poll, WAKER)?;
-        let thread = Thread {
+        let (sender, commands) = mailbox(&poll, WAKER)?;
+        let thread = ReaderThread {
             poll,
-            letters,
+            commands,
             lane,
             dial,
-            given_up,
+            lost_servers,
             timing,
             peers: HashMap::new(),
             conns: HashMap::new(),
             next_key: FIRST,
             ready: VecDeque::new(),
             scratch: Vec::new(),
-            looked: Instant::now(),
+            checked_at: Instant::now(),
         };
-        Ok((commands, thread))
+        Ok((sender, thread))
     }
 
     /// Works until told to end.
@@ -196,13 +196,12 @@ impl Thread {
         let mut events = Events::with_capacity(256);
         loop {
             let awaits = self.conns.values().any(|conn| conn.arriving.is_some())
-                || self
-                    .peers
-                    .values()
-                    .any(|peer| !peer.reads.is_empty() || matches!(peer.link, Link::Again(_)));
+                || self.peers.values().any(|peer| {
+                    !peer.reads.is_empty() || matches!(peer.link, LinkState::RetryAt(_))
+                });
             let timeout = match (self.ready.is_empty(), awaits) {
                 (false, _) => Some(Duration::ZERO),
-                (true, true) => Some(self.next_look()),
+                (true, true) => Some(self.next_check()),
                 (true, false) => None,
             };
             match self.poll.poll(&mut events, timeout) {
@@ -215,35 +214,35 @@ impl Thread {
             }
             for event in &events {
                 if event.token() != WAKER {
-                    self.happened(event.token(), event.is_writable());
+                    self.note_ready(event.token(), event.is_writable());
                 }
             }
-            if !self.obey() {
+            if !self.run_commands() {
                 break;
             }
-            self.turn();
-            self.look();
+            self.receive_all();
+            self.check_deadlines();
         }
         for peer in std::mem::take(&mut self.peers).into_values() {
-            end_all(peer.reads, Lost::Ended);
+            fail_all(peer.reads, CallError::Ended);
         }
         for conn in std::mem::take(&mut self.conns).into_values() {
             if let Some(read) = conn.arriving.and_then(|arriving| arriving.read) {
-                read.end(Err(Lost::Ended.into()));
+                read.finish(Err(CallError::Ended.into()));
             }
         }
     }
 
-    fn next_look(&self) -> Duration {
+    fn next_check(&self) -> Duration {
         let now = Instant::now();
         let again = self.peers.values().filter_map(|peer| match peer.link {
-            Link::Again(at) => Some(at.saturating_duration_since(now)),
+            LinkState::RetryAt(at) => Some(at.saturating_duration_since(now)),
             _ => None,
         });
-        again.min().unwrap_or(LOOK).min(LOOK)
+        again.min().unwrap_or(CHECK_INTERVAL).min(CHECK_INTERVAL)
     }
 
-    fn happened(&mut self, key: Key, writable: bool) {
+    fn note_ready(&mut self, key: Key, writable: bool) {
         if writable {
             self.flush(key);
         }
@@ -253,9 +252,9 @@ impl Thread {
     }
 
     /// Does what was asked for; false at the end.
-    fn obey(&mut self) -> bool {
-        self.letters.look();
-        while let Some(command) = self.letters.next() {
+    fn run_commands(&mut self) -> bool {
+        self.commands.mark_awake();
+        while let Some(command) = self.commands.next() {
             match command {
                 Command::Read(to, read) => self.ask(to, read),
                 Command::Reached(rank, socket) => self.reached(rank, socket),
@@ -266,14 +265,14 @@ impl Thread {
         true
     }
 
-    fn ask(&mut self, to: Rank, read: Read) {
+    fn ask(&mut self, to: Rank, read: PendingRead) {
         let peer = self.peers.entry(to).or_default();
         peer.asked = Some(Instant::now());
         if peer.is_shunned() {
-            return read.end(Err(Lost::Unreachable.into()));
+            return read.finish(Err(CallError::Unreachable.into()));
         }
         match peer.link {
-            Link::Up(key) => {
+            LinkState::Up(key) => {
                 if let Some(conn) = self.conns.get_mut(&key) {
                     push(&mut conn.outgoing, &read);
                 }
@@ -282,7 +281,7 @@ impl Thread {
             }
             link => {
                 peer.reads.insert(read.id, read);
-                if link == Link::None {
+                if link == LinkState::None {
                     self.dial(to);
                 }
             }
@@ -291,10 +290,14 @@ impl Thread {
 
     fn dial(&mut self, to: Rank) {
         let peer = self.peers.entry(to).or_default();
-        peer.link = Link::Dialling;
+        peer.link = LinkState::Dialling;
         peer.dialled = Some(Instant::now());
         peer.failing_since.get_or_insert_with(Instant::now);
-        if self.dial.send(Order::Dial(to, self.lane)).is_err() {
+        if self
+            .dial
+            .send(TransportAction::Dial(to, self.lane))
+            .is_err()
+        {
             self.not_reached(to);
         }
     }
@@ -310,9 +313,9 @@ impl Thread {
             return self.not_reached(rank);
         }
         let peer = self.peers.entry(rank).or_default();
-        peer.link = Link::Up(key);
+        peer.link = LinkState::Up(key);
         (peer.failing_since, peer.lost, peer.silent) = (None, false, false);
-        self.given_up.reached(rank);
+        self.lost_servers.reached(rank);
         let mut outgoing = Outgoing::default();
         for read in peer.reads.values() {
             push(&mut outgoing, read);
@@ -334,21 +337,23 @@ impl Thread {
         let give_up = self.timing.give_up;
         let peer = self.peers.entry(rank).or_default();
         let since = *peer.failing_since.get_or_insert(now);
-        peer.silent = peer.dialled.is_some_and(|at| now.duration_since(at) > WORD);
-        let lost = peer.lost || self.given_up.has(rank);
+        peer.silent = peer
+            .dialled
+            .is_some_and(|at| now.duration_since(at) > REFUSAL_TIME);
+        let lost = peer.lost || self.lost_servers.has(rank);
         if lost || now.duration_since(since) >= give_up {
-            self.given_up.add(rank);
-            let asked = peer.asked.map(|at| now.duration_since(at) < PROBING);
+            self.lost_servers.add(rank);
+            let asked = peer.asked.map(|at| now.duration_since(at) < PROBE_PERIOD);
             peer.link = match peer.silent && asked == Some(true) {
-                true => Link::Again(now + PROBE),
-                false => Link::None,
+                true => LinkState::RetryAt(now + PROBE_INTERVAL),
+                false => LinkState::None,
             };
             (peer.failing_since, peer.lost) = (None, true);
-            end_all(std::mem::take(&mut peer.reads), Lost::Unreachable);
+            fail_all(std::mem::take(&mut peer.reads), CallError::Unreachable);
         } else if peer.reads.is_empty() {
-            (peer.link, peer.failing_since) = (Link::None, None);
+            (peer.link, peer.failing_since) = (LinkState::None, None);
         } else {
-            peer.link = Link::Again(now + RETRY);
+            peer.link = LinkState::RetryAt(now + RETRY_INTERVAL);
         }
     }
 
@@ -362,7 +367,7 @@ impl Thread {
     }
 
     /// Each connection that may have bytes is read from once.
-    fn turn(&mut self) {
+    fn receive_all(&mut self) {
         for _ in 0..self.ready.len() {
             let Some(key) = self.ready.pop_front() else {
                 return;
@@ -377,7 +382,7 @@ impl Thread {
 
     /// Reads once; false when there is no more for now. A read that brings less than it could
     /// have taken has emptied the socket: what comes later is told by the poll.
-    fn receive(&mut self, key: Key) -> Result<bool, Broken> {
+    fn receive(&mut self, key: Key) -> Result<bool, ConnectionError> {
         let Some(conn) = self.conns.get_mut(&key) else {
             return Ok(false);
         };
@@ -398,11 +403,11 @@ impl Thread {
             }
         };
         let took = match took {
-            Ok(0) => return Err(Broken::Ended(ErrorKind::UnexpectedEof.into())),
+            Ok(0) => return Err(ConnectionError::Ended(ErrorKind::UnexpectedEof.into())),
             Ok(took) => took,
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
             Err(e) if e.kind() == ErrorKind::Interrupted => return Ok(true),
-            Err(e) => return Err(Broken::Ended(e)),
+            Err(e) => return Err(ConnectionError::Ended(e)),
         };
         match &mut conn.arriving {
             None => {
@@ -410,7 +415,7 @@ impl Thread {
                 if conn.got == HEAD_BYTES {
                     conn.got = 0;
                     let head = Head::decode(&conn.head)?;
-                    self.begin(key, &head)?;
+                    self.begin_reply(key, &head)?;
                 }
             }
             Some(arriving) => {
@@ -418,7 +423,7 @@ impl Thread {
                 if arriving.at == arriving.bytes {
                     let read = conn.arriving.take().and_then(|arriving| arriving.read);
                     if let Some(read) = read {
-                        read.end(Ok(()));
+                        read.finish(Ok(()));
                     }
                 }
             }
@@ -427,7 +432,7 @@ impl Thread {
     }
 
     /// A head came.
-    fn begin(&mut self, key: Key, head: &Head) -> Result<(), Broken> {
+    fn begin_reply(&mut self, key: Key, head: &Head) -> Result<(), ConnectionError> {
         let Some(conn) = self.conns.get_mut(&key) else {
             return Ok(());
         };
@@ -442,21 +447,21 @@ impl Thread {
                     bytes: head.bulk,
                 });
                 if wrong {
-                    return Err(Garbage.into());
+                    return Err(Malformed.into());
                 }
             }
             Kind::Refused => {
                 if let Some(read) = read {
-                    read.end(Err(NotRead::Refused));
+                    read.finish(Err(ReadError::Refused));
                 }
             }
-            _ => return Err(Garbage.into()),
+            _ => return Err(Malformed.into()),
         }
         Ok(())
     }
 
     /// A connection broke: what was asked for by it is asked for again.
-    fn close(&mut self, key: Key, broken: &Broken) {
+    fn close(&mut self, key: Key, broken: &ConnectionError) {
         let Some(mut conn) = self.conns.remove(&key) else {
             return;
         };
@@ -466,10 +471,10 @@ impl Thread {
         if let Some(read) = conn.arriving.and_then(|arriving| arriving.read) {
             peer.reads.insert(read.id, read);
         }
-        if peer.link == Link::Up(key) {
-            peer.link = Link::None;
+        if peer.link == LinkState::Up(key) {
+            peer.link = LinkState::None;
             if !peer.reads.is_empty() {
-                if matches!(broken, Broken::Ended(error) if is_silence(error)) {
+                if matches!(broken, ConnectionError::Ended(error) if is_silence(error)) {
                     peer.failing_since = Instant::now().checked_sub(SILENCE);
                 }
                 self.dial(conn.rank);
@@ -478,23 +483,23 @@ impl Thread {
     }
 
     /// Looks at what has taken too long, and dials again.
-    fn look(&mut self) {
+    fn check_deadlines(&mut self) {
         let now = Instant::now();
         let again: Vec<Rank> = self
             .peers
             .iter()
-            .filter(|(_, peer)| matches!(peer.link, Link::Again(at) if at <= now))
+            .filter(|(_, peer)| matches!(peer.link, LinkState::RetryAt(at) if at <= now))
             .map(|(rank, _)| *rank)
             .collect();
         for rank in again {
             self.dial(rank);
         }
-        if now.duration_since(self.looked) < LOOK {
+        if now.duration_since(self.checked_at) < CHECK_INTERVAL {
             return;
         }
-        self.looked = now;
+        self.checked_at = now;
         for peer in self.peers.values_mut() {
-            let late = |read: &Read| read.deadline <= now;
+            let late = |read: &PendingRead| read.deadline <= now;
             let ids: Vec<CallId> = peer
                 .reads
                 .values()
@@ -502,21 +507,21 @@ impl Thread {
                 .map(|r| r.id)
                 .collect();
             for read in ids.iter().filter_map(|id| peer.reads.remove(id)) {
-                read.end(Err(Lost::Deadline.into()));
+                read.finish(Err(CallError::Deadline.into()));
             }
         }
         for conn in self.conns.values_mut() {
             if let Some(arriving) = &mut conn.arriving {
                 // What still comes of it is thrown away.
                 if let Some(read) = arriving.read.take_if(|read| read.deadline <= now) {
-                    read.end(Err(Lost::Deadline.into()));
+                    read.finish(Err(CallError::Deadline.into()));
                 }
             }
         }
     }
 }
 
-fn push(outgoing: &mut Outgoing, read: &Read) {
+fn push(outgoing: &mut Outgoing, read: &PendingRead) {
     let head = Head {
         kind: Kind::Read,
         call: read.id,
@@ -530,8 +535,8 @@ fn push(outgoing: &mut Outgoing, read: &Read) {
     outgoing.push(&head, &[], message);
 }
 
-fn end_all(reads: BTreeMap<CallId, Read>, why: Lost) {
+fn fail_all(reads: BTreeMap<CallId, PendingRead>, why: CallError) {
     for read in reads.into_values() {
-        read.end(Err(why.into()));
+        read.finish(Err(why.into()));
     }
 }

@@ -7,25 +7,29 @@
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::serve::{Command, Job};
-use super::{Piece, Shelf};
-use crate::post::Post;
+use super::serve::{Command, ReadRequest};
+use super::{LogSource, Piece};
+use crate::mailbox::MailboxSender;
 
 /// Threads that read.
 const THREADS: usize = 2;
 /// Bytes that a thread takes on at a time, if there is more than one request.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// A request, and who hears what came of it.
-type Errand = (Job, Post<Command>);
+/// A request that needs a device.
+struct Errand {
+    request: ReadRequest,
+    /// Receives the result.
+    done: MailboxSender<Command>,
+}
 
 /// Where requests are put that need a device.
 #[derive(Clone, Debug)]
-pub struct Device(Sender<Errand>);
+pub struct DeviceReaders(Sender<Errand>);
 
-impl Device {
+impl DeviceReaders {
     /// Starts the threads. They end with the last of these values.
-    pub fn start(shelf: &Arc<dyn Shelf>) -> std::io::Result<Device> {
+    pub fn start(shelf: &Arc<dyn LogSource>) -> std::io::Result<DeviceReaders> {
         let (jobs, todo) = channel();
         let todo = Arc::new(Mutex::new(todo));
         for _ in 0..THREADS {
@@ -33,29 +37,29 @@ impl Device {
             std::thread::Builder::new()
                 .name("weir-device".to_owned())
                 .spawn(move || {
-                    while let Some(batch) = take(&todo) {
-                        read(&*shelf, batch);
+                    while let Some(batch) = next_batch(&todo) {
+                        read_batch(&*shelf, batch);
                     }
                 })?;
         }
-        Ok(Device(jobs))
+        Ok(DeviceReaders(jobs))
     }
 
     /// Has a request read; `done` hears of it.
-    pub fn read(&self, job: Job, done: Post<Command>) {
+    pub fn read(&self, request: ReadRequest, done: MailboxSender<Command>) {
         // The threads live as long as this.
-        let _ = self.0.send((job, done));
+        let _ = self.0.send(Errand { request, done });
     }
 }
 
 /// Waits for requests; `None` at the end.
-fn take(todo: &Mutex<Receiver<Errand>>) -> Option<Vec<Errand>> {
+fn next_batch(todo: &Mutex<Receiver<Errand>>) -> Option<Vec<Errand>> {
     let todo = todo.lock().unwrap_or_else(PoisonError::into_inner);
     let mut batch = vec![todo.recv().ok()?];
-    let mut bytes = batch[0].0.bytes;
+    let mut bytes = batch[0].request.bytes;
     while bytes < BATCH_BYTES {
         let Ok(errand) = todo.try_recv() else { break };
-        bytes += errand.0.bytes;
+        bytes += errand.request.bytes;
         batch.push(errand);
     }
     Some(batch)
@@ -63,20 +67,20 @@ fn take(todo: &Mutex<Receiver<Errand>>) -> Option<Vec<Errand>> {
 
 /// One read of a batch: what, and where it goes in which request's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Step {
+struct DeviceRead {
     piece: Piece,
     job: usize,
     at: usize,
 }
 
 /// The reads of a batch, in the order of the device.
-fn plan<'a>(requests: impl Iterator<Item = &'a [Piece]>) -> Vec<Step> {
+fn plan_reads<'a>(requests: impl Iterator<Item = &'a [Piece]>) -> Vec<DeviceRead> {
     let mut steps = Vec::new();
     for (job, pieces) in requests.enumerate() {
         let mut at = 0;
         for piece in pieces {
             let piece = *piece;
-            steps.push(Step { piece, job, at });
+            steps.push(DeviceRead { piece, job, at });
             at += piece.len as usize;
         }
     }
@@ -95,10 +99,10 @@ fn plan<'a>(requests: impl Iterator<Item = &'a [Piece]>) -> Vec<Step> {
     steps
 }
 
-fn read(shelf: &dyn Shelf, batch: Vec<Errand>) {
-    let room = |(job, _): &Errand| Some(vec![0; job.bytes]);
+fn read_batch(shelf: &dyn LogSource, batch: Vec<Errand>) {
+    let room = |errand: &Errand| Some(vec![0; errand.request.bytes]);
     let mut out: Vec<Option<Vec<u8>>> = batch.iter().map(room).collect();
-    for step in plan(batch.iter().map(|(job, _)| &job.pieces[..])) {
+    for step in plan_reads(batch.iter().map(|errand| &errand.request.pieces[..])) {
         let Some(bytes) = &mut out[step.job] else {
             continue;
         };
@@ -108,9 +112,9 @@ fn read(shelf: &dyn Shelf, batch: Vec<Errand>) {
             out[step.job] = None;
         }
     }
-    for ((job, done), bytes) in batch.into_iter().zip(out) {
+    for (errand, bytes) in batch.into_iter().zip(out) {
         // If nobody wants it the server has ended.
-        let _ = done.send(Command::Staged(job, bytes));
+        let _ = errand.done.send(Command::Staged(errand.request, bytes));
     }
 }
 
@@ -128,7 +132,7 @@ mod tests {
             vec![piece(2, 0, 10), piece(1, 100, 10), piece(1, 110, 5)],
             vec![piece(1, 90, 10), piece(1, 95, 1)],
         ];
-        let steps = plan(requests.iter().map(|pieces| &pieces[..]));
+        let steps = plan_reads(requests.iter().map(|pieces| &pieces[..]));
         let said: Vec<_> = steps.iter().map(|s| (s.piece, s.job, s.at)).collect();
         assert_eq!(
             said,

@@ -10,10 +10,10 @@
 //!                  landing.end
 //! ```
 //!
-//! Whoever runs a server gives the fabric a [`Shelf`], from which the bytes are sent, and with
+//! Whoever runs a server gives the fabric a [`LogSource`], from which the bytes are sent, and with
 //! each read a [`Landing`], into which they are received. Both work on raw memory that
 //! processes share, so this crate needs neither to copy nor to trust it; a transport that does
-//! not write to sockets uses [`Shelf::copy`] and [`Landing::put`].
+//! not write to sockets uses [`LogSource::copy`] and [`Landing::put`].
 //!
 //! Invariants:
 //! - A read ends once, with [`Landing::end`]: when all its bytes are there, or with why not.
@@ -26,7 +26,7 @@
 //! target's thread, and connections of its own, made when it is first used. A read goes to the
 //! lane that has the fewest bytes under way from that server, the first of several: so a node that
 //! reads little wakes one, and of one that reads much from several, none has more connections
-//! busy, and so more of the link, than another. Of more than [`SPREAD_MOST`] servers each has one
+//! busy, and so more of the link, than another. Of more than [`SPREAD_MAX`] servers each has one
 //! lane, for the others keep those busy, and connections would be too many.
 //!
 //! | file | subject |
@@ -52,10 +52,10 @@ use std::time::{Duration, Instant};
 
 use weir_core::types::Rank;
 
-use crate::frame::{Garbage, PIECES_MOST, PIECE_BYTES, READ_MOST};
+use crate::frame::{Malformed, PIECES_MOST, PIECE_BYTES, READ_MOST};
 use crate::io::Command;
-use crate::post::Post;
-use crate::{CallId, Lost, Timing};
+use crate::mailbox::MailboxSender;
+use crate::{CallError, CallId, Timing};
 
 /// Bytes of a log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -70,7 +70,7 @@ pub struct Piece {
 
 /// Where bytes are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kept {
+pub enum Medium {
     /// In memory: they are sent as they are.
     Memory,
     /// On storage: they are read first.
@@ -79,9 +79,9 @@ pub enum Kept {
 
 /// The bytes that a server has for others. Whatever is asked of it comes from another server:
 /// pieces that are not there are an error, never more.
-pub trait Shelf: Send + Sync {
+pub trait LogSource: Send + Sync {
     /// Where a piece is kept; `None`: there is no such piece.
-    fn find(&self, piece: &Piece) -> Option<Kept>;
+    fn find(&self, piece: &Piece) -> Option<Medium>;
 
     /// Writes to a socket, without waiting, what goes of `head` and of pieces in memory behind
     /// it, as one write(2) does.
@@ -98,10 +98,10 @@ pub trait Shelf: Send + Sync {
 
 /// Nothing for others.
 #[derive(Clone, Copy, Debug)]
-pub struct NoShelf;
+pub struct EmptyLogSource;
 
-impl Shelf for NoShelf {
-    fn find(&self, _: &Piece) -> Option<Kept> {
+impl LogSource for EmptyLogSource {
+    fn find(&self, _: &Piece) -> Option<Medium> {
         None
     }
 
@@ -121,10 +121,10 @@ impl Shelf for NoShelf {
 
 /// Why a read brought nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NotRead {
+pub enum ReadError {
     /// The other server is not to be asked.
     #[error("{0}")]
-    Lost(#[from] Lost),
+    Call(#[from] CallError),
     /// It has no such bytes, or cannot read them.
     #[error("the server cannot read these bytes")]
     Refused,
@@ -142,39 +142,39 @@ pub trait Landing: Send {
     fn put(&mut self, at: usize, bytes: &[u8]);
 
     /// The read is over.
-    fn end(self: Box<Self>, result: Result<(), NotRead>);
+    fn end(self: Box<Self>, result: Result<(), ReadError>);
 }
 
 /// The most lanes.
-const LANES_MOST: usize = 4;
+const LANES_MAX: usize = 4;
 
 /// Up to so many servers each is asked by all lanes, over a connection for each.
-const SPREAD_MOST: usize = 64;
+const SPREAD_MAX: usize = 64;
 
 /// How many connections of the bulk plane a server has at most, those that others made included.
 pub fn connections_most(servers: usize) -> usize {
     let others = servers.saturating_sub(1);
-    let each = if servers > SPREAD_MOST { 1 } else { LANES_MOST };
+    let each = if servers > SPREAD_MAX { 1 } else { LANES_MAX };
     2 * each * others
 }
 
-/// How many lanes there are: as many as cores, since more could not run, up to [`LANES_MOST`].
+/// How many lanes there are: as many as cores, since more could not run, up to [`LANES_MAX`].
 fn lanes() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(LANES_MOST))
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(LANES_MAX))
 }
 
 /// A lane, as the I/O thread sees it.
 #[derive(Debug)]
-struct Lane {
-    asker: Post<ask::Command>,
-    server: Post<serve::Command>,
+struct LaneThreads {
+    asker: MailboxSender<ask::Command>,
+    server: MailboxSender<serve::Command>,
     threads: [JoinHandle<()>; 2],
 }
 
 /// All lanes, for the I/O thread, which hands over their connections.
 #[derive(Debug)]
-pub struct Bulk {
-    lanes: Vec<Lane>,
+pub struct BulkPlane {
+    lanes: Vec<LaneThreads>,
     /// Which lanes wait for a connection to a server: any that is made does for any of them.
     dialling: HashMap<Rank, VecDeque<usize>>,
     /// How many connections of a server were taken, so that those of one go to several lanes.
@@ -183,13 +183,13 @@ pub struct Bulk {
 
 /// A lane, as askers see it.
 #[derive(Clone, Debug)]
-struct Entrance {
-    thread: Post<ask::Command>,
+struct LaneHandle {
+    thread: MailboxSender<ask::Command>,
     /// Bytes that were asked for and have not come, by the server's rank.
     loads: Arc<[AtomicUsize]>,
 }
 
-impl Entrance {
+impl LaneHandle {
     fn load(&self, rank: Rank) -> usize {
         let load = self.loads.get(usize::from(rank.0));
         load.map_or(0, |load| load.load(Ordering::Relaxed))
@@ -198,30 +198,30 @@ impl Entrance {
 
 /// A share in the load of a lane, as long as this lives.
 #[derive(Debug)]
-struct Load {
+struct LaneLoad {
     loads: Arc<[AtomicUsize]>,
     rank: Rank,
     bytes: usize,
 }
 
-impl Load {
-    fn new(lane: &Entrance, rank: Rank, bytes: usize) -> Load {
+impl LaneLoad {
+    fn new(lane: &LaneHandle, rank: Rank, bytes: usize) -> LaneLoad {
         let loads = Arc::clone(&lane.loads);
-        let load = Load { loads, rank, bytes };
-        if let Some(all) = load.of() {
+        let load = LaneLoad { loads, rank, bytes };
+        if let Some(all) = load.counter() {
             all.fetch_add(bytes, Ordering::Relaxed);
         }
         load
     }
 
-    fn of(&self) -> Option<&AtomicUsize> {
+    fn counter(&self) -> Option<&AtomicUsize> {
         self.loads.get(usize::from(self.rank.0))
     }
 }
 
-impl Drop for Load {
+impl Drop for LaneLoad {
     fn drop(&mut self) {
-        if let Some(all) = self.of() {
+        if let Some(all) = self.counter() {
             all.fetch_sub(self.bytes, Ordering::Relaxed);
         }
     }
@@ -229,51 +229,52 @@ impl Drop for Load {
 
 /// Where reads are asked for, by any thread.
 #[derive(Clone, Debug)]
-pub struct Asker {
-    lanes: Vec<Entrance>,
+pub struct BulkReader {
+    lanes: Vec<LaneHandle>,
     /// Whether all are for all servers.
     spread: bool,
     next: Arc<AtomicU64>,
     deadline: Duration,
 }
 
-impl Bulk {
+impl BulkPlane {
     /// Starts the threads of one of so many servers.
     pub fn start(
-        shelf: Arc<dyn Shelf>,
+        shelf: Arc<dyn LogSource>,
         servers: usize,
         timing: Timing,
-        dial: Post<Command>,
-    ) -> io::Result<(Bulk, Asker)> {
-        let mut bulk = Bulk {
+        dial: MailboxSender<Command>,
+    ) -> io::Result<(BulkPlane, BulkReader)> {
+        let mut bulk = BulkPlane {
             lanes: Vec::new(),
             dialling: HashMap::new(),
             served: HashMap::new(),
         };
-        let (device, given_up) = (Arc::default(), Arc::default());
+        let (device, lost_servers) = (Arc::default(), Arc::default());
         let mut lanes = Vec::new();
         let parts = std::iter::repeat_n((shelf, dial), self::lanes());
         for (lane, (shelf, dial)) in parts.enumerate() {
-            let (asker, ask) = ask::Thread::new(lane, timing, dial, Arc::clone(&given_up))?;
-            let (server, serve) = serve::Thread::new(shelf, Arc::clone(&device))?;
+            let (asker, ask) =
+                ask::ReaderThread::new(lane, timing, dial, Arc::clone(&lost_servers))?;
+            let (server, serve) = serve::SenderThread::new(shelf, Arc::clone(&device))?;
             let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
             let threads = [
                 spawn("weir-land").spawn(move || ask.run())?,
                 spawn("weir-send").spawn(move || serve.run())?,
             ];
-            lanes.push(Entrance {
+            lanes.push(LaneHandle {
                 thread: asker.clone(),
                 loads: (0..servers).map(|_| AtomicUsize::new(0)).collect(),
             });
-            bulk.lanes.push(Lane {
+            bulk.lanes.push(LaneThreads {
                 asker,
                 server,
                 threads,
             });
         }
-        let reads = Asker {
+        let reads = BulkReader {
             lanes,
-            spread: servers <= SPREAD_MOST,
+            spread: servers <= SPREAD_MAX,
             next: Arc::new(AtomicU64::new(1)),
             deadline: timing.deadline,
         };
@@ -281,26 +282,26 @@ impl Bulk {
     }
 
     /// A server is dialled for a lane.
-    pub fn dials(&mut self, rank: Rank, lane: usize) {
+    pub fn note_dial(&mut self, rank: Rank, lane: usize) {
         self.dialling.entry(rank).or_default().push_back(lane);
     }
 
     /// A server that was to be dialled is there.
     pub fn reached(&mut self, rank: Rank, socket: TcpStream) {
-        if let Some(asker) = self.dialled(rank) {
+        if let Some(asker) = self.next_dialling_lane(rank) {
             let _ = asker.send(ask::Command::Reached(rank, socket));
         }
     }
 
     /// It is not.
     pub fn not_reached(&mut self, rank: Rank) {
-        if let Some(asker) = self.dialled(rank) {
+        if let Some(asker) = self.next_dialling_lane(rank) {
             let _ = asker.send(ask::Command::NotReached(rank));
         }
     }
 
     /// Who waited longest for a connection to a server.
-    fn dialled(&mut self, rank: Rank) -> Option<&Post<ask::Command>> {
+    fn next_dialling_lane(&mut self, rank: Rank) -> Option<&MailboxSender<ask::Command>> {
         let waiting = self.dialling.get_mut(&rank)?;
         let lane = waiting.pop_front()?;
         self.lanes.get(lane).map(|lane| &lane.asker)
@@ -316,7 +317,7 @@ impl Bulk {
     }
 }
 
-impl Drop for Bulk {
+impl Drop for BulkPlane {
     /// Ends the threads; reads under way end as lost.
     fn drop(&mut self) {
         for lane in &self.lanes {
@@ -330,9 +331,9 @@ impl Drop for Bulk {
     }
 }
 
-impl Asker {
+impl BulkReader {
     /// Where a server is to be asked.
-    fn lane(&self, to: Rank) -> Option<&Entrance> {
+    fn lane(&self, to: Rank) -> Option<&LaneHandle> {
         if self.spread {
             return self.lanes.iter().min_by_key(|lane| lane.load(to));
         }
@@ -341,38 +342,38 @@ impl Asker {
 
     /// Reads bytes of another server's log into `landing`, which is told the end.
     pub fn read(&self, to: Rank, pieces: &[Piece], landing: Box<dyn Landing>) {
-        let Ok(bytes) = checked(pieces) else {
-            return landing.end(Err(NotRead::Malformed));
+        let Ok(bytes) = total_bytes(pieces) else {
+            return landing.end(Err(ReadError::Malformed));
         };
         let Some(lane) = self.lane(to) else {
-            return landing.end(Err(Lost::Ended.into()));
+            return landing.end(Err(CallError::Ended.into()));
         };
-        let read = ask::Read {
+        let read = ask::PendingRead {
             id: CallId(self.next.fetch_add(1, Ordering::Relaxed)),
             body: encode(pieces),
             bytes,
             landing,
             deadline: Instant::now() + self.deadline,
-            load: Load::new(lane, to, bytes),
+            load: LaneLoad::new(lane, to, bytes),
         };
         if let Err(ask::Command::Read(_, read)) = lane.thread.send(ask::Command::Read(to, read)) {
-            read.end(Err(Lost::Ended.into()));
+            read.finish(Err(CallError::Ended.into()));
         }
     }
 }
 
 /// Bytes of all pieces, if that can be asked for.
-fn checked(pieces: &[Piece]) -> Result<usize, Garbage> {
+fn total_bytes(pieces: &[Piece]) -> Result<usize, Malformed> {
     let mut bytes = 0;
     for piece in pieces {
-        let len = usize::try_from(piece.len).map_err(|_| Garbage)?;
+        let len = usize::try_from(piece.len).map_err(|_| Malformed)?;
         bytes += len;
         if len == 0 || bytes > READ_MOST {
-            return Err(Garbage);
+            return Err(Malformed);
         }
     }
     let count = (1..=PIECES_MOST).contains(&pieces.len());
-    count.then_some(bytes).ok_or(Garbage)
+    count.then_some(bytes).ok_or(Malformed)
 }
 
 fn encode(pieces: &[Piece]) -> Vec<u8> {
@@ -386,10 +387,10 @@ fn encode(pieces: &[Piece]) -> Vec<u8> {
 }
 
 /// The pieces of a READ's body, and how many bytes they are.
-fn decode(body: &[u8]) -> Result<(Vec<Piece>, usize), Garbage> {
+fn decode(body: &[u8]) -> Result<(Vec<Piece>, usize), Malformed> {
     let (pieces, rest) = body.as_chunks::<PIECE_BYTES>();
     if !rest.is_empty() || pieces.len() > PIECES_MOST {
-        return Err(Garbage);
+        return Err(Malformed);
     }
     let part =
         |bytes: &[u8; PIECE_BYTES], at| -> [u8; 4] { core::array::from_fn(|i| bytes[at + i]) };
@@ -402,12 +403,12 @@ fn decode(body: &[u8]) -> Result<(Vec<Piece>, usize), Garbage> {
                 | u64::from(u32::from_le_bytes(part(bytes, 12))) << 32,
         })
         .collect();
-    let bytes = checked(&pieces)?;
+    let bytes = total_bytes(&pieces)?;
     Ok((pieces, bytes))
 }
 
 /// What is left of pieces when the first `done` bytes are out.
-fn rest(pieces: &[Piece], mut done: usize) -> impl Iterator<Item = Piece> + '_ {
+fn remaining(pieces: &[Piece], mut done: usize) -> impl Iterator<Item = Piece> + '_ {
     pieces.iter().filter_map(move |piece| {
         let len = piece.len as usize;
         let skip = done.min(len);
@@ -454,7 +455,7 @@ mod tests {
                 pieces.iter().flat_map(|p| { let p = *p; each(&p) }).collect()
             };
             let all = bytes(&pieces);
-            let left: Vec<Piece> = rest(&pieces, done).collect();
+            let left: Vec<Piece> = remaining(&pieces, done).collect();
             prop_assert_eq!(bytes(&left), &all[done.min(all.len())..]);
         }
     }

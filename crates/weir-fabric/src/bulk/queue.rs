@@ -1,9 +1,9 @@
 //! Which request is served next: the two-level queue of BurstFS.
 //!
 //! A server that serves requests as they come spends its time on little ones and changes from
-//! one to the other all the while. So requests wait in classes by size, [`SMALLEST`] to
-//! [`LARGEST`], and the largest class goes first: most bytes for each turn of the link or the
-//! device. Within a class the oldest goes first. What has waited for [`PATIENCE_US`] goes before
+//! one to the other all the while. So requests wait in classes by size, [`SMALLEST_CLASS_BYTES`] to
+//! [`LARGEST_CLASS_BYTES`], and the largest class goes first: most bytes for each turn of the link or the
+//! device. Within a class the oldest goes first. What has waited for [`WAIT_MAX_US`] goes before
 //! all else, so that little ones are late by so much at most, plus what is being sent.
 //!
 //! Whom to serve is not always free to choose: a connection whose peer does not take what was
@@ -14,18 +14,18 @@
 use std::collections::VecDeque;
 
 /// Requests up to this many bytes are one class.
-pub const SMALLEST: usize = 32 << 10;
+pub const SMALLEST_CLASS_BYTES: usize = 32 << 10;
 /// Requests above half of this many bytes are one class.
-pub const LARGEST: usize = 1 << 20;
+pub const LARGEST_CLASS_BYTES: usize = 1 << 20;
 /// What has waited so long goes first, in us.
-pub const PATIENCE_US: u64 = 5000;
+pub const WAIT_MAX_US: u64 = 5000;
 
-const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
+const CLASSES: usize = (LARGEST_CLASS_BYTES / SMALLEST_CLASS_BYTES).ilog2() as usize + 1;
 
 #[derive(Debug)]
 struct Waiting<T> {
     since_us: u64,
-    what: T,
+    item: T,
 }
 
 /// Requests that wait.
@@ -44,26 +44,29 @@ impl<T> Default for Queue<T> {
 }
 
 /// The class of a request of so many bytes.
-fn class(bytes: usize) -> usize {
-    let units = bytes.div_ceil(SMALLEST).max(1).next_power_of_two();
+fn class_of(bytes: usize) -> usize {
+    let units = bytes
+        .div_ceil(SMALLEST_CLASS_BYTES)
+        .max(1)
+        .next_power_of_two();
     (units.ilog2() as usize).min(CLASSES - 1)
 }
 
 impl<T> Queue<T> {
     /// A request of so many bytes came; `now_us` never goes back.
-    pub fn push(&mut self, now_us: u64, bytes: usize, what: T) {
+    pub fn push(&mut self, now_us: u64, bytes: usize, item: T) {
         let since_us = now_us;
-        self.classes[class(bytes)].push_back(Waiting { since_us, what });
+        self.classes[class_of(bytes)].push_back(Waiting { since_us, item });
     }
 
     /// Takes the request to be served next, of those that `can` be.
     pub fn pop(&mut self, now_us: u64, can: impl Fn(&T) -> bool) -> Option<T> {
-        let first = |class: &VecDeque<Waiting<T>>| class.iter().position(|w| can(&w.what));
+        let first = |class: &VecDeque<Waiting<T>>| class.iter().position(|w| can(&w.item));
         let late = (0..CLASSES)
             .filter_map(|class| {
                 let at = first(&self.classes[class])?;
                 let since_us = self.classes[class][at].since_us;
-                (now_us.saturating_sub(since_us) >= PATIENCE_US).then_some((since_us, class, at))
+                (now_us.saturating_sub(since_us) >= WAIT_MAX_US).then_some((since_us, class, at))
             })
             .min();
         let next = late.map(|(_, class, at)| (class, at)).or_else(|| {
@@ -71,13 +74,13 @@ impl<T> Queue<T> {
             (0..CLASSES).rev().find_map(found)
         });
         let (class, at) = next?;
-        self.classes[class].remove(at).map(|waiting| waiting.what)
+        self.classes[class].remove(at).map(|waiting| waiting.item)
     }
 
     /// Forgets requests.
     pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         for class in &mut self.classes {
-            class.retain(|waiting| keep(&waiting.what));
+            class.retain(|waiting| keep(&waiting.item));
         }
     }
 
@@ -98,22 +101,28 @@ mod tests {
         let of = [
             0,
             1,
-            SMALLEST,
-            SMALLEST + 1,
-            LARGEST / 2,
-            LARGEST / 2 + 1,
-            LARGEST,
-            9 * LARGEST,
+            SMALLEST_CLASS_BYTES,
+            SMALLEST_CLASS_BYTES + 1,
+            LARGEST_CLASS_BYTES / 2,
+            LARGEST_CLASS_BYTES / 2 + 1,
+            LARGEST_CLASS_BYTES,
+            9 * LARGEST_CLASS_BYTES,
         ];
-        assert_eq!(of.map(class), [0, 0, 0, 1, 4, 5, 5, 5]);
+        assert_eq!(of.map(class_of), [0, 0, 0, 1, 4, 5, 5, 5]);
     }
 
     #[test]
     fn the_largest_class_goes_first_and_in_it_the_oldest() {
         let mut queue = Queue::default();
-        for (i, bytes) in [100, LARGEST, 200, LARGEST - 1, SMALLEST * 2]
-            .into_iter()
-            .enumerate()
+        for (i, bytes) in [
+            100,
+            LARGEST_CLASS_BYTES,
+            200,
+            LARGEST_CLASS_BYTES - 1,
+            SMALLEST_CLASS_BYTES * 2,
+        ]
+        .into_iter()
+        .enumerate()
         {
             queue.push(i as u64, bytes, i);
         }
@@ -126,22 +135,22 @@ mod tests {
     fn nobody_waits_longer_than_patience_for_what_came_later() {
         let mut queue = Queue::default();
         queue.push(0, 1, "little");
-        queue.push(1, LARGEST, "large");
-        queue.push(2, LARGEST, "larger");
-        assert_eq!(queue.pop(PATIENCE_US - 1, |_| true), Some("large"));
-        assert_eq!(queue.pop(PATIENCE_US, |_| true), Some("little"));
-        assert_eq!(queue.pop(PATIENCE_US, |_| true), Some("larger"));
+        queue.push(1, LARGEST_CLASS_BYTES, "large");
+        queue.push(2, LARGEST_CLASS_BYTES, "larger");
+        assert_eq!(queue.pop(WAIT_MAX_US - 1, |_| true), Some("large"));
+        assert_eq!(queue.pop(WAIT_MAX_US, |_| true), Some("little"));
+        assert_eq!(queue.pop(WAIT_MAX_US, |_| true), Some("larger"));
     }
 
     #[test]
     fn who_cannot_be_served_is_passed_over_and_keeps_its_place() {
         let mut queue = Queue::default();
-        queue.push(0, LARGEST, ('a', 1));
-        queue.push(1, LARGEST, ('b', 2));
-        queue.push(2, LARGEST, ('a', 3));
+        queue.push(0, LARGEST_CLASS_BYTES, ('a', 1));
+        queue.push(1, LARGEST_CLASS_BYTES, ('b', 2));
+        queue.push(2, LARGEST_CLASS_BYTES, ('a', 3));
         assert_eq!(queue.pop(2, |w| w.0 == 'b'), Some(('b', 2)));
         assert_eq!(queue.pop(2, |w| w.0 == 'b'), None);
-        queue.push(3, LARGEST, ('b', 4));
+        queue.push(3, LARGEST_CLASS_BYTES, ('b', 4));
         assert_eq!(queue.pop(3, |_| true), Some(('a', 1)));
         queue.retain(|w| w.0 != 'a');
         assert_eq!(queue.pop(3, |_| true), Some(('b', 4)));
@@ -151,7 +160,7 @@ mod tests {
         /// Against a list that is looked through each time.
         #[test]
         fn it_is_the_order_that_the_text_says(
-            steps in proptest::collection::vec((0..3000_u64, proptest::option::of(0..2 * LARGEST), 0..4_u32), 1..200)
+            steps in proptest::collection::vec((0..3000_u64, proptest::option::of(0..2 * LARGEST_CLASS_BYTES), 0..4_u32), 1..200)
         ) {
             let mut queue = Queue::default();
             let mut model: Vec<(u64, usize, usize)> = Vec::new();
@@ -160,13 +169,13 @@ mod tests {
                 now += pass;
                 if let Some(bytes) = push {
                     queue.push(now, bytes, next);
-                    model.push((now, class(bytes), next));
+                    model.push((now, class_of(bytes), next));
                     next += 1;
                     continue;
                 }
                 let can = |id: &usize| u32::try_from(*id % 4).unwrap() != busy;
                 let able = || model.iter().filter(|w| can(&w.2));
-                let late = able().filter(|w| now - w.0 >= PATIENCE_US).min_by_key(|w| (w.0, w.1));
+                let late = able().filter(|w| now - w.0 >= WAIT_MAX_US).min_by_key(|w| (w.0, w.1));
                 let expected = late
                     .or_else(|| able().min_by_key(|w| (CLASSES - w.1, w.2)))
                     .map(|w| w.2);

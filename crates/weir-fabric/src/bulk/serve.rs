@@ -2,7 +2,7 @@
 //!
 //! Three stages that overlap: bytes on storage are read by [`Device`] while others are being
 //! sent; bytes in memory skip that and go from the mapping to the socket. What is chosen for
-//! sending is little ([`OUT_MOST`] a connection), so that the choice is made late.
+//! sending is little ([`OUT_MAX_BYTES`] a connection), so that the choice is made late.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{ErrorKind, Write};
@@ -15,26 +15,26 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token as Key};
 use weir_core::types::Rank;
 
-use super::device::Device;
+use super::device::DeviceReaders;
 use super::queue::Queue;
-use super::{decode, rest, Kept, Piece, Shelf};
-use crate::conn::{Broken, Incoming};
-use crate::frame::{Garbage, Head, Kind, HEAD_BYTES};
-use crate::post::{post, Letters, Post};
+use super::{decode, remaining, LogSource, Medium, Piece};
+use crate::conn::{ConnectionError, Incoming};
+use crate::frame::{Head, Kind, Malformed, HEAD_BYTES};
+use crate::mailbox::{mailbox, MailboxReceiver, MailboxSender};
 use crate::CallId;
 
 const WAKER: Key = Key(0);
 const FIRST: usize = 1;
 /// READs of one connection that wait; with more it is not read from.
-const WAITING_MOST: usize = 1024;
+const WAITING_MAX: usize = 1024;
 /// Bytes of one connection that are chosen for sending, before no more are chosen for it.
-const OUT_MOST: usize = 2 << 20;
+const OUT_MAX_BYTES: usize = 2 << 20;
 /// Requests that are being read from storage, or were and are not out yet.
-const STAGED_MOST: usize = 16;
+const STAGED_MAX: usize = 16;
 
 /// A request.
 #[derive(Debug)]
-pub struct Job {
+pub struct ReadRequest {
     key: Key,
     id: CallId,
     /// What is asked for.
@@ -48,21 +48,21 @@ pub enum Command {
     /// A server is there, and will ask.
     Serve(Rank, StdStream),
     /// A request was read from storage, or could not be.
-    Staged(Job, Option<Vec<u8>>),
+    Staged(ReadRequest, Option<Vec<u8>>),
     /// The end.
     End,
 }
 
 /// An answer on its way out.
-struct Sending {
+struct QueuedReply {
     head: [u8; HEAD_BYTES],
-    what: What,
+    bytes: ReplyBytes,
     sent: usize,
     /// Bytes, with the head.
     total: usize,
 }
 
-enum What {
+enum ReplyBytes {
     Mapped(Vec<Piece>),
     Staged(Vec<u8>),
 }
@@ -73,19 +73,19 @@ struct Conn {
     incoming: Incoming,
     /// Requests that wait, are being read, or are on their way out.
     waiting: usize,
-    out: VecDeque<Sending>,
+    out: VecDeque<QueuedReply>,
     out_bytes: usize,
 }
 
 /// The thread's state.
-pub struct Thread {
+pub struct SenderThread {
     poll: Poll,
-    letters: Letters<Command>,
-    own: Post<Command>,
-    shelf: Arc<dyn Shelf>,
-    device: Arc<OnceLock<Device>>,
+    commands: MailboxReceiver<Command>,
+    own: MailboxSender<Command>,
+    shelf: Arc<dyn LogSource>,
+    device: Arc<OnceLock<DeviceReaders>>,
     staged: usize,
-    queue: Queue<Job>,
+    queue: Queue<ReadRequest>,
     conns: HashMap<Key, Conn>,
     next_key: usize,
     /// Connections that may have bytes.
@@ -95,19 +95,19 @@ pub struct Thread {
     begin: Instant,
 }
 
-impl Thread {
+impl SenderThread {
     /// The thread, and where it is told what to do.
     ///
     /// `device` is that of all lanes, started when something is first read from storage.
     pub fn new(
-        shelf: Arc<dyn Shelf>,
-        device: Arc<OnceLock<Device>>,
-    ) -> std::io::Result<(Post<Command>, Thread)> {
+        shelf: Arc<dyn LogSource>,
+        device: Arc<OnceLock<DeviceReaders>>,
+    ) -> std::io::Result<(MailboxSender<Command>, SenderThread)> {
         let poll = Poll::new()?;
-        let (own, letters) = post(&poll, WAKER)?;
-        let thread = Thread {
+        let (own, commands) = mailbox(&poll, WAKER)?;
+        let thread = SenderThread {
             poll,
-            letters,
+            commands,
             own: own.clone(),
             shelf,
             device,
@@ -145,8 +145,8 @@ impl Thread {
                     self.writable.insert(key);
                 }
             }
-            self.letters.look();
-            while let Some(command) = self.letters.next() {
+            self.commands.mark_awake();
+            while let Some(command) = self.commands.next() {
                 match command {
                     Command::Serve(rank, socket) => self.adopt(rank, socket),
                     Command::Staged(job, bytes) => self.staged(&job, bytes),
@@ -154,17 +154,17 @@ impl Thread {
                 }
             }
             for key in std::mem::take(&mut self.readable) {
-                if let Err(broken) = self.take(key) {
+                if let Err(broken) = self.read_requests(key) {
                     self.close(key, &broken);
                 }
             }
-            self.choose();
+            self.choose_next();
             for key in std::mem::take(&mut self.writable) {
                 if let Err(broken) = self.send(key) {
                     self.close(key, &broken);
                 }
             }
-            self.choose();
+            self.choose_next();
         }
     }
 
@@ -197,20 +197,20 @@ impl Thread {
     }
 
     /// Takes the requests that have come, as far as the connection may have more of them.
-    fn take(&mut self, key: Key) -> Result<(), Broken> {
+    fn read_requests(&mut self, key: Key) -> Result<(), ConnectionError> {
         while let Some(conn) = self.conns.get_mut(&key) {
-            if conn.waiting >= WAITING_MOST {
+            if conn.waiting >= WAITING_MAX {
                 return Ok(()); // looked at again when one of them is out
             }
             let Some((head, message)) = conn.incoming.read_from(&mut conn.socket)? else {
                 return Ok(());
             };
             if head.kind != Kind::Read {
-                return Err(Garbage.into());
+                return Err(Malformed.into());
             }
             let (pieces, bytes) = decode(&message.body)?;
             conn.waiting += 1;
-            let job = Job {
+            let job = ReadRequest {
                 key,
                 id: head.call,
                 pieces,
@@ -223,33 +223,40 @@ impl Thread {
     }
 
     /// Chooses what is sent, or read, next.
-    fn choose(&mut self) {
+    fn choose_next(&mut self) {
         if self.queue.is_empty() {
             return;
         }
         let now_us = u64::try_from(self.begin.elapsed().as_micros()).unwrap_or(u64::MAX);
         loop {
             let (conns, staged) = (&self.conns, self.staged);
-            let can = |job: &Job| {
-                let room = conns.get(&job.key).is_some_and(|c| c.out_bytes < OUT_MOST);
-                room && (staged < STAGED_MOST
-                    || kept(&*self.shelf, &job.pieces) != Some(Kept::Storage))
+            let can = |job: &ReadRequest| {
+                let room = conns
+                    .get(&job.key)
+                    .is_some_and(|c| c.out_bytes < OUT_MAX_BYTES);
+                room && (staged < STAGED_MAX
+                    || medium(&*self.shelf, &job.pieces) != Some(Medium::Storage))
             };
             let Some(job) = self.queue.pop(now_us, can) else {
                 return;
             };
-            match kept(&*self.shelf, &job.pieces) {
+            match medium(&*self.shelf, &job.pieces) {
                 None => self.refuse(&job),
-                Some(Kept::Memory) => {
+                Some(Medium::Memory) => {
                     let bytes = job.bytes;
-                    self.push(&job, Kind::Bytes, bytes, What::Mapped(job.pieces.clone()));
+                    self.push(
+                        &job,
+                        Kind::Bytes,
+                        bytes,
+                        ReplyBytes::Mapped(job.pieces.clone()),
+                    );
                 }
-                Some(Kept::Storage) => self.stage(job),
+                Some(Medium::Storage) => self.stage(job),
             }
         }
     }
 
-    fn stage(&mut self, job: Job) {
+    fn stage(&mut self, job: ReadRequest) {
         let device = match self.device() {
             Ok(device) => device,
             Err(error) => {
@@ -265,30 +272,30 @@ impl Thread {
         device.read(job, self.own.clone());
     }
 
-    fn device(&self) -> std::io::Result<Device> {
+    fn device(&self) -> std::io::Result<DeviceReaders> {
         if let Some(device) = self.device.get() {
             return Ok(device.clone());
         }
-        let device = Device::start(&self.shelf)?;
+        let device = DeviceReaders::start(&self.shelf)?;
         // Another lane may have been faster; the threads of this one then end.
         Ok(self.device.get_or_init(|| device).clone())
     }
 
-    fn staged(&mut self, job: &Job, bytes: Option<Vec<u8>>) {
+    fn staged(&mut self, job: &ReadRequest, bytes: Option<Vec<u8>>) {
         let Some(conn) = self.conns.get_mut(&job.key) else {
             self.staged -= 1;
             return;
         };
         conn.out_bytes -= job.bytes;
         if let Some(bytes) = bytes {
-            self.push(job, Kind::Bytes, job.bytes, What::Staged(bytes));
+            self.push(job, Kind::Bytes, job.bytes, ReplyBytes::Staged(bytes));
         } else {
             self.staged -= 1;
             self.refuse(job);
         }
     }
 
-    fn refuse(&mut self, job: &Job) {
+    fn refuse(&mut self, job: &ReadRequest) {
         if let (Some(conn), Some(piece)) = (self.conns.get(&job.key), job.pieces.first()) {
             tracing::warn!(
                 rank = conn.rank.0,
@@ -296,10 +303,10 @@ impl Thread {
                 "refused to read bytes of the log"
             );
         }
-        self.push(job, Kind::Refused, 0, What::Mapped(Vec::new()));
+        self.push(job, Kind::Refused, 0, ReplyBytes::Mapped(Vec::new()));
     }
 
-    fn push(&mut self, job: &Job, kind: Kind, bulk: usize, what: What) {
+    fn push(&mut self, job: &ReadRequest, kind: Kind, bulk: usize, bytes: ReplyBytes) {
         let Some(conn) = self.conns.get_mut(&job.key) else {
             return;
         };
@@ -310,9 +317,9 @@ impl Thread {
             bulk,
         };
         conn.out_bytes += bulk;
-        conn.out.push_back(Sending {
+        conn.out.push_back(QueuedReply {
             head: head.encode(),
-            what,
+            bytes,
             sent: 0,
             total: HEAD_BYTES + bulk,
         });
@@ -320,7 +327,7 @@ impl Thread {
     }
 
     /// Writes once what goes.
-    fn send(&mut self, key: Key) -> Result<(), Broken> {
+    fn send(&mut self, key: Key) -> Result<(), ConnectionError> {
         let Some(conn) = self.conns.get_mut(&key) else {
             return Ok(());
         };
@@ -329,12 +336,12 @@ impl Thread {
         };
         let head = first.head.get(first.sent..).unwrap_or_default();
         let done = first.sent.saturating_sub(HEAD_BYTES);
-        let wrote = match &first.what {
-            What::Mapped(pieces) => {
-                let mut left = rest(pieces, done);
+        let wrote = match &first.bytes {
+            ReplyBytes::Mapped(pieces) => {
+                let mut left = remaining(pieces, done);
                 self.shelf.send(conn.socket.as_fd(), head, &mut left)
             }
-            What::Staged(bytes) => {
+            ReplyBytes::Staged(bytes) => {
                 let slices = [
                     std::io::IoSlice::new(head),
                     std::io::IoSlice::new(&bytes[done..]),
@@ -343,19 +350,19 @@ impl Thread {
             }
         };
         match wrote {
-            Ok(0) => return Err(Broken::Ended(ErrorKind::WriteZero.into())),
+            Ok(0) => return Err(ConnectionError::Ended(ErrorKind::WriteZero.into())),
             Ok(wrote) => first.sent += wrote,
             // The poll says when there is room again.
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(Broken::Ended(e)),
+            Err(e) => return Err(ConnectionError::Ended(e)),
         }
         if first.sent >= first.total {
             conn.out_bytes -= first.total - HEAD_BYTES;
-            self.staged -= usize::from(matches!(first.what, What::Staged(_)));
+            self.staged -= usize::from(matches!(first.bytes, ReplyBytes::Staged(_)));
             conn.out.pop_front();
             conn.waiting -= 1;
-            if conn.waiting + 1 == WAITING_MOST {
+            if conn.waiting + 1 == WAITING_MAX {
                 self.readable.insert(key);
             }
         }
@@ -365,7 +372,7 @@ impl Thread {
         Ok(())
     }
 
-    fn close(&mut self, key: Key, broken: &Broken) {
+    fn close(&mut self, key: Key, broken: &ConnectionError) {
         let Some(mut conn) = self.conns.remove(&key) else {
             return;
         };
@@ -373,21 +380,21 @@ impl Thread {
         let staged = conn
             .out
             .iter()
-            .filter(|s| matches!(s.what, What::Staged(_)));
+            .filter(|s| matches!(s.bytes, ReplyBytes::Staged(_)));
         self.staged -= staged.count();
         self.queue.retain(|job| job.key != key);
-        if matches!(broken, Broken::Garbage(_)) {
+        if matches!(broken, ConnectionError::Malformed(_)) {
             tracing::warn!(rank = conn.rank.0, "what a server asked makes no sense");
         }
     }
 }
 
 /// Where a request's pieces are: on storage if one of them is; nowhere if one of them is not.
-fn kept(shelf: &dyn Shelf, pieces: &[Piece]) -> Option<Kept> {
-    let mut all = Kept::Memory;
+fn medium(shelf: &dyn LogSource, pieces: &[Piece]) -> Option<Medium> {
+    let mut all = Medium::Memory;
     for piece in pieces {
-        if shelf.find(piece)? == Kept::Storage {
-            all = Kept::Storage;
+        if shelf.find(piece)? == Medium::Storage {
+            all = Medium::Storage;
         }
     }
     Some(all)

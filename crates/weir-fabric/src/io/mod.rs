@@ -14,7 +14,7 @@
 //! A connection of the bulk plane is handled here until both have proved who they are; then it
 //! goes to the threads of [`crate::bulk`].
 
-mod shake;
+mod handshake;
 mod sockets;
 
 pub(crate) use sockets::{is_silence, SILENCE};
@@ -31,23 +31,23 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as Key};
 use weir_core::types::Rank;
 
-use crate::bulk::Bulk;
-use crate::conn::{Broken, Incoming, Outgoing};
+use crate::bulk::BulkPlane;
+use crate::conn::{ConnectionError, Incoming, Outgoing};
 use crate::frame::{Greeting, Kind, Plane};
-use crate::links::{Links, Order};
-use crate::post::{post, Letters, Post};
-use crate::{CallId, Counters, Event, Membership, Message, Timing, Token};
+use crate::links::{Links, TransportAction};
+use crate::mailbox::{mailbox, MailboxReceiver, MailboxSender};
+use crate::{CallId, Event, Membership, Message, RefusalCounters, Timing, Token};
 
 const LISTENER: Key = Key(0);
 const WAKER: Key = Key(1);
 const BELL: Key = Key(2);
 const FIRST: usize = 3;
 /// Connections that have not proved anything yet.
-const STRANGERS: usize = 256;
+const UNPROVEN_MAX: usize = 256;
 /// How often deadlines are looked at while something is awaited.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Messages of one kind of refusal that are logged, at most, a thread's life long.
-const LOGGED: u64 = 10;
+const LOGGED_MAX: u64 = 10;
 
 /// What other threads ask of it.
 #[derive(Debug)]
@@ -60,8 +60,8 @@ pub enum Command {
         id: CallId,
         /// What.
         message: Message,
-        /// See [`crate::Fabric::call_surely`].
-        surely: bool,
+        /// See [`crate::Fabric::call_without_deadline`].
+        unbounded: bool,
     },
     /// Answer another server.
     Reply {
@@ -76,16 +76,21 @@ pub enum Command {
     End,
 }
 
-/// What a thread that turns it over is given: where events go, and whom to wake for them.
-pub type Ends = (Sender<Event>, Box<dyn Fn() + Send + 'static>);
+/// The receiver of events.
+pub struct EventSink {
+    /// Receives the events.
+    pub events: Sender<Event>,
+    /// Wakes the receiver.
+    pub wake: Box<dyn Fn() + Send + 'static>,
+}
 
 /// What came of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
+pub enum LoopState {
     /// It goes on.
-    On,
+    Running,
     /// It was told to end, or cannot go on.
-    End,
+    Ended,
 }
 
 /// How far a connection is.
@@ -96,13 +101,20 @@ enum Stage {
     /// Ours: greeted, waits for the challenge.
     Greeted(Rank, Plane, Greeting),
     /// Theirs: waits for the greeting.
-    Stranger,
+    Accepted,
     /// Theirs: challenged, waits for the proof.
     Challenged(Greeting, Greeting),
     /// Both have proved who they are, and may ask: with which life of which server.
-    Open(Rank, u64, Dialled),
+    Open(PeerLife, Dialled),
     /// Of the bulk plane, and to be handed over: dialled by us or not.
     Bulk(Rank, Dialled),
+}
+
+/// One life of a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct PeerLife {
+    rank: Rank,
+    incarnation: u64,
 }
 
 /// Who dialled a connection.
@@ -130,10 +142,10 @@ pub struct Io {
     listener: TcpListener,
     me: Membership,
     timing: Timing,
-    happened: Events,
-    orders: Letters<Command>,
-    bulk: Bulk,
-    counters: Arc<Mutex<Counters>>,
+    poll_events: Events,
+    commands: MailboxReceiver<Command>,
+    bulk: BulkPlane,
+    counters: Arc<Mutex<RefusalCounters>>,
     conns: HashMap<Key, Conn>,
     next_key: usize,
     /// The calls, and what is to be done for them.
@@ -145,13 +157,13 @@ pub struct Io {
     asks: HashMap<Rank, Key>,
     /// The connection by which each server asked last.
     asked_by: HashMap<Rank, Key>,
-    strangers: usize,
+    unproven: usize,
     /// Whether a handshake may be under way.
     proving: bool,
     /// The watched descriptor became readable.
     rung: bool,
     /// When deadlines were looked at last.
-    looked: Duration,
+    checked_at: Duration,
 }
 
 impl Io {
@@ -160,24 +172,24 @@ impl Io {
         listener: StdListener,
         me: Membership,
         timing: Timing,
-        counters: Arc<Mutex<Counters>>,
-        bulk: impl FnOnce(Post<Command>) -> std::io::Result<Bulk>,
-    ) -> std::io::Result<(Io, Post<Command>)> {
+        counters: Arc<Mutex<RefusalCounters>>,
+        bulk: impl FnOnce(MailboxSender<Command>) -> std::io::Result<BulkPlane>,
+    ) -> std::io::Result<(Io, MailboxSender<Command>)> {
         listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(listener);
         let poll = Poll::new()?;
         let registry = poll.registry();
         registry.register(&mut listener, LISTENER, Interest::READABLE)?;
-        let (commands, orders) = post(&poll, WAKER)?;
+        let (sender, commands) = mailbox(&poll, WAKER)?;
         let links = Links::new(me.rank, me.addresses.len(), timing);
         let io = Io {
             poll,
             listener,
             me,
             timing,
-            happened: Events::with_capacity(256),
-            orders,
-            bulk: bulk(commands.clone())?,
+            poll_events: Events::with_capacity(256),
+            commands,
+            bulk: bulk(sender.clone())?,
             counters,
             conns: HashMap::new(),
             next_key: FIRST,
@@ -186,25 +198,25 @@ impl Io {
             dials: HashMap::new(),
             asks: HashMap::new(),
             asked_by: HashMap::new(),
-            strangers: 0,
+            unproven: 0,
             proving: false,
             rung: false,
-            looked: Duration::ZERO,
+            checked_at: Duration::ZERO,
         };
-        Ok((io, commands))
+        Ok((io, sender))
     }
 
     /// Works until told to end, and passes on what has happened.
-    pub fn run(mut self, ends: &Ends) {
-        while self.turn(None) == Turn::On {
+    pub fn run(mut self, sink: &EventSink) {
+        while self.turn(None) == LoopState::Running {
             let mut any = false;
             while let Some(event) = self.next_event() {
                 any = true;
                 // Nobody to tell: the end is near.
-                let _ = ends.0.send(event);
+                let _ = sink.events.send(event);
             }
             if any {
-                ends.1();
+                (sink.wake)();
             }
         }
     }
@@ -214,11 +226,11 @@ impl Io {
         self.links.next_event()
     }
 
-    /// Asks another server; `surely`: see [`crate::Fabric::call_surely`].
-    pub fn ask(&mut self, to: Rank, id: CallId, message: Message, surely: bool) {
+    /// Asks another server; `unbounded`: see [`crate::Fabric::call_without_deadline`].
+    pub fn ask(&mut self, to: Rank, id: CallId, message: Message, unbounded: bool) {
         let now = self.begun.elapsed();
-        if surely {
-            self.links.ask_surely(now, to, id, message);
+        if unbounded {
+            self.links.ask_without_deadline(now, to, id, message);
         } else {
             self.links.ask(now, to, id, message);
         }
@@ -226,11 +238,11 @@ impl Io {
 
     /// A call is not to be made: its end is an event.
     pub fn refuse_call(&mut self, id: CallId) {
-        self.links.refuse(id);
+        self.links.refuse_call(id);
     }
 
     /// What was refused so far.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> RefusalCounters {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -240,7 +252,7 @@ impl Io {
     }
 
     /// Whether the watched descriptor became readable since this was asked last.
-    pub fn take_rung(&mut self) -> bool {
+    pub fn take_bell(&mut self) -> bool {
         std::mem::take(&mut self.rung)
     }
 
@@ -252,29 +264,29 @@ impl Io {
 
     /// Sends what is to be sent, waits until something happens, but no longer than that, and
     /// does what follows of it.
-    pub fn turn(&mut self, most: Option<Duration>) -> Turn {
-        self.work();
-        let turn = self.take_in(most);
-        self.work();
+    pub fn turn(&mut self, most: Option<Duration>) -> LoopState {
+        self.send_pending();
+        let turn = self.poll_sockets(most);
+        self.send_pending();
         turn
     }
 
     /// Waits until something happens, but no longer than that, and takes in what came.
-    pub fn take_in(&mut self, most: Option<Duration>) -> Turn {
+    pub fn poll_sockets(&mut self, most: Option<Duration>) -> LoopState {
         // Who only polls is not to pay for a look at all servers each time.
         let timeout = match most {
             Some(Duration::ZERO) => most,
-            most => self.next_look().into_iter().chain(most).min(),
+            most => self.next_check().into_iter().chain(most).min(),
         };
-        match self.poll.poll(&mut self.happened, timeout) {
+        match self.poll.poll(&mut self.poll_events, timeout) {
             Ok(()) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => return Turn::On,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => return LoopState::Running,
             Err(error) => {
                 tracing::error!(%error, "the fabric cannot wait for its sockets");
-                return Turn::End;
+                return LoopState::Ended;
             }
         }
-        let happened = std::mem::replace(&mut self.happened, Events::with_capacity(0));
+        let happened = std::mem::replace(&mut self.poll_events, Events::with_capacity(0));
         for event in &happened {
             match event.token() {
                 LISTENER => self.accept(),
@@ -283,36 +295,38 @@ impl Io {
                 key => self.ready(key, event.is_read_closed()),
             }
         }
-        self.happened = happened;
-        if !self.obey() {
-            return Turn::End;
+        self.poll_events = happened;
+        if !self.run_commands() {
+            return LoopState::Ended;
         }
         let now = self.begun.elapsed();
-        if most != Some(Duration::ZERO) || now >= self.looked + LOOK / 10 {
-            self.looked = now;
-            self.look();
+        if most != Some(Duration::ZERO) || now >= self.checked_at + CHECK_INTERVAL / 10 {
+            self.checked_at = now;
+            self.check_deadlines();
         }
-        Turn::On
+        LoopState::Running
     }
 
     /// How long nothing has to be looked at, if nothing comes.
-    fn next_look(&self) -> Option<Duration> {
+    fn next_check(&self) -> Option<Duration> {
         let due = self.links.due();
         let due = due.map(|due| due.saturating_sub(self.begun.elapsed()));
-        due.into_iter().chain(self.proving.then_some(LOOK)).min()
+        due.into_iter()
+            .chain(self.proving.then_some(CHECK_INTERVAL))
+            .min()
     }
 
     /// Does what was asked for; false at the end.
-    fn obey(&mut self) -> bool {
-        self.orders.look();
-        while let Some(command) = self.orders.next() {
+    fn run_commands(&mut self) -> bool {
+        self.commands.mark_awake();
+        while let Some(command) = self.commands.next() {
             match command {
                 Command::Call {
                     to,
                     id,
                     message,
-                    surely,
-                } => self.ask(to, id, message, surely),
+                    unbounded,
+                } => self.ask(to, id, message, unbounded),
                 Command::Reply { token, message } => self.answer(token, message),
                 Command::Dial(to, lane) => self.dial_bulk(to, lane),
                 Command::End => return false,
@@ -322,10 +336,10 @@ impl Io {
     }
 
     /// Does what is to be done for the calls: sends what is to be sent.
-    pub fn work(&mut self) {
+    pub fn send_pending(&mut self) {
         let mut touched = BTreeSet::new();
         loop {
-            while let Some(order) = self.links.next_order() {
+            while let Some(order) = self.links.next_action() {
                 touched.extend(self.carry_out(order));
             }
             // What breaks may be dialled again.
@@ -340,13 +354,13 @@ impl Io {
 
     /// The connection that has something to send by it. Orders are carried out in their order:
     /// one for a connection that broke comes before the dialling of the next, and meets none.
-    fn carry_out(&mut self, order: Order) -> Option<Key> {
+    fn carry_out(&mut self, order: TransportAction) -> Option<Key> {
         match order {
-            Order::Dial(to) => {
+            TransportAction::Dial(to) => {
                 self.dial(to);
                 None
             }
-            Order::Request {
+            TransportAction::Request {
                 to,
                 call,
                 ended_below,
@@ -357,7 +371,7 @@ impl Io {
                 self.push(key, Kind::Request, call, &prefix, message);
                 Some(key)
             }
-            Order::Reply { to, call, message } => {
+            TransportAction::Reply { to, call, message } => {
                 let key = self.asked_by.get(&to).copied()?;
                 self.push(key, Kind::Reply, call, &[], message);
                 Some(key)
@@ -366,8 +380,8 @@ impl Io {
     }
 
     /// Looks at what has taken too long.
-    fn look(&mut self) {
-        self.links.look(self.begun.elapsed());
+    fn check_deadlines(&mut self) {
+        self.links.check_deadlines(self.begun.elapsed());
         if !self.proving {
             return;
         }
@@ -381,16 +395,16 @@ impl Io {
         for key in late {
             self.refuse(|counters| &mut counters.slow, "the proof took too long");
             let timed_out = std::io::ErrorKind::TimedOut.into();
-            self.close(key, &Broken::Ended(timed_out));
+            self.close(key, &ConnectionError::Ended(timed_out));
         }
         self.proving = self.conns.values().any(|conn| conn.until.is_some());
     }
 
-    fn refuse(&self, which: impl Fn(&mut Counters) -> &mut u64, why: &str) {
+    fn refuse(&self, which: impl Fn(&mut RefusalCounters) -> &mut u64, why: &str) {
         let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         let count = which(&mut counters);
         *count += 1;
-        if *count <= LOGGED {
+        if *count <= LOGGED_MAX {
             tracing::warn!(count = *count, "refused a connection: {why}");
         }
     }

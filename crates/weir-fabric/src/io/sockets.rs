@@ -8,15 +8,15 @@ use mio::{Interest, Token as Key};
 use socket2::{SockRef, TcpKeepalive};
 use weir_core::types::Rank;
 
-use super::{Conn, Dialled, Io, Stage, STRANGERS};
-use crate::conn::{Broken, Incoming, Outgoing};
-use crate::frame::{Garbage, Head, Kind, Plane};
+use super::{Conn, Dialled, Io, PeerLife, Stage, UNPROVEN_MAX};
+use crate::conn::{ConnectionError, Incoming, Outgoing};
+use crate::frame::{Head, Kind, Malformed, Plane};
 use crate::{CallId, Message, Token};
 
 /// A connection over which nothing is acknowledged for so long is broken.
 pub(crate) const SILENCE: Duration = Duration::from_millis(1500);
 /// How often an idle connection is probed. The kernel counts these in whole seconds.
-const PROBE: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Io {
     pub(super) fn address(&self, rank: Rank) -> Option<SocketAddr> {
@@ -40,7 +40,7 @@ impl Io {
 
     /// Connects to a server for a lane of the bulk plane, whose thread hears of the outcome.
     pub(super) fn dial_bulk(&mut self, to: Rank, lane: usize) {
-        self.bulk.dials(to, lane);
+        self.bulk.note_dial(to, lane);
         let address = self.address(to).filter(|_| to != self.me.rank);
         let socket = address.and_then(|address| TcpStream::connect(address).ok());
         let key = socket.and_then(|socket| self.adopt(socket, Stage::Dialling(to, Plane::Bulk)));
@@ -63,8 +63,8 @@ impl Io {
         let _ = socket.set_nodelay(true);
         let options = SockRef::from(&socket);
         let probes = TcpKeepalive::new()
-            .with_time(PROBE)
-            .with_interval(PROBE)
+            .with_time(PROBE_INTERVAL)
+            .with_interval(PROBE_INTERVAL)
             .with_retries(2);
         let noticed = options
             .set_tcp_user_timeout(Some(SILENCE))
@@ -93,12 +93,12 @@ impl Io {
     pub(super) fn accept(&mut self) {
         loop {
             match self.listener.accept() {
-                Ok((socket, _)) if self.strangers < STRANGERS => {
-                    if self.adopt(socket, Stage::Stranger).is_some() {
-                        self.strangers += 1;
+                Ok((socket, _)) if self.unproven < UNPROVEN_MAX => {
+                    if self.adopt(socket, Stage::Accepted).is_some() {
+                        self.unproven += 1;
                     }
                 }
-                Ok(_) => self.refuse(|counters| &mut counters.slow, "too many strangers"),
+                Ok(_) => self.refuse(|counters| &mut counters.slow, "too many unproven"),
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     tracing::warn!(%error, "a connection cannot be accepted");
@@ -118,13 +118,13 @@ impl Io {
         }
     }
 
-    fn serve(&mut self, key: Key) -> Result<(), Broken> {
+    fn serve(&mut self, key: Key) -> Result<(), ConnectionError> {
         let Some(conn) = self.conns.get_mut(&key) else {
             return Ok(());
         };
         if let Stage::Dialling(to, plane) = conn.stage {
-            if let Some(error) = conn.socket.take_error().map_err(Broken::Ended)? {
-                return Err(Broken::Ended(error));
+            if let Some(error) = conn.socket.take_error().map_err(ConnectionError::Ended)? {
+                return Err(ConnectionError::Ended(error));
             }
             if conn.socket.peer_addr().is_err() {
                 return Ok(()); // not yet
@@ -141,7 +141,7 @@ impl Io {
             let Some((head, message)) = conn.incoming.read_from(&mut conn.socket)? else {
                 break;
             };
-            self.take(key, &head, message)?;
+            self.handle_frame(key, &head, message)?;
             self.flush(key)?;
             self.hand_over(key);
         }
@@ -174,7 +174,7 @@ impl Io {
         }
     }
 
-    pub(super) fn say(&mut self, key: Key, kind: Kind, body: Vec<u8>) {
+    pub(super) fn send_handshake(&mut self, key: Key, kind: Kind, body: Vec<u8>) {
         self.push(key, kind, CallId(0), &[], Message { body, bulk: vec![] });
     }
 
@@ -198,7 +198,7 @@ impl Io {
     }
 
     /// Writes what goes without waiting.
-    pub(super) fn flush(&mut self, key: Key) -> Result<(), Broken> {
+    pub(super) fn flush(&mut self, key: Key) -> Result<(), ConnectionError> {
         let Some(conn) = self.conns.get_mut(&key) else {
             return Ok(());
         };
@@ -215,70 +215,75 @@ impl Io {
             let registry = self.poll.registry();
             registry
                 .reregister(&mut conn.socket, key, interest)
-                .map_err(Broken::Ended)?;
+                .map_err(ConnectionError::Ended)?;
         }
         Ok(())
     }
 
     /// A frame came.
-    fn take(&mut self, key: Key, head: &Head, message: Message) -> Result<(), Broken> {
+    fn handle_frame(
+        &mut self,
+        key: Key,
+        head: &Head,
+        message: Message,
+    ) -> Result<(), ConnectionError> {
         let Some(conn) = self.conns.get(&key) else {
             return Ok(());
         };
         match (&conn.stage, head.kind) {
-            (Stage::Stranger, Kind::Hello) => self.challenge(key, &message.body),
+            (Stage::Accepted, Kind::Hello) => self.challenge(key, &message.body),
             (Stage::Greeted(to, plane, greeting), Kind::Challenge) => {
                 let (to, plane, greeting) = (*to, *plane, *greeting);
-                self.prove(key, (to, plane), &greeting, &message.body)
+                self.answer_challenge(key, to, plane, &greeting, &message.body)
             }
             (Stage::Challenged(theirs, ours), Kind::Proof) => {
                 let (theirs, ours) = (*theirs, *ours);
-                self.admit(key, &theirs, &ours, &message.body)
+                self.accept_proof(key, &theirs, &ours, &message.body)
             }
-            (Stage::Open(to, ..), Kind::Reply) => {
-                self.links.replied(*to, head.call, message);
+            (Stage::Open(with, _), Kind::Reply) => {
+                self.links.replied(with.rank, head.call, message);
                 Ok(())
             }
-            (Stage::Open(from, incarnation, _), Kind::Request) => {
+            (Stage::Open(with, _), Kind::Request) => {
                 let token = Token {
-                    from: *from,
-                    incarnation: *incarnation,
+                    from: with.rank,
+                    incarnation: with.incarnation,
                     call: head.call,
                 };
                 // An answer goes by a connection that the asker still had when it asked.
                 self.asked_by.insert(token.from, key);
                 self.asked(token, message)
             }
-            _ => Err(Garbage.into()),
+            _ => Err(Malformed.into()),
         }
     }
 
     /// A request came, behind the number below which all have ended.
-    fn asked(&mut self, token: Token, mut message: Message) -> Result<(), Broken> {
-        let ended_below = message.body.first_chunk::<8>().ok_or(Garbage)?;
+    fn asked(&mut self, token: Token, mut message: Message) -> Result<(), ConnectionError> {
+        let ended_below = message.body.first_chunk::<8>().ok_or(Malformed)?;
         let ended_below = u64::from_le_bytes(*ended_below);
         message.body.drain(..8);
         let lives = self.links.asked(token, ended_below, message);
-        lives.then_some(()).ok_or_else(|| Garbage.into())
+        lives.then_some(()).ok_or_else(|| Malformed.into())
     }
 
     /// For how long nothing had come over a connection that broke, as far as is known.
-    fn silent_for(&self, stage: &Stage, broken: &Broken) -> Duration {
+    fn silent_for(&self, stage: &Stage, broken: &ConnectionError) -> Duration {
         match (stage, broken) {
-            (Stage::Dialling(..), Broken::Ended(error)) if is_silence(error) => {
+            (Stage::Dialling(..), ConnectionError::Ended(error)) if is_silence(error) => {
                 self.timing.give_up.min(self.timing.handshake)
             }
-            (Stage::Open(..), Broken::Ended(error)) if is_silence(error) => SILENCE,
+            (Stage::Open(..), ConnectionError::Ended(error)) if is_silence(error) => SILENCE,
             _ => Duration::ZERO,
         }
     }
 
-    pub(super) fn close(&mut self, key: Key, broken: &Broken) {
+    pub(super) fn close(&mut self, key: Key, broken: &ConnectionError) {
         let Some(mut conn) = self.conns.remove(&key) else {
             return;
         };
         let _ = self.poll.registry().deregister(&mut conn.socket);
-        if matches!(broken, Broken::Garbage(_)) {
+        if matches!(broken, ConnectionError::Malformed(_)) {
             self.refuse(|counters| &mut counters.garbage, "what came makes no sense");
         }
         match conn.stage {
@@ -292,28 +297,28 @@ impl Io {
                     self.dials.remove(&to);
                 }
                 if current && !self.asks.contains_key(&to) {
-                    self.lost_touch(to, self.silent_for(&conn.stage, broken));
+                    self.note_broken(to, self.silent_for(&conn.stage, broken));
                 }
             }
-            Stage::Stranger | Stage::Challenged(..) => self.strangers -= 1,
-            Stage::Open(with, incarnation, _) => {
+            Stage::Accepted | Stage::Challenged(..) => self.unproven -= 1,
+            Stage::Open(with, _) => {
                 let silent = self.silent_for(&conn.stage, broken);
-                self.part(key, (with, incarnation), silent);
+                self.connection_ended(key, with, silent);
             }
         }
     }
 
-    fn lost_touch(&mut self, with: Rank, silent: Duration) {
+    fn note_broken(&mut self, with: Rank, silent: Duration) {
         let now = self.begun.elapsed();
         let since = now.saturating_sub(silent);
         self.links.broken_since(now, since, with);
     }
 
     /// Both ends of a connection have proved who they are.
-    pub(super) fn open(&mut self, key: Key, with: (Rank, u64), dialled: Dialled) {
-        let (rank, incarnation) = with;
+    pub(super) fn open(&mut self, key: Key, with: PeerLife, dialled: Dialled) {
+        let PeerLife { rank, incarnation } = with;
         if let Some(conn) = self.conns.get_mut(&key) {
-            conn.stage = Stage::Open(rank, incarnation, dialled);
+            conn.stage = Stage::Open(with, dialled);
             conn.incoming.admit(true);
             conn.until = None;
         }
@@ -322,7 +327,7 @@ impl Io {
         }
         let before = self.asks.get(&rank);
         let known = before.is_some_and(|before| self.is_open(*before, with));
-        if let Some(best) = self.best(with) {
+        if let Some(best) = self.preferred(with) {
             self.asks.insert(rank, best);
         }
         if !known {
@@ -331,48 +336,51 @@ impl Io {
     }
 
     /// A life of a server is there: what comes over connections with those before counts no more.
-    pub(super) fn end_others(&mut self, (rank, incarnation): (Rank, u64)) {
-        let other = |conn: &Conn| matches!(conn.stage, Stage::Open(r, i, _) if r == rank && i != incarnation);
+    pub(super) fn close_former_lives(&mut self, with: PeerLife) {
+        let other = |conn: &Conn| {
+            let Stage::Open(peer, _) = conn.stage else {
+                return false;
+            };
+            peer.rank == with.rank && peer.incarnation != with.incarnation
+        };
         let others = self.conns.iter().filter(|(_, conn)| other(conn));
         let others: Vec<Key> = others.map(|(key, _)| *key).collect();
         for key in others {
             let reset = std::io::ErrorKind::ConnectionReset.into();
-            self.close(key, &Broken::Ended(reset));
+            self.close(key, &ConnectionError::Ended(reset));
         }
     }
 
     /// A connection with that life of a server has ended.
-    fn part(&mut self, key: Key, with: (Rank, u64), silent: Duration) {
-        let (rank, _) = with;
+    fn connection_ended(&mut self, key: Key, with: PeerLife, silent: Duration) {
+        let rank = with.rank;
         if self.asked_by.get(&rank) == Some(&key) {
             self.asked_by.remove(&rank);
         }
         if self.asks.get(&rank) == Some(&key) {
             self.asks.remove(&rank);
-            match self.best(with) {
+            match self.preferred(with) {
                 Some(other) => drop(self.asks.insert(rank, other)),
-                None => return self.lost_touch(rank, silent),
+                None => return self.note_broken(rank, silent),
             }
         }
         self.links.other_broken(rank);
     }
 
-    fn is_open(&self, key: Key, (rank, incarnation): (Rank, u64)) -> bool {
+    fn is_open(&self, key: Key, with: PeerLife) -> bool {
         let stage = self.conns.get(&key).map(|conn| &conn.stage);
-        matches!(stage, Some(Stage::Open(r, i, _)) if (*r, *i) == (rank, incarnation))
+        matches!(stage, Some(Stage::Open(peer, _)) if *peer == with)
     }
 
     /// Of the connections with a life of a server, that by which both ends ask: the newest that was
     /// dialled by the lower rank, if there is one.
-    fn best(&self, (rank, incarnation): (Rank, u64)) -> Option<Key> {
-        let of_lower = |dialled: Dialled| (dialled == Dialled::ByUs) == (self.me.rank < rank);
+    fn preferred(&self, with: PeerLife) -> Option<Key> {
+        let of_lower = |dialled: Dialled| (dialled == Dialled::ByUs) == (self.me.rank < with.rank);
         let open = self
             .conns
             .iter()
             .filter_map(|(key, conn)| match conn.stage {
-                Stage::Open(r, i, dialled) if (r, i) == (rank, incarnation) => {
-                    Some((of_lower(dialled), *key))
-                }
+                Stage::Open(peer, dialled) if peer == with => Some((of_lower(dialled), *key)),
                 _ => None,
             });
         open.max().map(|(_, key)| key)

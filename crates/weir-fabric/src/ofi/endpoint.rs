@@ -20,11 +20,11 @@ use super::memory::{Bytes, Owned};
 use super::opening::{function, open, Calls, Failure, Opened};
 use super::packet::PACKET_MOST;
 use super::transfer::{Completion, Landing, Operation, Slots};
-use super::Choice;
+use super::EndpointOptions;
 
 /// Providers that are no better than nothing here: they spin while they wait, are for tests or
 /// for one node, or lose messages. Hooks and what is layered on other layers too.
-const LEFT_OUT: &[&str] = &[
+const UNSUITABLE: &[&str] = &[
     "net", "sockets", "shm", "sm2", "udp", "UDP", "usnic", "rstream",
 ];
 /// Providers of networks that do more than TCP, best first.
@@ -43,7 +43,7 @@ pub const NAME_MOST: usize = 512;
 /// Whether a provider is of use to weir.
 pub fn is_usable(provider: &str) -> bool {
     let core = provider.split(';').next().unwrap_or("");
-    !LEFT_OUT.contains(&core) && !provider.contains("hook") && !provider.contains("ofi_rxd")
+    !UNSUITABLE.contains(&core) && !provider.contains("hook") && !provider.contains("ofi_rxd")
 }
 
 /// A peer, as this endpoint numbers it.
@@ -59,7 +59,7 @@ pub struct Readable {
 
 /// Where a peer finds memory that it may read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct RemoteMemory {
     /// Random, and what says that one may.
     pub key: u64,
     /// Where it begins.
@@ -87,7 +87,7 @@ pub struct Endpoint {
     pub(super) ready: VecDeque<Completion>,
     pub(super) wait_fd: RawFd,
     /// How often the provider said that there is something, and there was nothing.
-    pub(super) restless: u32,
+    pub(super) spurious_wakes: u32,
     /// `None` once it is closed.
     pub(super) ep: Option<Owned<abi::Ep>>,
     // Closed in this order.
@@ -104,7 +104,7 @@ unsafe impl Send for Endpoint {}
 
 impl Endpoint {
     /// Opens what is chosen. The error is of the last one tried.
-    pub fn open(choice: &Choice) -> Result<Endpoint, Unusable> {
+    pub fn open(choice: &EndpointOptions) -> Result<Endpoint, Unusable> {
         let (library, provider) = (library()?, choice.provider.as_deref());
         let mut error = None;
         let all = [abi::MSG | abi::RMA, abi::MSG];
@@ -117,7 +117,7 @@ impl Endpoint {
                         continue;
                     }
                 };
-                let Some(name) = choice.provider.clone().or_else(|| best(&offers)) else {
+                let Some(name) = choice.provider.clone().or_else(|| best_provider(&offers)) else {
                     continue;
                 };
                 match Endpoint::open_one(library, offers, &name) {
@@ -175,7 +175,7 @@ impl Endpoint {
             }),
             ready: VecDeque::new(),
             wait_fd,
-            restless: 0,
+            spurious_wakes: 0,
             ep: Some(ep),
             cq,
             av,
@@ -183,7 +183,7 @@ impl Endpoint {
             fabric,
             _info: offers,
         };
-        match endpoint.receive_all() {
+        match endpoint.post_first_receives() {
             0 => Ok(endpoint),
             code => Err(failed(("fi_recv", code))),
         }
@@ -276,7 +276,7 @@ impl Endpoint {
     }
 
     /// Lets peers who know the place read `bytes`, until [`Endpoint::retract`].
-    pub fn offer(&mut self, bytes: Vec<u8>) -> Result<Place, c_int> {
+    pub fn offer(&mut self, bytes: Vec<u8>) -> Result<RemoteMemory, c_int> {
         let bytes = Bytes::new(bytes);
         let wanted = random() & self.key_mask;
         let (mr, key) = if self.reads() {
@@ -294,11 +294,11 @@ impl Endpoint {
         let before = self.memory.readable.insert(key, Readable { mr, bytes });
         // The provider refuses a key that it has, and a random one is not met twice.
         debug_assert!(before.is_none());
-        Ok(Place { key, address })
+        Ok(RemoteMemory { key, address })
     }
 
     /// A part of what is offered, for those who cannot read it themselves.
-    pub fn offered(&mut self, key: u64, offset: u64, len: usize) -> Option<&[u8]> {
+    pub fn read_offered(&mut self, key: u64, offset: u64, len: usize) -> Option<&[u8]> {
         let readable = self.memory.readable.get_mut(&key)?;
         let offset = usize::try_from(offset).ok()?;
         let left = readable.bytes.len().checked_sub(offset)?;
@@ -346,7 +346,7 @@ impl Drop for Endpoint {
 
 /// The best of what is offered: a network that does more than TCP, else TCP with messages of any
 /// size.
-fn best(offers: &Offers) -> Option<String> {
+fn best_provider(offers: &Offers) -> Option<String> {
     let names = offers.iter().map(|offer: Offer<'_>| offer.provider());
     let rank = |name: &String| {
         let fast = FAST.iter().position(|fast| fast == name);

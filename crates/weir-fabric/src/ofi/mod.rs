@@ -54,17 +54,19 @@ use rustix::event::{eventfd, EventfdFlags};
 use weir_core::types::Rank;
 
 use crate::frame::{BODY_MOST, BULK_MOST};
-use crate::{CallId, Counters, Event, Fabric, Lost, Membership, Message, Timing, Token};
+use crate::{
+    CallError, CallId, Event, Fabric, Membership, Message, RefusalCounters, Timing, Token,
+};
 use endpoint::Endpoint;
 pub use endpoint::NAME_MOST;
 pub use library::Unusable;
-use thread::{Command, Ends, Thread};
+use thread::{Command, EndpointThread, ThreadChannels};
 use transfer::Completion;
 
 /// What libfabric is here, for people: its version, and the providers that weir could use and
 /// those that it leaves alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct LibfabricReport {
     /// As `1.17`.
     pub version: String,
     /// Providers of use, in the library's order.
@@ -73,7 +75,7 @@ pub struct Found {
     pub left_out: Vec<String>,
 }
 
-impl Found {
+impl LibfabricReport {
     /// Whether there is a network that does more than TCP.
     pub fn is_fast(&self) -> bool {
         let fast = |name: &String| endpoint::FAST.contains(&name.as_str());
@@ -82,7 +84,7 @@ impl Found {
 }
 
 /// Looks for libfabric and its providers.
-pub fn find() -> Result<Found, Unusable> {
+pub fn find() -> Result<LibfabricReport, Unusable> {
     let library = library::library()?;
     let offers = library.offers(None, None, abi::MSG)?;
     let mut names: Vec<String> = Vec::new();
@@ -95,7 +97,7 @@ pub fn find() -> Result<Found, Unusable> {
     let (usable, left_out) = names
         .into_iter()
         .partition(|name| endpoint::is_usable(name));
-    Ok(Found {
+    Ok(LibfabricReport {
         version: library.version(),
         usable,
         left_out,
@@ -104,7 +106,7 @@ pub fn find() -> Result<Found, Unusable> {
 
 /// Which endpoint to open.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Choice {
+pub struct EndpointOptions {
     /// Of which provider; `None`: of the best there is.
     pub provider: Option<String>,
     /// This node's address, for providers with addresses of that kind.
@@ -121,7 +123,7 @@ pub struct Bound {
 
 impl Bound {
     /// Opens what is chosen.
-    pub fn open(choice: &Choice) -> Result<Bound, Unusable> {
+    pub fn open(choice: &EndpointOptions) -> Result<Bound, Unusable> {
         let endpoint = Box::new(Endpoint::open(choice)?);
         Ok(Bound { endpoint })
     }
@@ -138,7 +140,12 @@ impl Bound {
 
     /// Sends bytes to an endpoint as they are, past the protocol, and waits until they are out
     /// or `patience` has ended; whether they are. For tests of what strangers may do.
-    pub fn shout(&mut self, to: &[u8], bytes: &[u8], patience: Duration) -> std::io::Result<bool> {
+    pub fn send_unsealed(
+        &mut self,
+        to: &[u8],
+        bytes: &[u8],
+        patience: Duration,
+    ) -> std::io::Result<bool> {
         let refused = std::io::Error::from_raw_os_error;
         let to = self.endpoint.resolve(to).ok_or(ErrorKind::NotFound)?;
         let (bell, begin) = (Bell::new()?, Instant::now());
@@ -181,7 +188,7 @@ impl Bell {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
-    fn silence(&self) {
+    fn clear(&self) {
         // Fails when it has not been rung.
         let _ = rustix::io::read(&*self.0, &mut [0_u8; 8]);
     }
@@ -199,7 +206,7 @@ pub struct Libfabric {
     own: Sender<Event>,
     bell: Bell,
     next: AtomicU64,
-    counters: Arc<Mutex<Counters>>,
+    counters: Arc<Mutex<RefusalCounters>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -216,9 +223,9 @@ impl Libfabric {
     ) -> std::io::Result<Libfabric> {
         let (commands, orders) = channel();
         let (told, events) = channel();
-        let counters = Arc::new(Mutex::new(Counters::default()));
+        let counters = Arc::new(Mutex::new(RefusalCounters::default()));
         let bell = Bell::new()?;
-        let ends = Ends {
+        let ends = ThreadChannels {
             commands: orders,
             events: told.clone(),
             wake: Box::new(wake),
@@ -227,7 +234,9 @@ impl Libfabric {
         };
         let thread = std::thread::Builder::new()
             .name("weir-fabric".to_owned())
-            .spawn(move || Thread::new(*bound.endpoint, membership, names, timing, ends).run())?;
+            .spawn(move || {
+                EndpointThread::new(*bound.endpoint, membership, names, timing, ends).run();
+            })?;
         Ok(Libfabric {
             commands,
             events,
@@ -241,18 +250,18 @@ impl Libfabric {
 }
 
 impl Libfabric {
-    fn ask(&self, to: Rank, message: Message, surely: bool) -> CallId {
+    fn ask(&self, to: Rank, message: Message, unbounded: bool) -> CallId {
         let id = CallId(self.next.fetch_add(1, Ordering::Relaxed));
         let too_long = message.body.len() > BODY_MOST - 8 || message.bulk.len() > BULK_MOST;
         let call = Command::Call {
             to,
             id,
             message,
-            surely,
+            unbounded,
         };
         if too_long || self.commands.send(call).is_err() {
             // This end of the queue is open as long as `self`.
-            let _ = self.own.send(Event::Done(id, Err(Lost::Ended)));
+            let _ = self.own.send(Event::Done(id, Err(CallError::Ended)));
         }
         self.bell.ring();
         id
@@ -264,7 +273,7 @@ impl Fabric for Libfabric {
         self.ask(to, message, false)
     }
 
-    fn call_surely(&self, to: Rank, message: Message) -> CallId {
+    fn call_without_deadline(&self, to: Rank, message: Message) -> CallId {
         self.ask(to, message, true)
     }
 
@@ -278,7 +287,7 @@ impl Fabric for Libfabric {
         self.events.try_recv().ok()
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> RefusalCounters {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

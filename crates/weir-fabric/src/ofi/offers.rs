@@ -50,7 +50,15 @@ struct Reply {
     until: Duration,
 }
 
-/// All of it.
+/// The reply to a call of one life of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyId {
+    pub to: Rank,
+    pub life: u64,
+    pub call: CallId,
+}
+
+/// Everything that is offered now.
 #[derive(Debug, Default)]
 pub struct Offers {
     requests: HashMap<CallId, Parts>,
@@ -91,17 +99,18 @@ impl Offers {
     pub fn reply(
         &mut self,
         endpoint: &mut Endpoint,
-        (to, life, call): (Rank, u64, CallId),
+        id: ReplyId,
         message: Message,
         until: Duration,
     ) -> Option<Parts> {
+        let ReplyId { to, life, call } = id;
         if let Some(reply) = self.replies.get_mut(&(to, call)) {
             if reply.life == life {
                 reply.until = until;
                 return Some(reply.parts.clone());
             }
         }
-        self.was_read(endpoint, to, call);
+        self.retract_reply(endpoint, to, call);
         let parts = split(endpoint, message)?;
         if !parts.offer_nothing() {
             let reply = Reply {
@@ -115,18 +124,19 @@ impl Offers {
     }
 
     /// Nobody reads a reply any more.
-    pub fn was_read(&mut self, endpoint: &mut Endpoint, to: Rank, call: CallId) {
+    pub fn retract_reply(&mut self, endpoint: &mut Endpoint, to: Rank, call: CallId) {
         if let Some(reply) = self.replies.remove(&(to, call)) {
             reply.parts.retract(endpoint);
         }
     }
 
     /// One asks in a life, in which its calls below a number have ended.
-    pub fn asks(
+    pub fn end_replies(
         &mut self,
         endpoint: &mut Endpoint,
         from: Rank,
-        (life, ended_below): (u64, CallId),
+        life: u64,
+        ended_below: CallId,
     ) {
         let all = (from, CallId(0))..=(from, CallId(u64::MAX));
         let over =
@@ -134,16 +144,16 @@ impl Offers {
         let over = self.replies.range(all).filter(over);
         let over: Vec<CallId> = over.map(|((_, call), _)| *call).collect();
         for call in over {
-            self.was_read(endpoint, from, call);
+            self.retract_reply(endpoint, from, call);
         }
     }
 
     /// Takes back what nobody came for.
-    pub fn look(&mut self, endpoint: &mut Endpoint, now: Duration) {
+    pub fn expire_replies(&mut self, endpoint: &mut Endpoint, now: Duration) {
         let over = self.replies.iter().filter(|(_, reply)| reply.until <= now);
         let over: Vec<(Rank, CallId)> = over.map(|(of, _)| *of).collect();
         for (to, call) in over {
-            self.was_read(endpoint, to, call);
+            self.retract_reply(endpoint, to, call);
         }
     }
 }

@@ -49,7 +49,7 @@ impl Peers {
     }
 
     /// A server says where it is; the newest of its lives that did.
-    pub fn named(&mut self, rank: Rank, life: u64, name: Vec<u8>) -> Option<u64> {
+    pub fn set_name(&mut self, rank: Rank, life: u64, name: Vec<u8>) -> Option<u64> {
         let peer = self.0.get_mut(&rank)?;
         if peer.life < life {
             peer.life = life;
@@ -66,7 +66,7 @@ impl Peers {
     }
 
     /// Puts a packet in the queue of a server; it is dropped when it is not out by then.
-    pub fn post(&mut self, to: Rank, until: Duration, packet: Vec<u8>) {
+    pub fn enqueue(&mut self, to: Rank, until: Duration, packet: Vec<u8>) {
         if let Some(peer) = self.0.get_mut(&to) {
             peer.queue.push_back((until, packet));
         }

@@ -2,7 +2,7 @@
 //! memory, checks their hash, and only then is there a message.
 //!
 //! Messages are taken up in the order in which they came, as long as what is to land is within
-//! [`LANDING_MOST`], so that what peers offer bounds no memory but that. What does not come, or
+//! [`LANDING_MAX_BYTES`], so that what peers offer bounds no memory but that. What does not come, or
 //! is not what was said, fails; the caller has it sent again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -10,22 +10,22 @@ use std::time::Duration;
 
 use weir_core::types::Rank;
 
-use super::endpoint::{Address, Endpoint};
-use super::packet::{Offered, Part, Word, PIECE_MOST};
+use super::endpoint::{Address, Endpoint, RemoteMemory};
+use super::packet::{Offered, PacketContent, Part, PIECE_MOST};
 use crate::{CallId, Message, Token};
 
 /// Bytes that may be landing at once, or one message.
-const LANDING_MOST: usize = 64 << 20;
+const LANDING_MAX_BYTES: usize = 64 << 20;
 /// Bytes of one remote read.
 const READ_MOST: usize = 1 << 20;
 /// Remote reads of one part under way.
-const READS: usize = 4;
+const READS_MAX: usize = 4;
 /// Pieces of one part asked for and not here.
-const PIECES: usize = 16;
+const PIECES_MAX: usize = 16;
 
 /// Of which message the parts are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Of {
+pub enum MessageId {
     /// A request, and below which number all calls have ended.
     Request(Token, u64),
     /// The reply to a call of ours.
@@ -42,13 +42,13 @@ pub enum Outcome {
 }
 
 #[derive(Debug)]
-enum Half {
+enum PartState {
     Here(Vec<u8>),
-    Coming(Coming),
+    Remote(RemotePart),
 }
 
 #[derive(Debug)]
-struct Coming {
+struct RemotePart {
     offered: Offered,
     /// Where it lands, once there is room.
     landing: Option<u64>,
@@ -60,7 +60,7 @@ struct Coming {
     pieces: BTreeSet<usize>,
 }
 
-impl Coming {
+impl RemotePart {
     fn is_here(&self) -> bool {
         let nothing_awaited = self.reads == 0 && self.pieces.is_empty();
         self.landing.is_some() && self.next == self.offered.len && nothing_awaited
@@ -70,17 +70,17 @@ impl Coming {
 #[derive(Debug)]
 struct Pull {
     from: Rank,
-    of: Of,
+    of: MessageId,
     /// Whether its bytes count as landing.
     started: bool,
-    halves: [Half; 2],
+    parts_state: [PartState; 2],
 }
 
 impl Pull {
-    fn coming(&mut self) -> impl Iterator<Item = &mut Coming> {
-        self.halves.iter_mut().filter_map(|half| match half {
-            Half::Coming(coming) => Some(coming),
-            Half::Here(_) => None,
+    fn coming(&mut self) -> impl Iterator<Item = &mut RemotePart> {
+        self.parts_state.iter_mut().filter_map(|half| match half {
+            PartState::Remote(coming) => Some(coming),
+            PartState::Here(_) => None,
         })
     }
 
@@ -113,15 +113,15 @@ impl Pulls {
         &mut self,
         now: Duration,
         from: Rank,
-        of: Of,
+        of: MessageId,
         parts: [Part; 2],
     ) -> Option<Message> {
         let mut coming = false;
-        let halves = parts.map(|part| match part {
-            Part::Inline(bytes) => Half::Here(bytes),
+        let parts_state = parts.map(|part| match part {
+            Part::Inline(bytes) => PartState::Here(bytes),
             Part::Offered(offered) => {
                 coming = true;
-                Half::Coming(Coming {
+                PartState::Remote(RemotePart {
                     offered,
                     landing: None,
                     next: 0,
@@ -130,11 +130,13 @@ impl Pulls {
                 })
             }
         });
-        let halves = match (coming, halves) {
-            (false, [Half::Here(body), Half::Here(bulk)]) => return Some(Message { body, bulk }),
-            (_, halves) => halves,
+        let parts_state = match (coming, parts_state) {
+            (false, [PartState::Here(body), PartState::Here(bulk)]) => {
+                return Some(Message { body, bulk })
+            }
+            (_, parts_state) => parts_state,
         };
-        if self.is_of(from, of) {
+        if self.contains(from, of) {
             return None; // it was sent again, and is on its way already
         }
         let id = self.next;
@@ -144,7 +146,7 @@ impl Pulls {
             from,
             of,
             started,
-            halves,
+            parts_state,
         };
         self.all.insert(id, pull);
         self.waiting.push_back(id);
@@ -152,12 +154,12 @@ impl Pulls {
         None
     }
 
-    fn is_of(&self, from: Rank, of: Of) -> bool {
+    fn contains(&self, from: Rank, of: MessageId) -> bool {
         let same = |pull: &Pull| {
             pull.from == from
                 && match (pull.of, of) {
-                    (Of::Request(a, _), Of::Request(b, _)) => a == b,
-                    (Of::Reply(a), Of::Reply(b)) => a == b,
+                    (MessageId::Request(a, _), MessageId::Request(b, _)) => a == b,
+                    (MessageId::Reply(a), MessageId::Reply(b)) => a == b,
                     _ => false,
                 }
         };
@@ -171,7 +173,7 @@ impl Pulls {
         now: Duration,
         endpoint: &mut Endpoint,
         mut address: impl FnMut(&mut Endpoint, Rank) -> Option<Address>,
-        mut say: impl FnMut(Rank, Word),
+        mut say: impl FnMut(Rank, PacketContent),
     ) -> (Vec<u64>, bool) {
         let mut failed = Vec::new();
         while let Some(id) = self.waiting.front().copied() {
@@ -180,7 +182,7 @@ impl Pulls {
                 continue;
             };
             let bytes = pull.bytes();
-            if self.landing_bytes > 0 && self.landing_bytes + bytes > LANDING_MOST {
+            if self.landing_bytes > 0 && self.landing_bytes + bytes > LANDING_MAX_BYTES {
                 break;
             }
             self.waiting.pop_front();
@@ -210,7 +212,7 @@ impl Pulls {
                     continue;
                 };
                 if !endpoint.reads() {
-                    coming.ask_for_pieces(landing, |word| say(rank, word));
+                    coming.ask_for_pieces(landing, |content| say(rank, content));
                     continue;
                 }
                 match coming.read_on(landing, endpoint, from) {
@@ -242,7 +244,8 @@ impl Pulls {
         now: Duration,
         endpoint: &mut Endpoint,
         from: Rank,
-        (ticket, offset): (u64, u64),
+        ticket: u64,
+        offset: u64,
         bytes: &[u8],
     ) -> Option<u64> {
         let rank = self.all.get(&(ticket / 2))?.from;
@@ -259,7 +262,7 @@ impl Pulls {
         Some(id)
     }
 
-    fn find(&mut self, landing: u64) -> Option<(u64, &mut Coming)> {
+    fn find(&mut self, landing: u64) -> Option<(u64, &mut RemotePart)> {
         let id = landing / 2;
         let mut coming = self.all.get_mut(&id)?.coming();
         let found = coming.find(|coming| coming.landing == Some(landing))?;
@@ -267,16 +270,20 @@ impl Pulls {
     }
 
     /// Takes a message out if all of it is here.
-    pub fn finish(&mut self, endpoint: &mut Endpoint, id: u64) -> Option<(Rank, Of, Outcome)> {
+    pub fn finish(
+        &mut self,
+        endpoint: &mut Endpoint,
+        id: u64,
+    ) -> Option<(Rank, MessageId, Outcome)> {
         let pull = self.all.get_mut(&id)?;
         if !pull.coming().all(|coming| coming.is_here()) {
             return None;
         }
-        let pull = self.take(id)?;
+        let pull = self.remove(id)?;
         let (from, of) = (pull.from, pull.of);
-        let parts = pull.halves.map(|half| match half {
-            Half::Here(bytes) => Some(bytes),
-            Half::Coming(coming) => {
+        let parts = pull.parts_state.map(|half| match half {
+            PartState::Here(bytes) => Some(bytes),
+            PartState::Remote(coming) => {
                 let bytes = coming.landing.and_then(|id| endpoint.landed(id))?;
                 (blake3::hash(&bytes) == coming.offered.hash).then_some(bytes)
             }
@@ -291,8 +298,8 @@ impl Pulls {
     }
 
     /// Gives a message up; whose it was.
-    pub fn fail(&mut self, endpoint: &mut Endpoint, id: u64) -> Option<(Rank, Of)> {
-        let mut pull = self.take(id)?;
+    pub fn fail(&mut self, endpoint: &mut Endpoint, id: u64) -> Option<(Rank, MessageId)> {
+        let mut pull = self.remove(id)?;
         for coming in pull.coming() {
             if let Some(landing) = coming.landing {
                 endpoint.give_up(landing);
@@ -301,7 +308,7 @@ impl Pulls {
         Some((pull.from, pull.of))
     }
 
-    fn take(&mut self, id: u64) -> Option<Pull> {
+    fn remove(&mut self, id: u64) -> Option<Pull> {
         let mut pull = self.all.remove(&id)?;
         if pull.started {
             self.landing_bytes -= pull.bytes();
@@ -315,7 +322,7 @@ impl Pulls {
 
     /// Replies that are awaited from a server.
     pub fn replies_of(&self, rank: Rank) -> Vec<u64> {
-        let of = |pull: &Pull| pull.from == rank && matches!(pull.of, Of::Reply(_));
+        let of = |pull: &Pull| pull.from == rank && matches!(pull.of, MessageId::Reply(_));
         let all = self.all.iter().filter(|(_, pull)| of(pull));
         all.map(|(id, _)| *id).collect()
     }
@@ -328,7 +335,7 @@ impl Pulls {
     }
 }
 
-impl Coming {
+impl RemotePart {
     /// Begins reads; false when there is no room for more now.
     fn read_on(
         &mut self,
@@ -336,10 +343,12 @@ impl Coming {
         endpoint: &mut Endpoint,
         from: Address,
     ) -> Result<bool, core::ffi::c_int> {
-        while self.reads < READS && self.next < self.offered.len {
+        while self.reads < READS_MAX && self.next < self.offered.len {
             let end = self.offered.len.min(self.next + READ_MOST);
-            let address = self.offered.address.wrapping_add(self.next as u64);
-            let place = (address, self.offered.key);
+            let place = RemoteMemory {
+                key: self.offered.key,
+                address: self.offered.address.wrapping_add(self.next as u64),
+            };
             if !endpoint.read(from, landing, self.next..end, place)? {
                 return Ok(false);
             }
@@ -349,10 +358,10 @@ impl Coming {
         Ok(true)
     }
 
-    fn ask_for_pieces(&mut self, ticket: u64, mut say: impl FnMut(Word)) {
-        while self.pieces.len() < PIECES && self.next < self.offered.len {
+    fn ask_for_pieces(&mut self, ticket: u64, mut say: impl FnMut(PacketContent)) {
+        while self.pieces.len() < PIECES_MAX && self.next < self.offered.len {
             let len = PIECE_MOST.min(self.offered.len - self.next);
-            say(Word::Pull {
+            say(PacketContent::Pull {
                 ticket,
                 key: self.offered.key,
                 offset: self.next as u64,

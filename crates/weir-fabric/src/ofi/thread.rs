@@ -8,27 +8,27 @@ use std::time::{Duration, Instant};
 use weir_core::types::Rank;
 
 use super::endpoint::Endpoint;
-use super::lines::{Heard, Lines, Step};
-use super::offers::{Offers, Parts};
-use super::packet::{open, seal, Head, Key, Part, Refused, Word};
+use super::lines::{LineAction, LineCheck, Lines, MessageCounts};
+use super::offers::{Offers, Parts, ReplyId};
+use super::packet::{open, seal, Head, Key, PacketContent, Part, Refused};
 use super::peers::Peers;
-use super::pulls::{Of, Outcome, Pulls};
+use super::pulls::{MessageId, Outcome, Pulls};
 use super::transfer::Completion;
 use super::Bell;
-use crate::links::{Links, Order};
-use crate::{CallId, Counters, Event, Membership, Message, Timing, Token};
+use crate::links::{Links, TransportAction};
+use crate::{CallId, Event, Membership, Message, RefusalCounters, Timing, Token};
 
 /// How often the queue is looked at while something is under way, whatever its descriptor says:
 /// not every provider rings for everything.
-const BUSY_LOOK: Duration = Duration::from_millis(100);
+const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 /// How often it is while nothing is.
-const IDLE_LOOK: Duration = Duration::from_secs(1);
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Before a provider that had no room is tried again, if it does not ring.
-const FULL_LOOK: Duration = Duration::from_millis(1);
+const FULL_INTERVAL: Duration = Duration::from_millis(1);
 /// Completions that are taken before anything else is looked at.
-const ROUND: usize = 256;
+const COMPLETIONS_MAX: usize = 256;
 /// Messages of one kind of refusal that are logged, at most, a thread's life long.
-const LOGGED: u64 = 10;
+const LOGGED_MAX: u64 = 10;
 
 /// What the service thread asks of this one.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ pub enum Command {
         to: Rank,
         id: CallId,
         message: Message,
-        /// See [`crate::Fabric::call_surely`].
-        surely: bool,
+        /// See [`crate::Fabric::call_without_deadline`].
+        unbounded: bool,
     },
     /// Answer another server.
     Reply { token: Token, message: Message },
@@ -48,21 +48,21 @@ pub enum Command {
 }
 
 /// What the thread is given.
-pub struct Ends {
+pub struct ThreadChannels {
     pub commands: Receiver<Command>,
     pub events: Sender<Event>,
     pub wake: Box<dyn Fn() + Send + 'static>,
-    pub counters: Arc<Mutex<Counters>>,
+    pub counters: Arc<Mutex<RefusalCounters>>,
     pub bell: Bell,
 }
 
 /// The thread's state.
-pub struct Thread {
+pub struct EndpointThread {
     endpoint: Endpoint,
     me: Membership,
     key: Key,
     timing: Timing,
-    ends: Ends,
+    ends: ThreadChannels,
     begun: Instant,
     links: Links,
     lines: Lines,
@@ -73,15 +73,15 @@ pub struct Thread {
     full: bool,
 }
 
-impl Thread {
+impl EndpointThread {
     /// Works for one server among those of `names`.
     pub fn new(
         endpoint: Endpoint,
         me: Membership,
         names: Vec<Vec<u8>>,
         timing: Timing,
-        ends: Ends,
-    ) -> Thread {
+        ends: ThreadChannels,
+    ) -> EndpointThread {
         let servers = names.len();
         let own = usize::from(me.rank.0);
         let moved = names.get(own).is_some_and(|name| name != endpoint.name());
@@ -97,9 +97,9 @@ impl Thread {
                 lines.announce(rank);
             }
         }
-        Thread {
+        EndpointThread {
             endpoint,
-            key: Key::of(&me.secret),
+            key: Key::derive(&me.secret),
             links: Links::new(me.rank, servers, timing),
             me,
             timing,
@@ -125,26 +125,26 @@ impl Thread {
                 Err(code) => {
                     let error = self.endpoint.library.error(code);
                     tracing::error!(error, "libfabric has failed; this server is cut off");
-                    self.links.end();
-                    self.tell();
+                    self.links.end_all();
+                    self.pass_on_events();
                     return (self.ends.wake)();
                 }
             };
-            self.ends.bell.silence();
-            if !self.obey() {
+            self.ends.bell.clear();
+            if !self.run_commands() {
                 return;
             }
             let now = self.now();
-            self.links.look(now);
+            self.links.check_deadlines(now);
             let links = &self.links;
-            self.lines.look(now, |rank| links.awaits(rank));
-            self.look_at_memory(now);
-            self.work();
-            if self.tell() {
+            self.lines.check_deadlines(now, |rank| links.awaits(rank));
+            self.check_transfers(now);
+            self.send_pending();
+            if self.pass_on_events() {
                 (self.ends.wake)();
             }
-            if taken < ROUND {
-                let timeout = self.next_look();
+            if taken < COMPLETIONS_MAX {
+                let timeout = self.next_check();
                 let bell = self.ends.bell.clone();
                 self.endpoint.wait(bell.fd(), Some(timeout));
             }
@@ -152,32 +152,32 @@ impl Thread {
     }
 
     /// How long nothing has to be looked at, if nothing comes.
-    fn next_look(&self) -> Duration {
+    fn next_check(&self) -> Duration {
         let now = self.now();
         let dues = [self.links.due(), self.lines.due()].into_iter().flatten();
         let due = dues.map(|due| due.saturating_sub(now)).min();
         let quiet = self.pulls.is_empty() && self.offers.has_no_replies() && due.is_none();
         let most = match (self.full, quiet) {
-            (true, _) => FULL_LOOK,
-            (false, true) => IDLE_LOOK,
-            (false, false) => BUSY_LOOK,
+            (true, _) => FULL_INTERVAL,
+            (false, true) => IDLE_INTERVAL,
+            (false, false) => BUSY_INTERVAL,
         };
         due.map_or(most, |due| due.min(most))
     }
 
     /// Does what was asked for; false at the end.
-    fn obey(&mut self) -> bool {
+    fn run_commands(&mut self) -> bool {
         while let Ok(command) = self.ends.commands.try_recv() {
             match command {
                 Command::Call {
                     to,
                     id,
                     message,
-                    surely,
+                    unbounded,
                 } => {
                     let now = self.now();
-                    match surely {
-                        true => self.links.ask_surely(now, to, id, message),
+                    match unbounded {
+                        true => self.links.ask_without_deadline(now, to, id, message),
                         false => self.links.ask(now, to, id, message),
                     }
                 }
@@ -189,7 +189,7 @@ impl Thread {
     }
 
     /// Passes on what has happened; whether anything has.
-    fn tell(&mut self) -> bool {
+    fn pass_on_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.links.next_event() {
             any = true;
@@ -203,13 +203,13 @@ impl Thread {
     }
 
     /// Does all that is to be done, until nothing is.
-    fn work(&mut self) {
+    fn send_pending(&mut self) {
         loop {
-            while let Some(order) = self.links.next_order() {
+            while let Some(order) = self.links.next_action() {
                 self.carry_out(order);
             }
-            if let Some(step) = self.lines.next_step() {
-                self.step(step);
+            if let Some(step) = self.lines.next_action() {
+                self.run_line_action(step);
                 continue;
             }
             let failed = self.advance();
@@ -220,11 +220,11 @@ impl Thread {
         }
     }
 
-    fn carry_out(&mut self, order: Order) {
+    fn carry_out(&mut self, order: TransportAction) {
         let now = self.now();
         match order {
-            Order::Dial(to) => self.lines.dial(now, to),
-            Order::Request {
+            TransportAction::Dial(to) => self.lines.dial(now, to),
+            TransportAction::Request {
                 to,
                 call,
                 ended_below,
@@ -238,40 +238,41 @@ impl Thread {
                     return self.lines.break_off(now, to);
                 };
                 self.lines.asked(now, to);
-                let word = Word::Request {
+                let content = PacketContent::Request {
                     call,
                     ended_below,
                     body,
                     bulk,
                 };
-                self.say(to, life, line, &word);
+                self.send_packet(to, life, line, &content);
             }
-            Order::Reply { to, call, message } => {
+            TransportAction::Reply { to, call, message } => {
                 let Some((life, line)) = self.lines.to_answer(to) else {
                     return;
                 };
-                let (of, until) = ((to, life, call), now + self.timing.deadline);
+                let id = ReplyId { to, life, call };
+                let until = now + self.timing.deadline;
                 let endpoint = &mut self.endpoint;
-                let parts = self.offers.reply(endpoint, of, message, until);
+                let parts = self.offers.reply(endpoint, id, message, until);
                 let Some(Parts { body, bulk }) = parts else {
                     return; // it is missed, and asked for again
                 };
                 self.lines.replied(to);
-                self.say(to, life, line, &Word::Reply { call, body, bulk });
+                self.send_packet(to, life, line, &PacketContent::Reply { call, body, bulk });
             }
         }
     }
 
-    fn step(&mut self, step: Step) {
+    fn run_line_action(&mut self, step: LineAction) {
         match step {
-            Step::Say {
+            LineAction::Send {
                 to,
                 life,
                 line,
-                word,
-            } => self.say(to, life, line, &word),
-            Step::Connected(to, life) => self.links.connected(to, life),
-            Step::Broken(to, since) => {
+                content,
+            } => self.send_packet(to, life, line, &content),
+            LineAction::Connected(to, life) => self.links.connected(to, life),
+            LineAction::ConnectionError(to, since) => {
                 for id in self.pulls.replies_of(to) {
                     self.pulls.fail(&mut self.endpoint, id);
                 }
@@ -280,7 +281,7 @@ impl Thread {
         }
     }
 
-    fn say(&mut self, to: Rank, to_life: u64, line: u64, word: &Word) {
+    fn send_packet(&mut self, to: Rank, to_life: u64, line: u64, content: &PacketContent) {
         let head = Head {
             instance: self.me.instance,
             from: self.me.rank,
@@ -291,7 +292,8 @@ impl Thread {
         };
         // What does not go out before its line is broken has no reader.
         let until = self.now() + self.timing.give_up;
-        self.peers.post(to, until, seal(&self.key, &head, word));
+        self.peers
+            .enqueue(to, until, seal(&self.key, &head, content));
     }
 
     /// Has bytes read that are to come; whether something failed that is now to be dealt with.
@@ -302,12 +304,12 @@ impl Thread {
             now,
             &mut self.endpoint,
             |endpoint, rank| peers.address(endpoint, rank),
-            |rank, word| words.push((rank, word)),
+            |rank, content| words.push((rank, content)),
         );
         self.full = full;
-        for (rank, word) in words {
+        for (rank, content) in words {
             let life = self.lines.life_of(rank);
-            self.say(rank, life, 0, &word);
+            self.send_packet(rank, life, 0, &content);
         }
         let any = !failed.is_empty();
         for id in failed {
@@ -329,7 +331,7 @@ impl Thread {
 
     /// Takes what has ended; how much that was.
     fn take_completions(&mut self) -> Result<usize, core::ffi::c_int> {
-        for taken in 0..ROUND {
+        for taken in 0..COMPLETIONS_MAX {
             let Some(completion) = self.endpoint.next()? else {
                 return Ok(taken);
             };
@@ -343,19 +345,19 @@ impl Thread {
                         if failed {
                             self.fail(id);
                         } else {
-                            self.came(now, id);
+                            self.try_finish(now, id);
                         }
                     }
                 }
             }
         }
-        Ok(ROUND)
+        Ok(COMPLETIONS_MAX)
     }
 
     fn received(&mut self, now: Duration, packet: &[u8]) {
-        let me = (self.me.rank, self.peers.len());
-        match open(&self.key, self.me.instance, me, packet) {
-            Ok((head, word)) => self.hear(now, &head, word),
+        let servers = self.peers.len();
+        match open(&self.key, self.me.instance, self.me.rank, servers, packet) {
+            Ok((head, content)) => self.handle_packet(now, &head, content),
             Err(why) => self.refuse(why),
         }
     }
@@ -364,25 +366,25 @@ impl Thread {
         let counters = &self.ends.counters;
         let mut counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, why) = match why {
-            Refused::Garbage => (&mut counters.garbage, "it makes no sense"),
+            Refused::Malformed => (&mut counters.garbage, "it makes no sense"),
             Refused::Version => (&mut counters.version, "another version"),
             Refused::Instance => (&mut counters.instance, "another instance"),
             Refused::Rank => (&mut counters.rank, "for another server"),
             Refused::Secret => (&mut counters.secret, "the secret is wrong"),
         };
         *count += 1;
-        if *count <= LOGGED {
+        if *count <= LOGGED_MAX {
             tracing::warn!(count = *count, "refused a packet: {why}");
         }
     }
 
     /// A packet of a server of this instance.
-    fn hear(&mut self, now: Duration, head: &Head, word: Word) {
-        match word {
-            Word::Hello(name) => self.greeted(head, name),
-            Word::Welcome => self.lines.welcomed(now, head),
-            Word::Redial => self.lines.redial(now, head),
-            Word::Request {
+    fn handle_packet(&mut self, now: Duration, head: &Head, content: PacketContent) {
+        match content {
+            PacketContent::Hello(name) => self.greeted(head, name),
+            PacketContent::Welcome => self.lines.welcomed(now, head),
+            PacketContent::Redial => self.lines.redial(now, head),
+            PacketContent::Request {
                 call,
                 ended_below,
                 body,
@@ -390,60 +392,77 @@ impl Thread {
             } => {
                 if self.admits(head) {
                     self.lines.received(head.from);
-                    let asks = (head.from_life, CallId(ended_below));
-                    self.offers.asks(&mut self.endpoint, head.from, asks);
+                    self.offers.end_replies(
+                        &mut self.endpoint,
+                        head.from,
+                        head.from_life,
+                        CallId(ended_below),
+                    );
                     let token = Token {
                         from: head.from,
                         incarnation: head.from_life,
                         call,
                     };
-                    let of = Of::Request(token, ended_below);
+                    let of = MessageId::Request(token, ended_below);
                     self.begin(now, head.from, of, [body, bulk]);
                 }
             }
-            Word::Reply { call, body, bulk } => {
+            PacketContent::Reply { call, body, bulk } => {
                 if self.lines.answered(now, head) {
-                    self.begin(now, head.from, Of::Reply(call), [body, bulk]);
+                    self.begin(now, head.from, MessageId::Reply(call), [body, bulk]);
                 }
             }
-            Word::Ping { number, .. } => {
+            PacketContent::Ping { number, .. } => {
                 if self.admits(head) {
                     self.lines.pinged(head, number);
                 }
             }
-            Word::Pong {
+            PacketContent::Pong {
                 number,
                 received,
                 replied,
-            } => self.lines.ponged(now, head, number, (received, replied)),
+            } => self.lines.ponged(
+                now,
+                head,
+                number,
+                MessageCounts {
+                    requests: received,
+                    replies: replied,
+                },
+            ),
             // What follows is of no line, but of a life.
             _ if head.to_life != self.me.incarnation => {}
-            Word::Got(call) => self.offers.was_read(&mut self.endpoint, head.from, call),
-            Word::Pull {
+            PacketContent::Got(call) => {
+                self.offers
+                    .retract_reply(&mut self.endpoint, head.from, call);
+            }
+            PacketContent::Pull {
                 ticket,
                 key,
                 offset,
                 len,
             } => {
-                let piece = self.endpoint.offered(key, offset, len);
+                let piece = self.endpoint.read_offered(key, offset, len);
                 if let Some(bytes) = piece.map(<[u8]>::to_vec) {
-                    let word = Word::Piece {
+                    let content = PacketContent::Piece {
                         ticket,
                         offset,
                         bytes,
                     };
-                    self.say(head.from, head.from_life, 0, &word);
+                    self.send_packet(head.from, head.from_life, 0, &content);
                 }
             }
-            Word::Piece {
+            PacketContent::Piece {
                 ticket,
                 offset,
                 bytes,
             } => {
-                let (endpoint, place) = (&mut self.endpoint, (ticket, offset));
-                let piece = self.pulls.piece(now, endpoint, head.from, place, &bytes);
+                let endpoint = &mut self.endpoint;
+                let piece = self
+                    .pulls
+                    .piece(now, endpoint, head.from, ticket, offset, &bytes);
                 if let Some(id) = piece {
-                    self.came(now, id);
+                    self.try_finish(now, id);
                 }
             }
         }
@@ -451,18 +470,18 @@ impl Thread {
 
     fn greeted(&mut self, head: &Head, name: Vec<u8>) {
         if name.len() != self.endpoint.name().len() {
-            return self.refuse(Refused::Garbage);
+            return self.refuse(Refused::Malformed);
         }
-        let known = self.peers.named(head.from, head.from_life, name);
+        let known = self.peers.set_name(head.from, head.from_life, name);
         self.lines.greeted(head, known);
     }
 
     /// Whether one that asks is to be heard.
     fn admits(&mut self, head: &Head) -> bool {
-        match self.lines.hear(head) {
-            Heard::Yes => true,
-            Heard::No => false,
-            Heard::New => {
+        match self.lines.check_line(head) {
+            LineCheck::Current => true,
+            LineCheck::Stale => false,
+            LineCheck::New => {
                 if !self.links.admit(head.from, head.from_life) {
                     return false;
                 }
@@ -472,38 +491,38 @@ impl Thread {
         }
     }
 
-    fn begin(&mut self, now: Duration, from: Rank, of: Of, parts: [Part; 2]) {
+    fn begin(&mut self, now: Duration, from: Rank, of: MessageId, parts: [Part; 2]) {
         if let Some(message) = self.pulls.begin(now, from, of, parts) {
-            self.whole(from, of, message);
+            self.deliver(from, of, message);
         }
     }
 
     /// More of a message is here.
-    fn came(&mut self, now: Duration, id: u64) {
+    fn try_finish(&mut self, now: Duration, id: u64) {
         let Some((from, of, outcome)) = self.pulls.finish(&mut self.endpoint, id) else {
             return;
         };
         self.lines.alive(now, from);
         match outcome {
             Outcome::Whole(message) => {
-                if let Of::Reply(call) = of {
+                if let MessageId::Reply(call) = of {
                     if let Some((life, line)) = self.lines.to_ask(from) {
-                        self.say(from, life, line, &Word::Got(call));
+                        self.send_packet(from, life, line, &PacketContent::Got(call));
                     }
                 }
-                self.whole(from, of, message);
+                self.deliver(from, of, message);
             }
             Outcome::Failed => self.failed(from, of),
         }
     }
 
-    fn whole(&mut self, from: Rank, of: Of, message: Message) {
+    fn deliver(&mut self, from: Rank, of: MessageId, message: Message) {
         match of {
-            Of::Request(token, ended_below) => {
+            MessageId::Request(token, ended_below) => {
                 // Of a life that has ended meanwhile it is nothing.
                 self.links.asked(token, ended_below, message);
             }
-            Of::Reply(call) => self.links.replied(from, call, message),
+            MessageId::Reply(call) => self.links.replied(from, call, message),
         }
     }
 
@@ -514,21 +533,21 @@ impl Thread {
     }
 
     /// A message cannot be had: the asker sends its request again.
-    fn failed(&mut self, from: Rank, of: Of) {
+    fn failed(&mut self, from: Rank, of: MessageId) {
         match of {
-            Of::Request(..) => self.lines.not_received(from),
-            Of::Reply(_) => self.lines.break_off(self.now(), from),
+            MessageId::Request(..) => self.lines.not_received(from),
+            MessageId::Reply(_) => self.lines.break_off(self.now(), from),
         }
     }
 
     /// Gives up what does not come, and takes back what nobody came for.
-    fn look_at_memory(&mut self, now: Duration) {
+    fn check_transfers(&mut self, now: Duration) {
         if let Some(since) = now.checked_sub(self.timing.give_up) {
             let stalled = self.pulls.stalled(since);
             for id in stalled {
                 self.fail(id);
             }
         }
-        self.offers.look(&mut self.endpoint, now);
+        self.offers.expire_replies(&mut self.endpoint, now);
     }
 }

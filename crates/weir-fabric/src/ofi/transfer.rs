@@ -14,7 +14,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use weir_core::types::Rank;
 
 use super::abi;
-use super::endpoint::{Address, Endpoint};
+use super::endpoint::{Address, Endpoint, RemoteMemory};
 use super::memory::{Bytes, Owned};
 use super::packet::PACKET_MOST;
 
@@ -23,7 +23,7 @@ const CHUNK: usize = 64;
 /// Completions that are read at once.
 const BATCH: usize = 32;
 /// How often a provider may say that there is something, and then give nothing.
-const RESTLESS_MOST: u32 = 64;
+const SPURIOUS_WAKES_MAX: u32 = 64;
 /// How long it is left alone after that.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Why an operation was not begun: the provider has no room for it now.
@@ -54,11 +54,11 @@ pub enum Completion {
 #[repr(C)]
 pub(super) struct Operation {
     context: abi::Context2,
-    what: What,
+    kind: OperationKind,
 }
 
 #[derive(Clone, Copy)]
-enum What {
+enum OperationKind {
     Receive { slot: usize },
     Send { to: Rank, slot: usize },
     Read { landing: u64 },
@@ -95,12 +95,12 @@ fn descriptor(mr: Option<&Owned<abi::Mr>>) -> *mut c_void {
 
 impl Endpoint {
     /// Posts the first receives.
-    pub(super) fn receive_all(&mut self) -> c_int {
+    pub(super) fn post_first_receives(&mut self) -> c_int {
         if let Err(code) = self.grow() {
             return code;
         }
         self.memory.slots.unposted = std::mem::take(&mut self.memory.slots.free);
-        self.post()
+        self.post_receives()
     }
 
     /// Adds a chunk of slots.
@@ -115,13 +115,13 @@ impl Endpoint {
     }
 
     /// Posts receives that are not; the error of the first that failed.
-    fn post(&mut self) -> c_int {
+    fn post_receives(&mut self) -> c_int {
         while let Some(slot) = self.memory.slots.unposted.pop() {
             let chunk = &self.memory.slots.chunks[slot / CHUNK];
             let buffer = chunk.bytes.at(slot % CHUNK * PACKET_MOST, PACKET_MOST);
             let desc = descriptor(chunk.mr.as_ref());
             let recv = self.calls.recv;
-            let code = self.begin(What::Receive { slot }, |ep, context| {
+            let code = self.begin(OperationKind::Receive { slot }, |ep, context| {
                 // SAFETY: the slot is the operation's until it ends.
                 unsafe {
                     recv(
@@ -145,7 +145,7 @@ impl Endpoint {
     /// Begins an operation: 0, or an error with which it never began.
     fn begin(
         &mut self,
-        what: What,
+        kind: OperationKind,
         call: impl FnOnce(*mut abi::Ep, *mut c_void) -> isize,
     ) -> c_int {
         let Some(ep) = &self.ep else {
@@ -154,7 +154,7 @@ impl Endpoint {
         let context = abi::Context2 {
             internal: [null_mut(); 8],
         };
-        let operation = NonNull::from(Box::leak(Box::new(Operation { context, what })));
+        let operation = NonNull::from(Box::leak(Box::new(Operation { context, kind })));
         let code = call(ep.as_ptr(), operation.as_ptr().cast());
         if code == 0 {
             let key = operation.as_ptr() as usize;
@@ -181,7 +181,7 @@ impl Endpoint {
         let buffer = chunk.bytes.at(offset, packet.len()).cast_const();
         let desc = descriptor(chunk.mr.as_ref());
         let send = self.calls.send;
-        let code = self.begin(What::Send { to, slot }, |ep, context| {
+        let code = self.begin(OperationKind::Send { to, slot }, |ep, context| {
             // SAFETY: the slot is the operation's until it ends.
             unsafe { send(ep, buffer.cast(), packet.len(), desc, address.0, context) }
         });
@@ -220,18 +220,29 @@ impl Endpoint {
         from: Address,
         landing: u64,
         part: Range<usize>,
-        (address, key): (u64, u64),
+        place: RemoteMemory,
     ) -> Result<bool, c_int> {
         let read = self.calls.read.ok_or(-libc::ENOSYS)?;
         let there = self.memory.landings.get(&landing);
         let there = there.filter(|there| !there.given_up).ok_or(-libc::EINVAL)?;
         let buffer = there.bytes.at(part.start, part.len());
         let desc = descriptor(there.mr.as_ref());
-        let code = self.begin(What::Read { landing }, |ep, context| {
+        let code = self.begin(OperationKind::Read { landing }, |ep, context| {
             let (len, from) = (part.len(), from.0);
             // SAFETY: the part is within the landing, which lives until its reads have ended
             // and gives out no reference before.
-            unsafe { read(ep, buffer.cast(), len, desc, from, address, key, context) }
+            unsafe {
+                read(
+                    ep,
+                    buffer.cast(),
+                    len,
+                    desc,
+                    from,
+                    place.address,
+                    place.key,
+                    context,
+                )
+            }
         });
         match code {
             0 => {
@@ -313,22 +324,22 @@ impl Endpoint {
             // SAFETY: the queue is open, and the entry is at least as long as any version's.
             let read = unsafe { (self.calls.cq_readerr)(cq, &raw mut error, 0) };
             if read > 0 {
-                self.end(error.op_context, None, error.err);
+                self.complete_operation(error.op_context, None, error.err);
             }
             return Ok(true);
         }
         let Ok(count) = usize::try_from(count) else {
             return Err(c_int::try_from(count).unwrap_or(-libc::EIO));
         };
-        self.restless = 0;
+        self.spurious_wakes = 0;
         for entry in &entries[..count.min(BATCH)] {
-            self.end(entry.op_context, Some(entry.len), 0);
+            self.complete_operation(entry.op_context, Some(entry.len), 0);
         }
         Ok(count > 0)
     }
 
     /// An operation ended: with so many bytes, or with an error.
-    fn end(&mut self, context: *mut c_void, len: Option<usize>, error: c_int) {
+    fn complete_operation(&mut self, context: *mut c_void, len: Option<usize>, error: c_int) {
         let Some(operation) = self.memory.operations.remove(&(context as usize)) else {
             // Nothing of ours: some providers report the end of a connection so.
             let error = self.library.error(error);
@@ -336,14 +347,14 @@ impl Endpoint {
             return;
         };
         // SAFETY: of Box::leak in `begin`, and out of the table now; the operation has ended.
-        let what = unsafe { Box::from_raw(operation.as_ptr()) }.what;
+        let kind = unsafe { Box::from_raw(operation.as_ptr()) }.kind;
         let good = len.is_some();
         if !good {
             let error = self.library.error(error);
             tracing::debug!(error, "an operation failed");
         }
-        match what {
-            What::Receive { slot } => {
+        match kind {
+            OperationKind::Receive { slot } => {
                 let chunk = &mut self.memory.slots.chunks[slot / CHUNK];
                 if let Some(len) = len {
                     let offset = slot % CHUNK * PACKET_MOST;
@@ -352,17 +363,17 @@ impl Endpoint {
                     self.ready.push_back(Completion::Received(bytes.to_vec()));
                 }
                 self.memory.slots.unposted.push(slot);
-                let code = self.post();
+                let code = self.post_receives();
                 if code != 0 {
                     let error = self.library.error(code);
                     tracing::warn!(error, "a receive cannot be posted");
                 }
             }
-            What::Send { to, slot } => {
+            OperationKind::Send { to, slot } => {
                 self.memory.slots.free.push(slot);
                 self.ready.push_back(Completion::Sent { to, good });
             }
-            What::Read { landing } => {
+            OperationKind::Read { landing } => {
                 if let Some(there) = self.memory.landings.get_mut(&landing) {
                     there.under_way -= 1;
                     if there.given_up && there.under_way == 0 {
@@ -385,15 +396,15 @@ impl Endpoint {
         if idle != 0 {
             // There is something already; but rxm says so also while it has connections to
             // make again that the other end does not take, and then nothing comes of it.
-            self.restless += 1;
-            if self.restless > RESTLESS_MOST {
+            self.spurious_wakes += 1;
+            if self.spurious_wakes > SPURIOUS_WAKES_MAX {
                 let timeout = Timespec::try_from(PAUSE).ok();
                 // As below.
                 let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], timeout.as_ref());
             }
             return;
         }
-        self.restless = 0;
+        self.spurious_wakes = 0;
         // SAFETY: the queue's descriptor is open as long as the queue.
         let queue = unsafe { BorrowedFd::borrow_raw(self.wait_fd) };
         let mut fds = [

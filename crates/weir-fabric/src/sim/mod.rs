@@ -12,9 +12,9 @@
 //! | module | subject |
 //! | --- | --- |
 //! | `wire` | connections and frames |
-//! | [`dice`] | numbers from a seed |
+//! | [`rng`] | numbers from a seed |
 
-pub mod dice;
+pub mod rng;
 mod wire;
 
 use std::cell::RefCell;
@@ -26,8 +26,8 @@ use weir_core::types::Rank;
 
 use crate::frame::{BODY_MOST, BULK_MOST};
 use crate::links::Links;
-use crate::{CallId, Counters, Event, Fabric, Lost, Message, Timing, Token};
-use dice::Dice;
+use crate::{CallError, CallId, Event, Fabric, Message, RefusalCounters, Timing, Token};
+use rng::SeededRng;
 use wire::{Conn, Frame, Packet};
 
 /// A server that acknowledges nothing for so long is taken for gone.
@@ -35,7 +35,7 @@ pub const SILENCE: Duration = Duration::from_secs(2);
 
 /// What happens to messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Weather {
+pub struct NetworkFaults {
     /// A message takes at least and at most so long.
     pub delay: (Duration, Duration),
     /// Of 1000 messages so many let their connection break, with all that is under way.
@@ -48,9 +48,9 @@ pub struct Weather {
     pub overtakes_per_mille: u32,
 }
 
-impl Weather {
+impl NetworkFaults {
     /// Nothing goes wrong.
-    pub const CALM: Weather = Weather {
+    pub const NONE: NetworkFaults = NetworkFaults {
         delay: (Duration::from_micros(20), Duration::from_micros(80)),
         breaks_per_mille: 0,
         notice: SILENCE,
@@ -61,7 +61,7 @@ impl Weather {
 
 /// What happened to messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Count {
+pub struct MessageCounts {
     /// Sent.
     pub sent: u64,
     /// Connections that broke under a message.
@@ -81,8 +81,8 @@ pub struct Network(Rc<RefCell<State>>);
 #[derive(Debug)]
 struct State {
     timing: Timing,
-    weather: Weather,
-    dice: Dice,
+    faults: NetworkFaults,
+    rng: SeededRng,
     now: Duration,
     servers: Vec<Option<Server>>,
     /// Servers whose whole node is gone: nobody even refuses a connection there.
@@ -96,7 +96,7 @@ struct State {
     /// What arrives, by when, in the order of sending.
     wire: BTreeMap<(Duration, u64), Packet>,
     next_packet: u64,
-    count: Count,
+    count: MessageCounts,
 }
 
 /// A server that runs.
@@ -110,16 +110,16 @@ struct Server {
     asks: BTreeMap<Rank, u64>,
     /// The newest connection by which each server asks.
     asked_by: BTreeMap<Rank, u64>,
-    counters: Counters,
+    counters: RefusalCounters,
 }
 
 impl Network {
     /// With places for so many servers, none of which runs.
-    pub fn new(servers: u16, timing: Timing, weather: Weather, seed: u64) -> Network {
+    pub fn new(servers: u16, timing: Timing, faults: NetworkFaults, seed: u64) -> Network {
         Network(Rc::new(RefCell::new(State {
             timing,
-            weather,
-            dice: Dice::new(seed),
+            faults,
+            rng: SeededRng::new(seed),
             now: Duration::ZERO,
             servers: (0..servers).map(|_| None).collect(),
             silent: BTreeSet::new(),
@@ -129,12 +129,12 @@ impl Network {
             next_conn: 0,
             wire: BTreeMap::new(),
             next_packet: 0,
-            count: Count::default(),
+            count: MessageCounts::default(),
         })))
     }
 
     /// Starts a server in one of its lives; it dies when the end is dropped.
-    pub fn start(&self, rank: Rank, incarnation: u64) -> End {
+    pub fn start(&self, rank: Rank, incarnation: u64) -> Endpoint {
         let mut state = self.0.borrow_mut();
         state.silent.remove(&rank);
         let links = Links::new(rank, state.servers.len(), state.timing);
@@ -145,13 +145,13 @@ impl Network {
             events: VecDeque::new(),
             asks: BTreeMap::new(),
             asked_by: BTreeMap::new(),
-            counters: Counters::default(),
+            counters: RefusalCounters::default(),
         };
         let place = &mut state.servers[usize::from(rank.0)];
         assert!(place.is_none(), "one life at a time");
         *place = Some(server);
         drop(state);
-        End {
+        Endpoint {
             network: self.clone(),
             rank,
         }
@@ -201,57 +201,57 @@ impl Network {
     }
 
     /// Changes what happens to messages from now on.
-    pub fn set_weather(&self, weather: Weather) {
-        self.0.borrow_mut().weather = weather;
+    pub fn set_faults(&self, faults: NetworkFaults) {
+        self.0.borrow_mut().faults = faults;
     }
 
     /// What happened to messages so far.
-    pub fn count(&self) -> Count {
+    pub fn count(&self) -> MessageCounts {
         self.0.borrow().count
     }
 }
 
 /// What a server holds. Dropping it kills the server.
 #[derive(Debug)]
-pub struct End {
+pub struct Endpoint {
     network: Network,
     rank: Rank,
 }
 
-impl End {
-    fn ask(&self, to: Rank, message: Message, surely: bool) -> CallId {
+impl Endpoint {
+    fn ask(&self, to: Rank, message: Message, unbounded: bool) -> CallId {
         let mut state = self.network.0.borrow_mut();
         let now = state.now;
         let server = state.server(self.rank);
         let id = CallId(server.next_call);
         server.next_call += 1;
         if message.body.len() > BODY_MOST - 8 || message.bulk.len() > BULK_MOST {
-            let ended = Event::Done(id, Err(Lost::Ended));
+            let ended = Event::Done(id, Err(CallError::Ended));
             server.events.push_back(ended);
         } else {
-            match surely {
-                true => server.links.ask_surely(now, to, id, message),
+            match unbounded {
+                true => server.links.ask_without_deadline(now, to, id, message),
                 false => server.links.ask(now, to, id, message),
             }
-            state.work(self.rank);
+            state.run_actions(self.rank);
         }
         id
     }
 }
 
-impl Fabric for End {
+impl Fabric for Endpoint {
     fn call(&self, to: Rank, message: Message) -> CallId {
         self.ask(to, message, false)
     }
 
-    fn call_surely(&self, to: Rank, message: Message) -> CallId {
+    fn call_without_deadline(&self, to: Rank, message: Message) -> CallId {
         self.ask(to, message, true)
     }
 
     fn reply(&self, token: Token, message: Message) {
         let mut state = self.network.0.borrow_mut();
         state.server(self.rank).links.answer(token, message);
-        state.work(self.rank);
+        state.run_actions(self.rank);
     }
 
     fn poll(&self) -> Option<Event> {
@@ -261,12 +261,12 @@ impl Fabric for End {
         event.or_else(|| server.links.next_event())
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> RefusalCounters {
         self.network.0.borrow_mut().server(self.rank).counters
     }
 }
 
-impl Drop for End {
+impl Drop for Endpoint {
     fn drop(&mut self) {
         self.network.0.borrow_mut().died(self.rank);
     }
@@ -287,8 +287,8 @@ impl State {
                 continue;
             };
             if server.links.due().is_some_and(|look| look <= due) {
-                server.links.look(due);
-                self.work(Rank(u16::try_from(at).expect("a rank")));
+                server.links.check_deadlines(due);
+                self.run_actions(Rank(u16::try_from(at).expect("a rank")));
                 return;
             }
         }
@@ -317,7 +317,7 @@ impl State {
     /// Each end finds out, if the cut that began at `cut` lasts.
     fn await_silence(&mut self, conn: u64, cut: Duration) {
         for side in 0..2 {
-            let late = self.dice.time((Duration::ZERO, SILENCE / 4));
+            let late = self.rng.duration((Duration::ZERO, SILENCE / 4));
             self.arrives_at(
                 cut + SILENCE + late,
                 Packet::new(conn, side, Frame::Silence(cut)),

@@ -10,7 +10,7 @@ const TIMING: Timing = Timing {
     handshake: Duration::from_secs(2),
 };
 
-const STORM: Weather = Weather {
+const STORM: NetworkFaults = NetworkFaults {
     delay: (Duration::from_micros(10), Duration::from_millis(20)),
     breaks_per_mille: 30,
     notice: Duration::from_millis(20),
@@ -25,16 +25,16 @@ fn ms(ms: u64) -> Duration {
 /// Two servers, of which the second answers everything with what it was asked.
 struct Pair {
     network: Network,
-    asker: End,
-    echo: Option<End>,
+    asker: Endpoint,
+    echo: Option<Endpoint>,
     asked: BTreeMap<Vec<u8>, u32>,
-    ended: BTreeMap<CallId, Result<Message, Lost>>,
+    ended: BTreeMap<CallId, Result<Message, CallError>>,
     lost: Vec<Duration>,
 }
 
 impl Pair {
-    fn new(weather: Weather, seed: u64) -> Pair {
-        let network = Network::new(2, TIMING, weather, seed);
+    fn new(faults: NetworkFaults, seed: u64) -> Pair {
+        let network = Network::new(2, TIMING, faults, seed);
         Pair {
             asker: network.start(Rank(0), 1),
             echo: Some(network.start(Rank(1), 1)),
@@ -53,7 +53,7 @@ impl Pair {
 
     fn run_until(&mut self, at: Duration) {
         loop {
-            while let Some(event) = self.echo.as_ref().and_then(End::poll) {
+            while let Some(event) = self.echo.as_ref().and_then(Endpoint::poll) {
                 if let Event::Request(token, message) = event {
                     *self.asked.entry(message.body.clone()).or_default() += 1;
                     self.echo.as_ref().unwrap().reply(token, message);
@@ -76,7 +76,7 @@ impl Pair {
 
 #[test]
 fn in_any_weather_each_call_acts_once_and_has_its_own_answer() {
-    let mut all = Count::default();
+    let mut all = MessageCounts::default();
     for seed in 0..50 {
         let mut pair = Pair::new(STORM, seed);
         let mut calls = Vec::new();
@@ -101,7 +101,7 @@ fn in_any_weather_each_call_acts_once_and_has_its_own_answer() {
 
 #[test]
 fn a_cut_shorter_than_the_silence_delays_and_a_longer_one_breaks() {
-    let mut pair = Pair::new(Weather::CALM, 1);
+    let mut pair = Pair::new(NetworkFaults::NONE, 1);
     let first = pair.ask(1);
     pair.run_until(ms(10));
     assert!(pair.ended.remove(&first).unwrap().is_ok());
@@ -115,7 +115,7 @@ fn a_cut_shorter_than_the_silence_delays_and_a_longer_one_breaks() {
     pair.network.cut(Rank(0), Rank(1));
     let lost = pair.ask(3);
     pair.run_until(ms(20_000));
-    assert_eq!(pair.ended.remove(&lost), Some(Err(Lost::Unreachable)));
+    assert_eq!(pair.ended.remove(&lost), Some(Err(CallError::Unreachable)));
     assert_eq!(pair.lost.len(), 1);
     pair.network.heal(Rank(0), Rank(1));
     let again = pair.ask(4);
@@ -126,7 +126,7 @@ fn a_cut_shorter_than_the_silence_delays_and_a_longer_one_breaks() {
 #[test]
 fn a_process_that_dies_is_noticed_at_once_and_a_node_after_the_silence() {
     for (node, least, most) in [(false, 0, 2_000), (true, 2_000, 6_000)] {
-        let mut pair = Pair::new(Weather::CALM, 2);
+        let mut pair = Pair::new(NetworkFaults::NONE, 2);
         pair.ask(1);
         pair.run_until(ms(100));
         if node {
@@ -137,7 +137,7 @@ fn a_process_that_dies_is_noticed_at_once_and_a_node_after_the_silence() {
         pair.run_until(ms(100 + least));
         assert_eq!(pair.lost.len(), 0);
         pair.run_until(ms(100 + most));
-        assert_eq!(pair.ended[&asked], Err(Lost::Unreachable));
+        assert_eq!(pair.ended[&asked], Err(CallError::Unreachable));
         assert_eq!(pair.lost.len(), 1);
         pair.echo = Some(pair.network.start(Rank(1), 2));
         let asked = pair.ask(3);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_core::types::Rank;
 
 use super::State;
-use crate::links::Order;
+use crate::links::TransportAction;
 use crate::{CallId, Message, Token};
 
 /// The side that dialled, and the one that was dialled.
@@ -92,15 +92,15 @@ impl Conn {
 
 impl State {
     /// Does what a server's calls need done.
-    pub(super) fn work(&mut self, rank: Rank) {
+    pub(super) fn run_actions(&mut self, rank: Rank) {
         loop {
             let server = self.servers[usize::from(rank.0)].as_mut();
-            let Some(order) = server.and_then(|server| server.links.next_order()) else {
+            let Some(order) = server.and_then(|server| server.links.next_action()) else {
                 return;
             };
             match order {
-                Order::Dial(to) => self.dial(rank, to),
-                Order::Request {
+                TransportAction::Dial(to) => self.dial(rank, to),
+                TransportAction::Request {
                     to,
                     call,
                     ended_below,
@@ -115,7 +115,7 @@ impl State {
                         self.send(conn, ACCEPTOR, frame);
                     }
                 }
-                Order::Reply { to, call, message } => {
+                TransportAction::Reply { to, call, message } => {
                     if let Some(conn) = self.server(rank).asked_by.get(&to).copied() {
                         self.send(conn, DIALLER, Frame::Reply { call, message });
                     }
@@ -152,10 +152,10 @@ impl State {
         };
         let whole = conn.breaks_at.is_none();
         self.count.sent += 1;
-        if whole && self.dice.chance(self.weather.breaks_per_mille) {
+        if whole && self.rng.chance(self.faults.breaks_per_mille) {
             self.break_soon(id);
         }
-        if frame.is_call() && self.dice.chance(self.weather.twice_per_mille) {
+        if frame.is_call() && self.rng.chance(self.faults.twice_per_mille) {
             self.count.twice += 1;
             self.travel(Packet::new(id, to, frame.clone()));
         }
@@ -165,10 +165,10 @@ impl State {
     /// A connection breaks while what was just sent is under way, or a little later.
     fn break_soon(&mut self, id: u64) {
         self.count.broken += 1;
-        let soon = (Duration::ZERO, self.weather.delay.1 * 2);
-        let at = self.now + self.dice.time(soon);
+        let soon = (Duration::ZERO, self.faults.delay.1 * 2);
+        let at = self.now + self.rng.duration(soon);
         for side in [DIALLER, ACCEPTOR] {
-            let notices = at + self.dice.time((Duration::ZERO, self.weather.notice));
+            let notices = at + self.rng.duration((Duration::ZERO, self.faults.notice));
             self.arrives_at(notices, Packet::new(id, side, Frame::Closed));
         }
         if let Some(conn) = self.conns.get_mut(&id) {
@@ -183,8 +183,8 @@ impl State {
         };
         let slow = conn.ends.iter().filter_map(|end| self.slow.get(end));
         let slow = slow.copied().max().unwrap_or(1);
-        let mut at = self.now + self.dice.time(self.weather.delay) * slow;
-        if packet.frame.is_call() && self.dice.chance(self.weather.overtakes_per_mille) {
+        let mut at = self.now + self.rng.duration(self.faults.delay) * slow;
+        if packet.frame.is_call() && self.rng.chance(self.faults.overtakes_per_mille) {
             self.count.overtook += 1;
             at = at.max(conn.shaken[packet.to]);
         } else {
@@ -284,7 +284,7 @@ impl State {
             }
             Frame::Late => {}
         }
-        self.work(at);
+        self.run_actions(at);
     }
 
     /// One side closes: the other hears of it.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_core::types::Rank;
-use weir_fabric::bulk::NoShelf;
-use weir_fabric::{Driven, Timing};
+use weir_fabric::bulk::EmptyLogSource;
+use weir_fabric::{PolledTcp, Timing};
 
 use crate::servers::{Transport, Wrong};
 use crate::tcp::Loopback;
@@ -14,7 +14,7 @@ use crate::tcp::Loopback;
 pub struct Polled(Loopback);
 
 impl Transport for Polled {
-    type End = Driven;
+    type End = PolledTcp;
 
     /// A stranger waits for a server, which nobody serves meanwhile: see `tcp`.
     const OPEN: bool = false;
@@ -27,9 +27,9 @@ impl Transport for Polled {
         Polled(Loopback::troubled(servers, timing))
     }
 
-    fn start(&mut self, rank: Rank, incarnation: u64) -> Driven {
+    fn start(&mut self, rank: Rank, incarnation: u64) -> PolledTcp {
         let (listener, membership, timing) = self.0.place(rank, incarnation);
-        Driven::start(listener, membership, timing, Arc::new(NoShelf)).unwrap()
+        PolledTcp::start(listener, membership, timing, Arc::new(EmptyLogSource)).unwrap()
     }
 
     fn now(&self) -> Duration {

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::net::{getpeername, getsockname, shutdown, Shutdown, SocketAddrAny};
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
-use weir_fabric::ofi::packet::{seal, Head, Key, Word};
-use weir_fabric::ofi::{find, Bound, Choice};
+use weir_fabric::ofi::packet::{seal, Head, Key, PacketContent};
+use weir_fabric::ofi::{find, Bound, EndpointOptions};
 use weir_fabric::{Libfabric, Membership, Timing};
 
 use crate::servers::{Transport, Wrong};
@@ -51,7 +51,7 @@ pub struct Endpoints<const READS: bool> {
 
 /// An endpoint at a port, or at any.
 fn bind(port: u16, reads: bool) -> Bound {
-    let choice = Choice {
+    let choice = EndpointOptions {
         provider: Some(PROVIDER.to_owned()),
         source: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
         reads,
@@ -127,7 +127,7 @@ impl<const READS: bool> Transport for Endpoints<READS> {
     fn stranger(&mut self, to: Rank, wrong: Wrong) {
         let mut stranger = bind(0, READS);
         let place = &self.names[usize::from(to.0)];
-        let said = stranger.shout(place, &words(to, wrong), Duration::from_secs(10));
+        let said = stranger.send_unsealed(place, &words(to, wrong), Duration::from_secs(10));
         assert!(said.unwrap());
     }
 }
@@ -144,14 +144,14 @@ fn words(to: Rank, wrong: Wrong) -> Vec<u8> {
     };
     let mut secret = Secret::new([1; 32]);
     match wrong {
-        Wrong::Garbage => return vec![0xFF; 4096],
+        Wrong::Malformed => return vec![0xFF; 4096],
         Wrong::Version => {}
         Wrong::Instance => head.instance = InstanceId([8; 16]),
         Wrong::Rank => head.to = Rank(to.0 + 1),
         Wrong::Secret => secret = Secret::new([2; 32]),
     }
-    let ping = Word::Ping { number: 1, sent: 1 };
-    let mut words = seal(&Key::of(&secret), &head, &ping);
+    let ping = PacketContent::Ping { number: 1, sent: 1 };
+    let mut words = seal(&Key::derive(&secret), &head, &ping);
     if wrong == Wrong::Version {
         words[4] += 1;
     }

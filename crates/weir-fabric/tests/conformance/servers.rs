@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use weir_core::types::Rank;
-use weir_fabric::{CallId, Counters, Event, Fabric, Lost, Message, Timing, Token};
+use weir_fabric::{CallError, CallId, Event, Fabric, Message, RefusalCounters, Timing, Token};
 
 /// Longer than anything here may take, by the transport's clock.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ pub const PATIENT: Timing = Timing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
     /// It does not speak the protocol at all.
-    Garbage,
+    Malformed,
     /// Another version of it.
     Version,
     /// It is of another instance.
@@ -74,7 +74,7 @@ pub struct Server<E> {
     pub end: E,
     pub conduct: Conduct,
     /// Calls that ended.
-    done: HashMap<CallId, Result<Message, Lost>>,
+    done: HashMap<CallId, Result<Message, CallError>>,
     /// Whom it lost, in order.
     pub lost: Vec<Rank>,
     /// Requests that came.
@@ -133,13 +133,13 @@ impl<T: Transport> Servers<T> {
     }
 
     /// Waits for a call's end.
-    pub fn wait(&mut self, at: u16, id: CallId) -> Result<Message, Lost> {
+    pub fn wait(&mut self, at: u16, id: CallId) -> Result<Message, CallError> {
         self.until("a call ends", |all| all.server(at).done.contains_key(&id));
         self.server(at).done.remove(&id).expect("it has ended")
     }
 
     /// Asks and waits.
-    pub fn ask(&mut self, from: u16, to: u16, message: Message) -> Result<Message, Lost> {
+    pub fn ask(&mut self, from: u16, to: u16, message: Message) -> Result<Message, CallError> {
         let id = self.call(from, to, message);
         self.wait(from, id)
     }
@@ -152,7 +152,7 @@ impl<T: Transport> Servers<T> {
         }
     }
 
-    pub fn counters(&mut self, rank: u16) -> Counters {
+    pub fn counters(&mut self, rank: u16) -> RefusalCounters {
         self.server(rank).end.counters()
     }
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use weir_core::types::Rank;
-use weir_fabric::sim::{End, Network, Weather};
+use weir_fabric::sim::{Endpoint, Network, NetworkFaults};
 use weir_fabric::Timing;
 
 use crate::servers::{Transport, Wrong};
 
-const STORM: Weather = Weather {
+const STORM: NetworkFaults = NetworkFaults {
     delay: (Duration::from_micros(10), Duration::from_millis(20)),
     breaks_per_mille: 20,
     notice: Duration::from_millis(20),
@@ -20,19 +20,19 @@ const STORM: Weather = Weather {
 pub struct Simulated(Network);
 
 impl Transport for Simulated {
-    type End = End;
+    type End = Endpoint;
 
     const OPEN: bool = false;
 
     fn new(servers: u16, timing: Timing) -> Simulated {
-        Simulated(Network::new(servers, timing, Weather::CALM, 1))
+        Simulated(Network::new(servers, timing, NetworkFaults::NONE, 1))
     }
 
     fn troubled(servers: u16, timing: Timing) -> Simulated {
         Simulated(Network::new(servers, timing, STORM, 1))
     }
 
-    fn start(&mut self, rank: Rank, incarnation: u64) -> End {
+    fn start(&mut self, rank: Rank, incarnation: u64) -> Endpoint {
         self.0.start(rank, incarnation)
     }
 

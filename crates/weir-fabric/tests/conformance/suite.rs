@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_core::types::Rank;
-use weir_fabric::{Lost, Message, Timing};
+use weir_fabric::{CallError, Message, Timing};
 
 use crate::servers::{Conduct, Servers, Transport, Wrong, PATIENT};
 
@@ -42,7 +42,7 @@ fn message(body: usize, bulk: usize, seed: usize) -> Message {
 }
 
 /// Whether that is the reply. What is wrong is told without megabytes of it.
-fn is(reply: &Result<Message, Lost>, expected: &Message) -> bool {
+fn is(reply: &Result<Message, CallError>, expected: &Message) -> bool {
     match reply {
         Ok(reply) if reply == expected => return true,
         Ok(reply) => eprintln!("{} and {} bytes", reply.body.len(), reply.bulk.len()),
@@ -71,7 +71,7 @@ fn sizes<T: Transport>() {
         assert!(is(&reply, &sent), "{body} {bulk}");
     }
     let too_large = message(0, (16 << 20) + 1, 0);
-    assert_eq!(all.ask(0, 1, too_large), Err(Lost::Ended));
+    assert_eq!(all.ask(0, 1, too_large), Err(CallError::Ended));
     let plain = sizes.iter().filter(|(_, bulk)| *bulk == 0).count();
     assert_eq!(all.server(1).acted, plain);
 }
@@ -136,7 +136,7 @@ fn deadline<T: Transport>() {
     let silent = all.call(0, 1, message(1, 0, 0));
     // Others are served meanwhile.
     assert!(all.ask(0, 2, message(1, 0, 0)).is_ok());
-    assert_eq!(all.wait(0, silent), Err(Lost::Deadline));
+    assert_eq!(all.wait(0, silent), Err(CallError::Deadline));
     let took = all.since(begin);
     assert!(took >= timing.deadline && took < timing.deadline * 3);
     assert_eq!(all.server(0).lost, [], "it does not answer, but it lives");
@@ -149,9 +149,9 @@ fn deadline<T: Transport>() {
 fn nobody<T: Transport>() {
     let mut all = Servers::on(T::new(1, Timing::default()), 1);
     let lost = all.ask(0, 7, message(1, 0, 0));
-    assert_eq!(lost, Err(Lost::Unreachable));
+    assert_eq!(lost, Err(CallError::Unreachable));
     let itself = all.ask(0, 0, message(1, 0, 0));
-    assert_eq!(itself, Err(Lost::Unreachable));
+    assert_eq!(itself, Err(CallError::Unreachable));
 }
 
 fn hung<T: Transport>() {
@@ -162,7 +162,7 @@ fn hung<T: Transport>() {
     let hangs = all.call(0, 2, message(1, 0, 0));
     let large = message(1, 1 << 20, 0);
     assert_eq!(all.ask(0, 1, large.clone()), Ok(large));
-    assert_eq!(all.wait(0, hangs), Err(Lost::Unreachable));
+    assert_eq!(all.wait(0, hangs), Err(CallError::Unreachable));
     // One attempt shows that it does not answer; another is under way when it is given up.
     assert!(all.since(begin) < timing.handshake * 2 + timing.give_up);
 }
@@ -172,12 +172,12 @@ fn killed<T: Transport>() {
     assert!(all.ask(0, 1, message(5, 0, 1)).is_ok());
     all.kill(1);
     let begin = all.net.now();
-    assert_eq!(all.ask(0, 1, message(5, 0, 1)), Err(Lost::Unreachable));
+    assert_eq!(all.ask(0, 1, message(5, 0, 1)), Err(CallError::Unreachable));
     assert!(all.since(begin) < Timing::default().give_up * 2);
     assert_eq!(all.server(0).lost, [Rank(1)]);
     // Once given up, it is not waited for as long again.
     let begin = all.net.now();
-    assert_eq!(all.ask(0, 1, message(5, 0, 1)), Err(Lost::Unreachable));
+    assert_eq!(all.ask(0, 1, message(5, 0, 1)), Err(CallError::Unreachable));
     assert!(all.since(begin) < Timing::default().give_up);
     assert!(
         all.ask(0, 2, message(5, 0, 1)).is_ok(),
@@ -197,7 +197,7 @@ fn restarted<T: Transport>() {
     all.until("it is asked", |all| all.server(1).held.len() == 1);
     all.kill(1);
     all.start(1, 2);
-    assert_eq!(all.wait(0, id), Err(Lost::Restarted));
+    assert_eq!(all.wait(0, id), Err(CallError::Restarted));
     assert_eq!(all.server(1).asked, 0, "its former life may have acted");
     assert_eq!(all.server(0).lost, [Rank(1)]);
     assert!(all.ask(0, 1, message(5, 0, 1)).is_ok());
@@ -256,7 +256,7 @@ fn strangers<T: Transport>() {
     let mut all = Servers::<T>::run(2);
     assert!(all.ask(0, 1, message(1, 0, 0)).is_ok());
     for wrong in [
-        Wrong::Garbage,
+        Wrong::Malformed,
         Wrong::Version,
         Wrong::Instance,
         Wrong::Rank,
@@ -266,7 +266,7 @@ fn strangers<T: Transport>() {
         all.until("it is counted", |all| {
             let counters = all.counters(1);
             0 < match wrong {
-                Wrong::Garbage => counters.garbage,
+                Wrong::Malformed => counters.garbage,
                 Wrong::Version => counters.version,
                 Wrong::Instance => counters.instance,
                 Wrong::Rank => counters.rank,

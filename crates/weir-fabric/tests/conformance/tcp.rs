@@ -117,7 +117,7 @@ fn words(to: Rank, wrong: Wrong) -> Vec<u8> {
     };
     let mut proof = Vec::new();
     match wrong {
-        Wrong::Garbage => return b"GET / HTTP/1.1\r\nHost: here\r\n\r\n".to_vec(),
+        Wrong::Malformed => return b"GET / HTTP/1.1\r\nHost: here\r\n\r\n".to_vec(),
         Wrong::Version => greeting.version += 1,
         Wrong::Instance => greeting.instance = InstanceId([8; 16]),
         Wrong::Rank => greeting.to = Rank(to.0 + 1),

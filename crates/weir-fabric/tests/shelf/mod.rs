@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use std::sync::Arc;
 
 use socket2::SockRef;
-use weir_fabric::bulk::{Kept, Landing, NotRead, Piece, Shelf};
+use weir_fabric::bulk::{Landing, LogSource, Medium, Piece, ReadError};
 
 /// One slab of memory, number 0, and one of storage, number 1, of the same bytes.
 pub struct Slabs(pub Arc<Vec<u8>>);
@@ -20,13 +20,13 @@ impl Slabs {
     }
 }
 
-impl Shelf for Slabs {
-    fn find(&self, piece: &Piece) -> Option<Kept> {
+impl LogSource for Slabs {
+    fn find(&self, piece: &Piece) -> Option<Medium> {
         self.bytes(piece)?;
         Some(if piece.slab == 0 {
-            Kept::Memory
+            Medium::Memory
         } else {
-            Kept::Storage
+            Medium::Storage
         })
     }
 
@@ -56,7 +56,7 @@ impl Shelf for Slabs {
 pub struct Place {
     pub number: usize,
     pub bytes: Vec<u8>,
-    pub back: Sender<(usize, Vec<u8>, Result<(), NotRead>)>,
+    pub back: Sender<(usize, Vec<u8>, Result<(), ReadError>)>,
 }
 
 impl Landing for Place {
@@ -68,7 +68,7 @@ impl Landing for Place {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    fn end(self: Box<Self>, result: Result<(), NotRead>) {
+    fn end(self: Box<Self>, result: Result<(), ReadError>) {
         let _ = self.back.send((self.number, self.bytes, result));
     }
 }

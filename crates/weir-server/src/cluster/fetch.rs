@@ -24,7 +24,7 @@ use weir_core::node::landing::{LandingSlot, LANDINGS_AHEAD};
 use weir_core::proto::peer::{self, LogRange};
 use weir_core::proto::{self, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
 use weir_core::types::{ClientId, Ino, Rank};
-use weir_fabric::bulk::{self, NotRead};
+use weir_fabric::bulk::{self, ReadError};
 
 use super::kept::Kept;
 use super::pool::Pool;
@@ -89,7 +89,7 @@ impl<T: FnOnce(bool) + Send> bulk::Landing for Watched<T> {
         self.landing.put(at, bytes);
     }
 
-    fn end(self: Box<Self>, result: Result<(), NotRead>) {
+    fn end(self: Box<Self>, result: Result<(), ReadError>) {
         (self.told)(result.is_ok());
         self.landing.end(result);
     }
@@ -402,7 +402,7 @@ impl<P: Platform> Cluster<P> {
                     to.put(0, &bulk);
                     to.end(Ok(()));
                 }
-                _ => to.end(Err(NotRead::Refused)),
+                _ => to.end(Err(ReadError::Refused)),
             }
         });
     }

@@ -110,7 +110,7 @@ pub trait Net {
 
     /// As [`Net::call`], for however long the server cannot be reached: lost only if it was
     /// started anew after it had been asked.
-    fn call_surely(
+    fn call_without_deadline(
         &self,
         to: Rank,
         request: Vec<u8>,

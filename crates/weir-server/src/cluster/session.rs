@@ -468,7 +468,7 @@ impl<P: Platform> Cluster<P> {
         self.count_moved(1, enclosed.len());
         let net = &self.inner.net;
         let asked = match surely {
-            true => net.call_surely(to, enclosed).await,
+            true => net.call_without_deadline(to, enclosed).await,
             false => self.brought(to, net.call(to, enclosed), left_ns).await,
         };
         let Ok(answer) = asked else {

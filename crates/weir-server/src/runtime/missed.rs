@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use weir_core::types::Rank;
-use weir_fabric::bulk::{Landing, NotRead};
+use weir_fabric::bulk::{Landing, ReadError};
 
 /// What was missed of one server since it last answered.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl Missed {
         })
     }
 
-    fn ended(&self, rank: Rank, result: Result<(), NotRead>) {
+    fn ended(&self, rank: Rank, result: Result<(), ReadError>) {
         let Some(peer) = self.0.get(usize::from(rank.0)) else {
             return;
         };
@@ -99,7 +99,7 @@ impl Landing for Watched {
         self.landing.put(at, bytes);
     }
 
-    fn end(self: Box<Self>, result: Result<(), NotRead>) {
+    fn end(self: Box<Self>, result: Result<(), ReadError>) {
         self.missed.ended(self.rank, result);
         self.landing.end(result);
     }

@@ -19,9 +19,9 @@ use weir_core::journal;
 use weir_core::proto::peer::LogRange;
 use weir_core::proto::{Caller, FsError, ServerStatus};
 use weir_core::types::{ClientId, Rank};
-use weir_fabric::bulk::{Asker, Landing, Piece, Shelf};
+use weir_fabric::bulk::{BulkReader, Landing, LogSource, Piece};
 use weir_fabric::ofi::Bound;
-use weir_fabric::{CallId, Driven, Event, Fabric, Libfabric, Membership, Message, Timing};
+use weir_fabric::{CallId, Event, Fabric, Libfabric, Membership, Message, PolledTcp, Timing};
 use weir_store::slab::SlabId;
 use weir_store::slabmap::SlabMap;
 
@@ -61,9 +61,9 @@ pub struct Several {
 struct Carrier {
     fabric: Rc<dyn Fabric>,
     /// Its shorter way for bytes of logs, if it has one.
-    reads: Option<Asker>,
+    reads: Option<BulkReader>,
     /// The same, where this thread serves its sockets, and the bell that wakes it there.
-    driven: Option<(Rc<Driven>, Arc<OwnedFd>)>,
+    driven: Option<(Rc<PolledTcp>, Arc<OwnedFd>)>,
 }
 
 impl Several {
@@ -74,7 +74,7 @@ impl Several {
 
     fn join(
         self,
-        shelf: Arc<dyn Shelf>,
+        shelf: Arc<dyn LogSource>,
         rouser: Rouser,
         bell: Option<Arc<OwnedFd>>,
     ) -> std::io::Result<Carrier> {
@@ -88,7 +88,7 @@ impl Several {
                 driven: None,
             });
         }
-        let fabric = Rc::new(Driven::start(self.listener, me, timing, shelf)?);
+        let fabric = Rc::new(PolledTcp::start(self.listener, me, timing, shelf)?);
         if let Some(bell) = &bell {
             fabric.watch(bell.as_raw_fd())?;
         }
@@ -132,7 +132,7 @@ type Outbox = Rc<RefCell<Vec<(Serial, Vec<u8>)>>>;
 /// The other servers, for the logic.
 struct Others {
     fabric: Rc<dyn Fabric>,
-    reads: Option<Asker>,
+    reads: Option<BulkReader>,
     waiting: Waiting,
     missed: Arc<Missed>,
     deadline: Duration,
@@ -170,12 +170,12 @@ impl Net for Others {
         self.answer(to, self.fabric.call(to, message(request)))
     }
 
-    fn call_surely(
+    fn call_without_deadline(
         &self,
         to: Rank,
         request: Vec<u8>,
     ) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
-        self.answer(to, self.fabric.call_surely(to, message(request)))
+        self.answer(to, self.fabric.call_without_deadline(to, message(request)))
     }
 
     fn refused(&self) -> Vec<(String, u64)> {
@@ -401,7 +401,7 @@ impl Reactor {
         }
     }
 
-    fn driven(&self) -> Option<&(Rc<Driven>, Arc<OwnedFd>)> {
+    fn driven(&self) -> Option<&(Rc<PolledTcp>, Arc<OwnedFd>)> {
         self.carrier.as_ref()?.driven.as_ref()
     }
 
@@ -411,7 +411,7 @@ impl Reactor {
         let Some((driven, bell)) = self.driven() else {
             return false;
         };
-        if driven.take_rung() {
+        if driven.take_bell() {
             let mut bytes = [0; 64];
             while read(bell, &mut bytes).is_ok_and(|read| read == bytes.len()) {}
         }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use weir_fabric::bulk::{Kept, Piece, Shelf};
+use weir_fabric::bulk::{LogSource, Medium, Piece};
 use weir_store::slab::{SlabId, Tier, SLAB_BYTES};
 use weir_store::slabmap::{SlabMap, Window};
 use weir_store::socket;
@@ -22,14 +22,14 @@ impl OwnSlabs {
     }
 }
 
-impl Shelf for OwnSlabs {
-    fn find(&self, piece: &Piece) -> Option<Kept> {
+impl LogSource for OwnSlabs {
+    fn find(&self, piece: &Piece) -> Option<Medium> {
         let slab = SlabId::from_raw(piece.slab)?;
         match slab.tier() {
-            Tier::Memory => self.window(piece).ok().map(|_| Kept::Memory),
+            Tier::Memory => self.window(piece).ok().map(|_| Medium::Memory),
             Tier::File => {
                 let end = piece.pos.checked_add(piece.len.into())?;
-                (end <= SLAB_BYTES).then_some(Kept::Storage)
+                (end <= SLAB_BYTES).then_some(Medium::Storage)
             }
         }
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use weir_core::types::Rank;
 
-use super::packet::{Head, Word};
+use super::packet::{Head, PacketContent};
 use crate::Timing;
 
 /// Between greetings that are not answered.
@@ -29,9 +29,9 @@ const SILENCE_MOST: Duration = Duration::from_secs(1);
 
 /// What is to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum LineAction {
     /// Send this.
-    Say {
+    Send {
         /// To whom.
         to: Rank,
         /// In which life of it.
@@ -39,23 +39,23 @@ pub enum Step {
         /// On which line.
         line: u64,
         /// What.
-        word: Word,
+        content: PacketContent,
     },
     /// A dialled server is there, in this life.
     Connected(Rank, u64),
     /// A dialled server is not, or no longer, since then.
-    Broken(Rank, Duration),
+    ConnectionError(Rank, Duration),
 }
 
 /// Whether what came over the line of one that asks is to be heard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Heard {
+pub enum LineCheck {
     /// On the line that it has.
-    Yes,
+    Current,
     /// On a new line: [`Lines::accept`] it if its life has not ended.
     New,
     /// For a former life of this server, or on a line that was left.
-    No,
+    Stale,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +66,7 @@ enum Stage {
 
 /// A line that was dialled here.
 #[derive(Debug)]
-struct Outward {
+struct DialledLine {
     line: u64,
     stage: Stage,
     /// The other's life, once it is known.
@@ -82,12 +82,19 @@ struct Outward {
     /// Requests that had been sent at the last ping.
     sent_by_ping: u64,
     /// What must have come by now: requests there, replies here.
-    expected: (u64, u64),
+    expected: MessageCounts,
+}
+
+/// Messages of one line, as a PONG counts them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MessageCounts {
+    pub requests: u64,
+    pub replies: u64,
 }
 
 /// A line that another dialled.
 #[derive(Debug)]
-struct Inward {
+struct AcceptedLine {
     line: u64,
     life: u64,
     received: u64,
@@ -103,9 +110,9 @@ pub struct Lines {
     timing: Timing,
     next_line: u64,
     looked: Duration,
-    outward: BTreeMap<Rank, Outward>,
-    inward: BTreeMap<Rank, Inward>,
-    steps: VecDeque<Step>,
+    outward: BTreeMap<Rank, DialledLine>,
+    inward: BTreeMap<Rank, AcceptedLine>,
+    actions: VecDeque<LineAction>,
 }
 
 impl Lines {
@@ -119,13 +126,13 @@ impl Lines {
             looked: Duration::ZERO,
             outward: BTreeMap::new(),
             inward: BTreeMap::new(),
-            steps: VecDeque::new(),
+            actions: VecDeque::new(),
         }
     }
 
     /// What is to be done next.
-    pub fn next_step(&mut self) -> Option<Step> {
-        self.steps.pop_front()
+    pub fn next_action(&mut self) -> Option<LineAction> {
+        self.actions.pop_front()
     }
 
     fn silence(&self) -> Duration {
@@ -140,7 +147,7 @@ impl Lines {
     pub fn dial(&mut self, now: Duration, to: Rank) {
         // Whoever is gone must be known to be well before the calls to it are given up.
         let patience = self.timing.handshake.min(self.timing.give_up / 2);
-        let outward = Outward {
+        let outward = DialledLine {
             line: self.next_line,
             stage: Stage::Greeting {
                 until: now + patience,
@@ -154,7 +161,7 @@ impl Lines {
             pinged: now,
             ping: 0,
             sent_by_ping: 0,
-            expected: (0, 0),
+            expected: MessageCounts::default(),
         };
         self.next_line += 1;
         self.outward.insert(to, outward);
@@ -163,11 +170,11 @@ impl Lines {
 
     fn greet(&mut self, to: Rank) {
         if let Some(outward) = self.outward.get(&to) {
-            self.steps.push_back(Step::Say {
+            self.actions.push_back(LineAction::Send {
                 to,
                 life: 0,
                 line: outward.line,
-                word: Word::Hello(self.name.clone()),
+                content: PacketContent::Hello(self.name.clone()),
             });
         }
     }
@@ -175,27 +182,27 @@ impl Lines {
     /// Tells a server where this one is, without a line. Who was started anew may have another
     /// name than the one that others know.
     pub fn announce(&mut self, to: Rank) {
-        self.steps.push_back(Step::Say {
+        self.actions.push_back(LineAction::Send {
             to,
             life: 0,
             line: 0,
-            word: Word::Hello(self.name.clone()),
+            content: PacketContent::Hello(self.name.clone()),
         });
     }
 
     /// A server greets; `known` is the newest life of it that is known.
     pub fn greeted(&mut self, head: &Head, known: Option<u64>) {
         if known.is_none_or(|known| known <= head.from_life) {
-            self.say_back(head, Word::Welcome);
+            self.answer(head, PacketContent::Welcome);
         }
     }
 
-    fn say_back(&mut self, head: &Head, word: Word) {
-        self.steps.push_back(Step::Say {
+    fn answer(&mut self, head: &Head, content: PacketContent) {
+        self.actions.push_back(LineAction::Send {
             to: head.from,
             life: head.from_life,
             line: head.line,
-            word,
+            content,
         });
     }
 
@@ -210,8 +217,8 @@ impl Lines {
             outward.life = head.from_life;
             outward.heard = now;
             tracing::debug!(rank = head.from.0, line = head.line, "a line stands");
-            let connected = Step::Connected(head.from, head.from_life);
-            self.steps.push_back(connected);
+            let connected = LineAction::Connected(head.from, head.from_life);
+            self.actions.push_back(connected);
         }
     }
 
@@ -269,7 +276,7 @@ impl Lines {
         true
     }
 
-    fn outward_of(&mut self, head: &Head) -> Option<&mut Outward> {
+    fn outward_of(&mut self, head: &Head) -> Option<&mut DialledLine> {
         let life = self.life;
         let outward = self.outward.get_mut(&head.from)?;
         let same = outward.line == head.line && outward.life == head.from_life;
@@ -284,24 +291,24 @@ impl Lines {
     }
 
     /// Something came from one that asks.
-    pub fn hear(&mut self, head: &Head) -> Heard {
+    pub fn check_line(&mut self, head: &Head) -> LineCheck {
         if head.to_life != self.life {
-            self.say_back(head, Word::Redial);
-            return Heard::No;
+            self.answer(head, PacketContent::Redial);
+            return LineCheck::Stale;
         }
         match self.inward.get(&head.from) {
             Some(inward) if inward.life == head.from_life => match head.line.cmp(&inward.line) {
-                std::cmp::Ordering::Less => Heard::No,
-                std::cmp::Ordering::Equal => Heard::Yes,
-                std::cmp::Ordering::Greater => Heard::New,
+                std::cmp::Ordering::Less => LineCheck::Stale,
+                std::cmp::Ordering::Equal => LineCheck::Current,
+                std::cmp::Ordering::Greater => LineCheck::New,
             },
-            _ => Heard::New,
+            _ => LineCheck::New,
         }
     }
 
     /// From now on this is the line by which a server asks.
     pub fn accept(&mut self, head: &Head) {
-        let inward = Inward {
+        let inward = AcceptedLine {
             line: head.line,
             life: head.from_life,
             received: 0,
@@ -329,16 +336,16 @@ impl Lines {
         let Some(inward) = self.inward.get(&head.from) else {
             return;
         };
-        let word = Word::Pong {
+        let content = PacketContent::Pong {
             number,
             received: inward.received,
             replied: inward.replied,
         };
-        self.say_back(head, word);
+        self.answer(head, content);
     }
 
     /// What came there.
-    pub fn ponged(&mut self, now: Duration, head: &Head, number: u64, counts: (u64, u64)) {
+    pub fn ponged(&mut self, now: Duration, head: &Head, number: u64, counts: MessageCounts) {
         let Some(outward) = self.outward_of(head) else {
             return;
         };
@@ -346,13 +353,15 @@ impl Lines {
             return; // of an earlier ping
         }
         outward.heard = now;
-        let (received, replied) = counts;
-        let (requests, replies) = outward.expected;
-        if received < requests || outward.answered < replies {
+        let expected = outward.expected;
+        if counts.requests < expected.requests || outward.answered < expected.replies {
             tracing::debug!(rank = head.from.0, "something was lost on the way");
             return self.break_off(now, head.from);
         }
-        outward.expected = (outward.sent_by_ping, replied);
+        outward.expected = MessageCounts {
+            requests: outward.sent_by_ping,
+            replies: counts.replies,
+        };
     }
 
     /// The provider cannot send to a server, or what was read from it is not what it said; or
@@ -360,13 +369,14 @@ impl Lines {
     pub fn break_off(&mut self, since: Duration, to: Rank) {
         if let Some(outward) = self.outward.remove(&to) {
             tracing::debug!(rank = to.0, line = outward.line, "a line is broken");
-            self.steps.push_back(Step::Broken(to, since));
+            self.actions
+                .push_back(LineAction::ConnectionError(to, since));
         }
     }
 
     /// When [`Lines::look`] has something to do, if nothing happens before.
     pub fn due(&self) -> Option<Duration> {
-        let due = |outward: &Outward| match outward.stage {
+        let due = |outward: &DialledLine| match outward.stage {
             Stage::Greeting { until, again } => Some(until.min(again)),
             Stage::Up => outward.busy.then(|| outward.pinged + self.between_pings()),
         };
@@ -374,7 +384,7 @@ impl Lines {
     }
 
     /// Greets and pings again, and breaks what is silent. `awaited` says from whom a reply is.
-    pub fn look(&mut self, now: Duration, awaited: impl Fn(Rank) -> bool) {
+    pub fn check_deadlines(&mut self, now: Duration, awaited: impl Fn(Rank) -> bool) {
         let (silence, between_pings) = (self.silence(), self.between_pings());
         let (mut greet, mut broken) = (Vec::new(), Vec::new());
         // While this thread did not run it heard nobody. Asleep it is awakened by the next ping
@@ -403,11 +413,11 @@ impl Lines {
                     outward.pinged = now;
                     outward.ping += 1;
                     outward.sent_by_ping = outward.sent;
-                    self.steps.push_back(Step::Say {
+                    self.actions.push_back(LineAction::Send {
                         to: *rank,
                         life: outward.life,
                         line: outward.line,
-                        word: Word::Ping {
+                        content: PacketContent::Ping {
                             number: outward.ping,
                             sent: outward.sent,
                         },

@@ -10,17 +10,17 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn steps(lines: &mut Lines) -> Vec<Step> {
-    std::iter::from_fn(|| lines.next_step()).collect()
+fn actions(lines: &mut Lines) -> Vec<LineAction> {
+    std::iter::from_fn(|| lines.next_action()).collect()
 }
 
 /// What a step says, as it comes to the other.
-fn head(from: Rank, life: u64, step: &Step) -> (Head, Word) {
-    let Step::Say {
+fn head(from: Rank, life: u64, step: &LineAction) -> (Head, PacketContent) {
+    let LineAction::Send {
         to,
         life: to_life,
         line,
-        word,
+        content,
     } = step
     else {
         panic!("nothing is said: {step:?}");
@@ -33,7 +33,7 @@ fn head(from: Rank, life: u64, step: &Step) -> (Head, Word) {
         to_life: *to_life,
         line: *line,
     };
-    (head, word.clone())
+    (head, content.clone())
 }
 
 /// Two servers, one of which has dialled the other at 0.
@@ -41,57 +41,61 @@ fn dialled() -> (Lines, Lines) {
     let mut asker = Lines::new(5, vec![1], Timing::default());
     let mut asked = Lines::new(6, vec![2], Timing::default());
     asker.dial(ms(0), ASKED);
-    let said = steps(&mut asker);
-    let (hello, word) = head(ASKER, 5, &said[0]);
-    assert_eq!(word, Word::Hello(vec![1]));
+    let said = actions(&mut asker);
+    let (hello, content) = head(ASKER, 5, &said[0]);
+    assert_eq!(content, PacketContent::Hello(vec![1]));
     asked.greeted(&hello, None);
-    let (welcome, _) = head(ASKED, 6, &steps(&mut asked)[0]);
+    let (welcome, _) = head(ASKED, 6, &actions(&mut asked)[0]);
     asker.welcomed(ms(1), &welcome);
-    assert_eq!(steps(&mut asker), [Step::Connected(ASKED, 6)]);
+    assert_eq!(actions(&mut asker), [LineAction::Connected(ASKED, 6)]);
     asker.welcomed(ms(1), &welcome);
-    assert_eq!(steps(&mut asker), [], "it counts once");
+    assert_eq!(actions(&mut asker), [], "it counts once");
     (asker, asked)
 }
 
 /// The next ping, and its way to the other and back.
-fn ping(asker: &mut Lines, asked: &mut Lines) -> Vec<Step> {
+fn ping(asker: &mut Lines, asked: &mut Lines) -> Vec<LineAction> {
     let now = asker.due().unwrap();
-    asker.look(now, |_| true);
-    let said = steps(asker);
-    let (head_there, word) = head(ASKER, 5, &said[0]);
-    let Word::Ping { number, .. } = word else {
-        panic!("no ping: {word:?}");
+    asker.check_deadlines(now, |_| true);
+    let said = actions(asker);
+    let (head_there, content) = head(ASKER, 5, &said[0]);
+    let PacketContent::Ping { number, .. } = content else {
+        panic!("no ping: {content:?}");
     };
-    match asked.hear(&head_there) {
-        Heard::New => asked.accept(&head_there),
-        Heard::Yes => {}
-        Heard::No => panic!("not heard"),
+    match asked.check_line(&head_there) {
+        LineCheck::New => asked.accept(&head_there),
+        LineCheck::Current => {}
+        LineCheck::Stale => panic!("not heard"),
     }
     asked.pinged(&head_there, number);
-    let said = steps(asked);
-    let (head_back, word) = head(ASKED, 6, &said[0]);
-    let Word::Pong {
+    let said = actions(asked);
+    let (head_back, content) = head(ASKED, 6, &said[0]);
+    let PacketContent::Pong {
         number,
         received,
         replied,
-    } = word
+    } = content
     else {
-        panic!("no pong: {word:?}");
+        panic!("no pong: {content:?}");
     };
-    asker.ponged(now, &head_back, number, (received, replied));
-    steps(asker)
+    let counts = MessageCounts {
+        requests: received,
+        replies: replied,
+    };
+    asker.ponged(now, &head_back, number, counts);
+    actions(asker)
 }
 
-fn is_broken(steps: &[Step]) -> bool {
-    matches!(steps, [Step::Broken(ASKED, _)])
+fn is_broken(actions: &[LineAction]) -> bool {
+    matches!(actions, [LineAction::ConnectionError(ASKED, _)])
 }
 
 #[test]
 fn a_thread_that_did_not_run_blames_nobody() {
     let (mut asker, _) = dialled();
     asker.asked(ms(10), ASKED);
-    asker.look(ms(5000), |_| true);
-    assert!(!is_broken(&steps(&mut asker)));
+    asker.check_deadlines(ms(5000), |_| true);
+    assert!(!is_broken(&actions(&mut asker)));
 }
 
 #[test]
@@ -100,7 +104,7 @@ fn who_is_asked_nothing_hears_nothing() {
     assert_eq!(asker.due(), None);
     asker.asked(ms(10), ASKED);
     assert_eq!(ping(&mut asker, &mut asked), []);
-    asker.look(ms(20_000), |_| false);
+    asker.check_deadlines(ms(20_000), |_| false);
     assert_eq!(asker.due(), None);
 }
 
@@ -121,13 +125,13 @@ fn a_reply_that_is_lost_is_missed_too_and_one_that_came_is_not() {
     asked.received(ASKER);
     asked.replied(ASKER);
     let (life, line) = asked.to_answer(ASKER).unwrap();
-    let word = Word::Redial; // any
+    let content = PacketContent::Redial; // any
     let to = ASKER;
-    let reply = Step::Say {
+    let reply = LineAction::Send {
         to,
         life,
         line,
-        word,
+        content,
     };
     assert!(asker.answered(ms(600), &head(ASKED, 6, &reply).0));
     for _ in 0..3 {
@@ -143,21 +147,21 @@ fn silence_breaks_a_line_and_greetings_end() {
     let (mut asker, _) = dialled();
     asker.asked(ms(10), ASKED);
     let mut now = ms(0);
-    while !steps(&mut asker).contains(&Step::Broken(ASKED, ms(10))) {
+    while !actions(&mut asker).contains(&LineAction::ConnectionError(ASKED, ms(10))) {
         now = asker.due().unwrap();
-        asker.look(now, |_| true);
+        asker.check_deadlines(now, |_| true);
     }
     assert!(now >= ms(10) + asker.silence() && now < ms(10) + asker.silence() * 2);
     asker.dial(now, ASKED);
     let mut greetings = 0;
     loop {
-        let said = steps(&mut asker);
+        let said = actions(&mut asker);
         if is_broken(&said) {
             break;
         }
         greetings += said.len();
         let then = asker.due().unwrap();
-        asker.look(then, |_| true);
+        asker.check_deadlines(then, |_| true);
     }
     assert!((10..20).contains(&greetings), "{greetings}");
 }
@@ -169,23 +173,30 @@ fn who_has_another_life_says_so_and_old_lines_are_not_heard() {
     assert_eq!(ping(&mut asker, &mut asked), []);
     let mut anew = Lines::new(7, vec![3], Timing::default());
     let (life, line) = asker.to_ask(ASKED).unwrap();
-    let request = Step::Say {
+    let request = LineAction::Send {
         to: ASKED,
         life,
         line,
-        word: Word::Welcome, // any
+        content: PacketContent::Welcome, // any
     };
     let request = head(ASKER, 5, &request).0;
-    assert_eq!(asked.hear(&request), Heard::Yes);
-    assert_eq!(anew.hear(&request), Heard::No);
-    let (redial, word) = head(ASKED, 7, &steps(&mut anew)[0]);
-    assert_eq!(word, Word::Redial);
+    assert_eq!(asked.check_line(&request), LineCheck::Current);
+    assert_eq!(anew.check_line(&request), LineCheck::Stale);
+    let (redial, content) = head(ASKED, 7, &actions(&mut anew)[0]);
+    assert_eq!(content, PacketContent::Redial);
     asker.redial(ms(700), &redial);
-    assert_eq!(steps(&mut asker), [Step::Broken(ASKED, ms(700))]);
+    assert_eq!(
+        actions(&mut asker),
+        [LineAction::ConnectionError(ASKED, ms(700))]
+    );
     asker.redial(ms(700), &redial);
-    assert_eq!(steps(&mut asker), [], "that line has ended");
+    assert_eq!(actions(&mut asker), [], "that line has ended");
     let newer = Head { line: 9, ..request };
-    assert_eq!(asked.hear(&newer), Heard::New);
+    assert_eq!(asked.check_line(&newer), LineCheck::New);
     asked.accept(&newer);
-    assert_eq!(asked.hear(&request), Heard::No, "a line that was left");
+    assert_eq!(
+        asked.check_line(&request),
+        LineCheck::Stale,
+        "a line that was left"
+    );
 }

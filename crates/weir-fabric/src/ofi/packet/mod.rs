@@ -38,7 +38,7 @@ use blake3::Hash;
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
 
-use crate::frame::Garbage;
+use crate::frame::Malformed;
 use crate::CallId;
 use read::Reader;
 
@@ -61,7 +61,7 @@ pub struct Key([u8; 32]);
 
 impl Key {
     /// For one instance.
-    pub fn of(secret: &Secret) -> Key {
+    pub fn derive(secret: &Secret) -> Key {
         let context = "weir fabric, packets of the libfabric transport, 1";
         Key(blake3::derive_key(context, secret.expose()))
     }
@@ -119,7 +119,7 @@ pub struct Offered {
 
 /// What a packet says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Word {
+pub enum PacketContent {
     /// Who dials, by which name it is reached.
     Hello(Vec<u8>),
     /// The line stands.
@@ -190,7 +190,7 @@ pub enum Word {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     /// No packet of this protocol.
-    Garbage,
+    Malformed,
     /// Of another version.
     Version,
     /// Of another instance.
@@ -201,18 +201,18 @@ pub enum Refused {
     Secret,
 }
 
-impl From<Garbage> for Refused {
-    fn from(_: Garbage) -> Refused {
-        Refused::Garbage
+impl From<Malformed> for Refused {
+    fn from(_: Malformed) -> Refused {
+        Refused::Malformed
     }
 }
 
 /// A packet as it travels.
-pub fn seal(key: &Key, head: &Head, word: &Word) -> Vec<u8> {
+pub fn seal(key: &Key, head: &Head, content: &PacketContent) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     out.extend(MAGIC.to_le_bytes());
     out.extend(VERSION.to_le_bytes());
-    out.extend(kind(word).to_le_bytes());
+    out.extend(kind(content).to_le_bytes());
     out.extend(head.instance.0);
     out.extend(head.from.0.to_le_bytes());
     out.extend(head.to.0.to_le_bytes());
@@ -223,10 +223,10 @@ pub fn seal(key: &Key, head: &Head, word: &Word) -> Vec<u8> {
     let mut numbers = |numbers: &[u64]| {
         out.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
     };
-    match word {
-        Word::Hello(name) => out.extend(name),
-        Word::Welcome | Word::Redial => {}
-        Word::Request {
+    match content {
+        PacketContent::Hello(name) => out.extend(name),
+        PacketContent::Welcome | PacketContent::Redial => {}
+        PacketContent::Request {
             call,
             ended_below,
             body,
@@ -235,24 +235,24 @@ pub fn seal(key: &Key, head: &Head, word: &Word) -> Vec<u8> {
             numbers(&[call.0, *ended_below]);
             put_parts(&mut out, body, bulk);
         }
-        Word::Reply { call, body, bulk } => {
+        PacketContent::Reply { call, body, bulk } => {
             numbers(&[call.0]);
             put_parts(&mut out, body, bulk);
         }
-        Word::Ping { number, sent } => numbers(&[*number, *sent]),
-        Word::Pong {
+        PacketContent::Ping { number, sent } => numbers(&[*number, *sent]),
+        PacketContent::Pong {
             number,
             received,
             replied,
         } => numbers(&[*number, *received, *replied]),
-        Word::Got(call) => numbers(&[call.0]),
-        Word::Pull {
+        PacketContent::Got(call) => numbers(&[call.0]),
+        PacketContent::Pull {
             ticket,
             key,
             offset,
             len,
         } => numbers(&[*ticket, *key, *offset, *len as u64]),
-        Word::Piece {
+        PacketContent::Piece {
             ticket,
             offset,
             bytes,
@@ -272,12 +272,13 @@ pub fn seal(key: &Key, head: &Head, word: &Word) -> Vec<u8> {
 pub fn open(
     key: &Key,
     instance: InstanceId,
-    (me, servers): (Rank, usize),
+    me: Rank,
+    servers: usize,
     packet: &[u8],
-) -> Result<(Head, Word), Refused> {
+) -> Result<(Head, PacketContent), Refused> {
     let mut rest = Reader(packet);
     if rest.number::<4>()? != u64::from(MAGIC) {
-        return Err(Refused::Garbage);
+        return Err(Refused::Malformed);
     }
     if rest.number::<2>()? != u64::from(VERSION) {
         return Err(Refused::Version);
@@ -289,7 +290,7 @@ pub fn open(
         to: rest.rank()?,
         from_life: {
             if rest.number::<4>()? != 0 {
-                return Err(Refused::Garbage);
+                return Err(Refused::Malformed);
             }
             rest.number::<8>()?
         },
@@ -302,32 +303,32 @@ pub fn open(
     if head.to != me || head.from == me || usize::from(head.from.0) >= servers {
         return Err(Refused::Rank);
     }
-    let end = packet.len().checked_sub(MAC_BYTES).ok_or(Garbage)?;
+    let end = packet.len().checked_sub(MAC_BYTES).ok_or(Malformed)?;
     if end < HEAD_BYTES {
-        return Err(Refused::Garbage);
+        return Err(Refused::Malformed);
     }
     let (said, mac) = packet.split_at(end);
-    let mac = mac.first_chunk::<MAC_BYTES>().ok_or(Garbage)?;
+    let mac = mac.first_chunk::<MAC_BYTES>().ok_or(Malformed)?;
     // Comparing hashes takes the same time wherever they differ.
     if key.mac(said) != *mac {
         return Err(Refused::Secret);
     }
-    let word = Reader(&said[HEAD_BYTES..]).word(kind)?;
-    Ok((head, word))
+    let content = Reader(&said[HEAD_BYTES..]).word(kind)?;
+    Ok((head, content))
 }
 
-fn kind(word: &Word) -> u16 {
-    match word {
-        Word::Hello(_) => 1,
-        Word::Welcome => 2,
-        Word::Redial => 3,
-        Word::Request { .. } => 4,
-        Word::Reply { .. } => 5,
-        Word::Ping { .. } => 6,
-        Word::Pong { .. } => 7,
-        Word::Got(_) => 8,
-        Word::Pull { .. } => 9,
-        Word::Piece { .. } => 10,
+fn kind(content: &PacketContent) -> u16 {
+    match content {
+        PacketContent::Hello(_) => 1,
+        PacketContent::Welcome => 2,
+        PacketContent::Redial => 3,
+        PacketContent::Request { .. } => 4,
+        PacketContent::Reply { .. } => 5,
+        PacketContent::Ping { .. } => 6,
+        PacketContent::Pong { .. } => 7,
+        PacketContent::Got(_) => 8,
+        PacketContent::Pull { .. } => 9,
+        PacketContent::Piece { .. } => 10,
     }
 }
 

@@ -9,20 +9,20 @@ use crate::{CallId, Message};
 
 /// What is to be done with a call that came.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum Disposition {
     /// It is new: have it done.
-    Do,
+    New,
     /// It is being done: its reply will go out.
-    Wait,
+    Pending,
     /// It was done: this was the reply.
-    Repeat(Message),
+    Answered(Message),
     /// It has ended for the asker: an echo of the network's.
-    Ignore,
+    Ended,
 }
 
 /// The calls of one life of one server.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct ReceivedCalls {
     /// Which life.
     pub incarnation: u64,
     /// It came after another one.
@@ -35,36 +35,36 @@ pub struct Seen {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct CallIdFloor(u64);
 
-impl Seen {
+impl ReceivedCalls {
     /// None yet, of that life.
-    pub fn new(incarnation: u64) -> Seen {
-        Seen {
+    pub fn new(incarnation: u64) -> ReceivedCalls {
+        ReceivedCalls {
             incarnation,
-            ..Seen::default()
+            ..ReceivedCalls::default()
         }
     }
 
     /// A call came, with word that all below `ended_below` have ended.
-    pub fn came(&mut self, call: CallId, ended_below: u64) -> Verdict {
+    pub fn receive(&mut self, call: CallId, ended_below: u64) -> Disposition {
         if ended_below > self.ended_below.0 {
             self.ended_below = CallIdFloor(ended_below);
             self.calls = self.calls.split_off(&CallId(ended_below));
         }
         if call.0 < self.ended_below.0 {
-            return Verdict::Ignore;
+            return Disposition::Ended;
         }
         match self.calls.get(&call) {
-            Some(Some(reply)) => Verdict::Repeat(reply.clone()),
-            Some(None) => Verdict::Wait,
+            Some(Some(reply)) => Disposition::Answered(reply.clone()),
+            Some(None) => Disposition::Pending,
             None => {
                 self.calls.insert(call, None);
-                Verdict::Do
+                Disposition::New
             }
         }
     }
 
     /// A call was done.
-    pub fn done(&mut self, call: CallId, reply: &Message) {
+    pub fn record_reply(&mut self, call: CallId, reply: &Message) {
         if reply.bulk.is_empty() {
             if let Some(slot) = self.calls.get_mut(&call) {
                 *slot = Some(reply.clone());
@@ -91,29 +91,32 @@ mod tests {
 
     #[test]
     fn a_call_acts_once_and_is_forgotten_when_it_has_ended() {
-        let mut seen = Seen::new(1);
+        let mut seen = ReceivedCalls::new(1);
         let reply = Message {
             body: vec![1],
             bulk: vec![],
         };
-        assert_eq!(seen.came(CallId(5), 5), Verdict::Do);
-        assert_eq!(seen.came(CallId(5), 5), Verdict::Wait);
-        seen.done(CallId(5), &reply);
-        assert_eq!(seen.came(CallId(5), 5), Verdict::Repeat(reply.clone()));
-        assert_eq!(seen.came(CallId(6), 6), Verdict::Do);
-        assert_eq!(seen.came(CallId(5), 5), Verdict::Ignore);
+        assert_eq!(seen.receive(CallId(5), 5), Disposition::New);
+        assert_eq!(seen.receive(CallId(5), 5), Disposition::Pending);
+        seen.record_reply(CallId(5), &reply);
+        assert_eq!(
+            seen.receive(CallId(5), 5),
+            Disposition::Answered(reply.clone())
+        );
+        assert_eq!(seen.receive(CallId(6), 6), Disposition::New);
+        assert_eq!(seen.receive(CallId(5), 5), Disposition::Ended);
         assert_eq!(seen.len(), 1);
         let bytes = Message {
             body: vec![],
             bulk: vec![7],
         };
-        seen.done(CallId(6), &bytes);
+        seen.record_reply(CallId(6), &bytes);
         assert_eq!(
-            seen.came(CallId(6), 6),
-            Verdict::Do,
+            seen.receive(CallId(6), 6),
+            Disposition::New,
             "reading again is harmless"
         );
-        seen.done(CallId(5), &reply);
+        seen.record_reply(CallId(5), &reply);
         assert_eq!(seen.len(), 1, "what has ended is not kept");
     }
 }

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 /// Draws numbers. Clones draw from one sequence.
 #[derive(Clone, Debug)]
-pub struct Dice(Rc<Cell<u64>>);
+pub struct SeededRng(Rc<Cell<u64>>);
 
-impl Dice {
+impl SeededRng {
     /// The sequence of a seed.
-    pub fn new(seed: u64) -> Dice {
-        Dice(Rc::new(Cell::new(seed)))
+    pub fn new(seed: u64) -> SeededRng {
+        SeededRng(Rc::new(Cell::new(seed)))
     }
 
     /// A sequence of its own, for something that must draw the same however often others do.
     #[must_use]
-    pub fn fork(&self) -> Dice {
-        Dice::new(self.next())
+    pub fn fork(&self) -> SeededRng {
+        SeededRng::new(self.next())
     }
 
     /// Any number.
@@ -32,26 +32,26 @@ impl Dice {
     }
 
     /// 0 to `below - 1`; 0 if there is nothing below.
-    pub fn roll(&self, below: u64) -> u64 {
+    pub fn below(&self, below: u64) -> u64 {
         self.next() % below.max(1)
     }
 
     /// One of so many things.
     #[allow(clippy::cast_possible_truncation)] // less than `below`, a usize
     pub fn pick(&self, below: usize) -> usize {
-        self.roll(below as u64) as usize
+        self.below(below as u64) as usize
     }
 
     /// True that often.
     pub fn chance(&self, per_mille: u32) -> bool {
-        self.roll(1000) < u64::from(per_mille)
+        self.below(1000) < u64::from(per_mille)
     }
 
     /// A time from `least` on, up to `most`.
-    pub fn time(&self, (least, most): (Duration, Duration)) -> Duration {
+    pub fn duration(&self, (least, most): (Duration, Duration)) -> Duration {
         let span = most.saturating_sub(least).as_nanos();
         let span = u64::try_from(span).unwrap_or(u64::MAX);
-        least + Duration::from_nanos(self.roll(span.saturating_add(1)))
+        least + Duration::from_nanos(self.below(span.saturating_add(1)))
     }
 }
 
@@ -61,12 +61,12 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_sequence_for_ever() {
-        let dice = Dice::new(1);
-        let first: Vec<u64> = (0..3).map(|_| dice.roll(1000)).collect();
+        let rng = SeededRng::new(1);
+        let first: Vec<u64> = (0..3).map(|_| rng.below(1000)).collect();
         assert_eq!(first, [465, 519, 590]);
         assert_eq!(
-            Dice::new(1).fork().next(),
-            Dice::new(Dice::new(1).next()).next()
+            SeededRng::new(1).fork().next(),
+            SeededRng::new(SeededRng::new(1).next()).next()
         );
     }
 }

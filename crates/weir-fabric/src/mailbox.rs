@@ -10,21 +10,21 @@ use std::sync::Arc;
 use mio::{Poll, Token as Key, Waker};
 
 /// Where letters are posted.
-pub struct Post<C> {
+pub struct MailboxSender<C> {
     sender: Sender<C>,
     waker: Arc<Waker>,
     woken: Arc<AtomicBool>,
 }
 
-impl<C> std::fmt::Debug for Post<C> {
+impl<C> std::fmt::Debug for MailboxSender<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Post").finish_non_exhaustive()
+        f.debug_struct("MailboxSender").finish_non_exhaustive()
     }
 }
 
-impl<C> Clone for Post<C> {
+impl<C> Clone for MailboxSender<C> {
     fn clone(&self) -> Self {
-        Post {
+        MailboxSender {
             sender: self.sender.clone(),
             waker: Arc::clone(&self.waker),
             woken: Arc::clone(&self.woken),
@@ -34,27 +34,30 @@ impl<C> Clone for Post<C> {
 
 /// Where they arrive.
 #[derive(Debug)]
-pub struct Letters<C> {
+pub struct MailboxReceiver<C> {
     receiver: Receiver<C>,
     woken: Arc<AtomicBool>,
 }
 
 /// A post for the thread that sleeps in `poll`; its wakes bear `key`.
-pub fn post<C>(poll: &Poll, key: Key) -> std::io::Result<(Post<C>, Letters<C>)> {
+pub fn mailbox<C>(
+    poll: &Poll,
+    key: Key,
+) -> std::io::Result<(MailboxSender<C>, MailboxReceiver<C>)> {
     let (sender, receiver) = channel();
     let woken = Arc::new(AtomicBool::new(false));
-    let post = Post {
+    let post = MailboxSender {
         sender,
         waker: Arc::new(Waker::new(poll.registry(), key)?),
         woken: Arc::clone(&woken),
     };
-    Ok((post, Letters { receiver, woken }))
+    Ok((post, MailboxReceiver { receiver, woken }))
 }
 
-impl<C> Post<C> {
+impl<C> MailboxSender<C> {
     /// Sends a letter; gives it back when the thread has ended.
-    pub fn send(&self, letter: C) -> Result<(), C> {
-        self.sender.send(letter).map_err(|back| back.0)?;
+    pub fn send(&self, message: C) -> Result<(), C> {
+        self.sender.send(message).map_err(|back| back.0)?;
         // The letter is there before the look at the flag, which the thread clears before it
         // looks for letters: so one of both sees the other.
         if !self.woken.swap(true, Ordering::SeqCst) {
@@ -65,9 +68,9 @@ impl<C> Post<C> {
     }
 }
 
-impl<C> Letters<C> {
+impl<C> MailboxReceiver<C> {
     /// Says that the thread looks now; to be called after each wake, before [`Letters::next`].
-    pub fn look(&self) {
+    pub fn mark_awake(&self) {
         self.woken.store(false, Ordering::SeqCst);
     }
 
