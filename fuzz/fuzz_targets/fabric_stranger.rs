@@ -79,7 +79,7 @@ fn start() -> SocketAddr {
         ..Timing::default()
     };
     let shelf = Arc::new(Zeros);
-    let tcp = Tcp::with_shelf(listener, membership, timing, shelf, || ()).expect("threads");
+    let tcp = Tcp::with_log_source(listener, membership, timing, shelf, || ()).expect("threads");
     // Requests that came are let go unanswered: what is tried here is what reads them.
     std::thread::spawn(move || loop {
         while tcp.poll().is_some() {}

@@ -17,7 +17,7 @@ const BYTES: usize = 256 << 20;
 /// Round trips of one measurement of small calls.
 const TRIPS: usize = 2000;
 
-/// A server that answers with as many bytes of bulk as the body says, and one that asks it.
+/// A server that replies with as many bytes of bulk as the body says, and one that calls it.
 struct Pair {
     near: Box<dyn Fabric>,
     woken: Receiver<()>,
@@ -36,7 +36,7 @@ fn membership(rank: u16, addresses: Vec<SocketAddr>) -> Membership {
 
 type Waking = Box<dyn Fn() + Send>;
 
-/// Both ends of a transport: given how to wake each, what each is.
+/// Starts both ends of a transport; `start` gets a waker for each.
 fn pair(start: impl FnOnce(Waking, Waking) -> (Box<dyn Fabric>, Box<dyn Fabric + Send>)) -> Pair {
     let (wake_near, woken) = channel();
     let (wake_far, asked) = channel();
@@ -99,7 +99,7 @@ fn over_libfabric() -> Option<Pair> {
 }
 
 impl Pair {
-    /// Seconds for `count` calls, of which `depth` are under way, each answered with `bulk` bytes.
+    /// Seconds for `count` calls, `depth` of them under way, each with a reply of `bulk` bytes.
     fn calls(&self, count: usize, depth: usize, bulk: u32) -> f64 {
         let begin = Instant::now();
         let (mut sent, mut done) = (0, 0);

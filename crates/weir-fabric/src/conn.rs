@@ -1,5 +1,5 @@
-//! One connection's bytes: frames in, frames out. No socket of its own, so that it can be
-//! tested with any pieces.
+//! The bytes of one connection: outgoing and incoming frames. It has no socket of its own, so that
+//! tests can pass pieces of any size.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -7,27 +7,27 @@ use std::io::{ErrorKind, IoSlice, Read, Write};
 use crate::frame::{Head, Malformed, HEAD_BYTES};
 use crate::Message;
 
-/// What is read at a time where a message is less.
+/// The size of one read for small messages.
 const BUFFER_BYTES: usize = 4 << 10;
-/// How many buffers go into one write.
+/// Buffers in one write.
 const BATCH: usize = 16;
 
-/// Why a connection is no longer of use.
+/// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// The other end closed it, or the network broke it.
+    /// The peer closed it, or the network broke it.
     #[error("the connection ended: {0}")]
     Ended(std::io::Error),
-    /// What came is no frame.
+    /// The bytes are not a frame.
     #[error("{0}")]
     Malformed(#[from] Malformed),
 }
 
-/// Frames on their way out.
+/// Frames to be sent.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     buffers: VecDeque<Vec<u8>>,
-    /// Bytes of the first one that are out.
+    /// Bytes of the first buffer that were written.
     sent: usize,
 }
 
@@ -44,12 +44,12 @@ impl Outgoing {
         }
     }
 
-    /// Whether all is out.
+    /// Returns true if everything was written.
     pub fn is_empty(&self) -> bool {
         self.buffers.is_empty()
     }
 
-    /// Writes as much as goes without waiting; true when all is out.
+    /// Writes as much as possible without waiting; returns true if everything was written.
     pub fn write_to(&mut self, to: &mut impl Write) -> Result<bool, ConnectionError> {
         while !self.buffers.is_empty() {
             let slices: Vec<IoSlice<'_>> = self
@@ -84,18 +84,18 @@ impl Outgoing {
     }
 }
 
-/// Frames that are coming in.
+/// Frames being received.
 #[derive(Debug)]
 pub struct Incoming {
     head: [u8; HEAD_BYTES],
     got: usize,
     frame: Option<(Head, Message)>,
-    /// Whether the other end has proved who it is: before, it gets no memory for what it says
-    /// it will send.
+    /// The peer has proved its identity. Before that, no memory is allocated for the lengths that
+    /// it announces.
     admitted: bool,
-    /// Allows reading more than the frame needs.
+    /// Bytes read ahead, if reading ahead is allowed.
     ahead: Option<ReadAhead>,
-    /// Nothing more will come: it is to be read to its end.
+    /// The peer closed the connection: the rest is to be read.
     closed: bool,
 }
 
@@ -113,14 +113,14 @@ impl Default for Incoming {
 }
 
 impl Incoming {
-    /// The other end has proved who it is. `ahead`: from now on little messages may be read
-    /// several at a time, so that nobody else can read from the socket.
+    /// The peer has proved its identity. With `ahead`, several small messages may be read at a
+    /// time, so that the socket can no longer be handed over.
     pub fn admit(&mut self, ahead: bool) {
         self.admitted = true;
         self.ahead = ahead.then(ReadAhead::default);
     }
 
-    /// The poll says that there may be more, or that nothing more comes.
+    /// The poll reported more bytes, or the end of the connection.
     pub fn happened(&mut self, closed: bool) {
         if let Some(ahead) = &mut self.ahead {
             ahead.drained = false;
@@ -128,7 +128,7 @@ impl Incoming {
         self.closed |= closed;
     }
 
-    /// Reads on; a frame when one is whole, `None` when there is no more for now.
+    /// Reads on: returns the next whole frame, or `None` if no more bytes are there now.
     pub fn read_from(
         &mut self,
         from: &mut impl Read,
@@ -185,7 +185,7 @@ impl Incoming {
         }
     }
 
-    #[allow(clippy::unnecessary_wraps)] // as the caller returns it
+    #[allow(clippy::unnecessary_wraps)] // the caller returns it as is
     fn finish(&mut self) -> Result<Option<(Head, Message)>, ConnectionError> {
         let whole = |(head, _): &(Head, Message)| self.got == head.body + head.bulk;
         if !self.frame.as_ref().is_some_and(whole) {
@@ -237,7 +237,7 @@ mod tests {
     use crate::CallId;
     use proptest::prelude::*;
 
-    /// Gives and takes pieces of a few bytes, and says so in between.
+    /// Gives and takes a few bytes at a time, and would block in between.
     struct Trickle {
         bytes: VecDeque<u8>,
         steps: Vec<usize>,

@@ -10,7 +10,7 @@
 //! dialler                                    acceptor
 //!   HELLO  version, instance, from, to,
 //!          incarnation, nonce, plane    --->
-//!                                       <--- CHALLENGE  the same of the acceptor, and
+//!                                       <--- CHALLENGE  the acceptor's greeting, and
 //!                                                       proof("acceptor", both)
 //!   PROOF  proof("dialler", both)       --->
 //!   REQUEST, REPLY, REQUEST, ...        --->
@@ -20,11 +20,11 @@
 //!                                       <--- BYTES or REFUSED, in any order
 //! ```
 //!
-//! A proof is the keyed BLAKE3 of a word for the role and of both greetings, under the
-//! instance's secret; the nonces make each handshake's its own. REQUEST's body begins with the
-//! number below which all calls of the asker have ended: what is remembered of them can go.
-//! READ's body is up to [`PIECES_MOST`] pieces of a log, each slab (u32), length (u32), position
-//! (u64), [`READ_MOST`] bytes in all; BYTES has them as its bulk, one behind the other.
+//! A proof is the keyed BLAKE3 hash of a word for the role and of both greetings, under the
+//! instance's secret; the nonces make each handshake unique. REQUEST's body begins with the id
+//! below which all calls of the caller have ended, so that the receiver can forget them. READ's
+//! body is up to [`PIECES_MOST`] pieces of a log, each slab (u32), length (u32), position (u64),
+//! [`READ_MOST`] bytes in all; BYTES has them as its bulk, one after the other.
 
 use blake3::Hash;
 use weir_core::roster::{InstanceId, Secret};
@@ -36,7 +36,7 @@ use crate::CallId;
 pub const VERSION: u32 = 4;
 /// "WFAB".
 const MAGIC: u32 = u32::from_le_bytes(*b"WFAB");
-/// Bytes of a frame's head.
+/// The size of a frame's head.
 pub const HEAD_BYTES: usize = 24;
 /// The longest body.
 pub const BODY_MOST: usize = 8 << 20;
@@ -46,14 +46,14 @@ pub const BULK_MOST: usize = 16 << 20;
 pub const READ_MOST: usize = 1 << 20;
 /// The most pieces of one READ.
 pub const PIECES_MOST: usize = 4096;
-/// Bytes of a piece as it travels.
+/// The encoded size of a piece.
 pub const PIECE_BYTES: usize = 16;
-/// Bytes of a greeting.
+/// The encoded size of a greeting.
 pub const GREETING_BYTES: usize = 4 + 16 + 2 + 2 + 8 + 32 + 4;
-/// Bytes of a proof.
+/// The size of a proof.
 pub const PROOF_BYTES: usize = 32;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Kind {
@@ -65,9 +65,9 @@ pub enum Kind {
     Proof = 3,
     /// A call.
     Request = 4,
-    /// Its reply.
+    /// A reply.
     Reply = 5,
-    /// Asks for bytes of the log.
+    /// A request for bytes of the log.
     Read = 6,
     /// The bytes.
     Bytes = 7,
@@ -76,13 +76,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it is sent before both ends have proved who they are.
+    /// Returns true if the frame is part of the handshake.
     pub fn is_of_handshake(self) -> bool {
         matches!(self, Kind::Hello | Kind::Challenge | Kind::Proof)
     }
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Plane {
@@ -95,9 +95,9 @@ pub enum Plane {
 /// A frame's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// What it is.
+    /// The frame's kind.
     pub kind: Kind,
-    /// Of requests and replies.
+    /// The call, of requests and replies.
     pub call: CallId,
     /// Bytes of the body.
     pub body: usize,
@@ -105,13 +105,13 @@ pub struct Head {
     pub bulk: usize,
 }
 
-/// Bytes that are no frame of ours.
+/// Bytes that are not a frame of this protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not a frame")]
 pub struct Malformed;
 
 impl Head {
-    /// The head as it travels.
+    /// Encodes the head.
     pub fn encode(&self) -> [u8; HEAD_BYTES] {
         let mut out = [0; HEAD_BYTES];
         out[0..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -122,7 +122,8 @@ impl Head {
         out
     }
 
-    /// Reads a head; lengths are within the limits, and those of a handshake fixed.
+    /// Decodes a head and checks its lengths against the limits; frames of a handshake have fixed
+    /// lengths.
     pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Result<Head, Malformed> {
         let word = |at: usize| -> [u8; 4] { core::array::from_fn(|i| bytes[at + i]) };
         let number = |at| u32::from_le_bytes(word(at));
@@ -163,32 +164,32 @@ impl Head {
     }
 }
 
-/// Lengths above the limits are refused before they get here.
+/// Lengths above the limits are refused before this.
 fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Who speaks, to whom.
+/// The sender and the receiver of a handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Greeting {
     /// [`VERSION`].
     pub version: u32,
     /// The instance.
     pub instance: InstanceId,
-    /// The speaker.
+    /// The sender.
     pub from: Rank,
-    /// Who is spoken to.
+    /// The receiver.
     pub to: Rank,
-    /// Which life of the speaker this is.
+    /// The sender's incarnation.
     pub incarnation: u64,
-    /// Never the same twice.
+    /// A random number, never repeated.
     pub nonce: [u8; 32],
-    /// What the connection is for; as it came, for others may say anything.
+    /// The purpose of the connection; unchecked as received.
     pub plane: u32,
 }
 
 impl Greeting {
-    /// What the connection is for.
+    /// Decodes the purpose of the connection.
     pub fn plane(&self) -> Result<Plane, Malformed> {
         match self.plane {
             0 => Ok(Plane::Control),
@@ -197,7 +198,7 @@ impl Greeting {
         }
     }
 
-    /// The greeting as it travels.
+    /// Encodes the greeting.
     pub fn encode(&self) -> [u8; GREETING_BYTES] {
         let mut out = [0; GREETING_BYTES];
         out[0..4].copy_from_slice(&self.version.to_le_bytes());
@@ -210,7 +211,7 @@ impl Greeting {
         out
     }
 
-    /// Reads a greeting.
+    /// Decodes a greeting.
     pub fn decode(bytes: &[u8; GREETING_BYTES]) -> Greeting {
         fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
             core::array::from_fn(|i| bytes[at + i])
@@ -227,16 +228,16 @@ impl Greeting {
     }
 }
 
-/// Which end proves.
+/// The end that proves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Who dialled.
+    /// The end that dialled.
     Dialler,
-    /// Who was dialled.
+    /// The end that was dialled.
     Acceptor,
 }
 
-/// The proof of one end. Compare with `==`: [`Hash`] takes the same time whatever differs.
+/// Computes the proof of one end. Compare with `==`: [`Hash`] compares in constant time.
 pub fn proof(secret: &Secret, role: Role, dialler: &Greeting, acceptor: &Greeting) -> Hash {
     let word: &[u8] = match role {
         Role::Dialler => b"weir fabric dialler 1",

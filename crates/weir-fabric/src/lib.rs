@@ -3,34 +3,35 @@
 //! ```text
 //!  service thread                         its own sockets, or an I/O thread
 //!   Fabric::call(rank, body) --------->   connection with that rank: proof, request
-//!   Fabric::poll() <-------------------   reply, or: lost
+//!   Fabric::poll() <-------------------   reply, or an error
 //!   Event::Request(token, body)  <-----   request
 //!   Fabric::reply(token, body) ------->   reply
 //! ```
 //!
-//! A server dials another when it first asks it something, unless it was dialled by that one
-//! before: a connection is used both ways. So 4,000 servers do not all connect at the start.
+//! A server dials another server when it first calls it, unless the other server dialled before:
+//! both ends use a connection. So 4,000 servers do not all connect at the start.
 //!
 //! Invariants:
-//! - A call ends once: with its reply, or with [`CallError`] when its deadline passes, when the
-//!   other server cannot be reached for [`Timing::give_up`], or when it was started anew.
-//! - A call acts at most once. It keeps its id when it is sent again after a connection broke;
-//!   the other server remembers the ids it has, and the replies that were not acknowledged.
-//! - Nobody is believed before both have proved that they know the instance's secret. What does
-//!   not prove it is refused, counted ([`RefusalCounters`]) and disturbs no one else.
+//! - A call ends once: with its reply, or with a [`CallError`] when its deadline passes, when the
+//!   other server cannot be reached for [`Timing::give_up`], or when it was restarted.
+//! - A call acts at most once. A call that is sent again after a connection broke keeps its id. The
+//!   other server remembers the ids that it received and the replies that were not acknowledged.
+//! - A server trusts a connection only after both ends have proved that they know the instance's
+//!   secret. It refuses and counts every other connection ([`RefusalCounters`]), which disturbs no
+//!   other peer.
 //!
 //! | module | subject |
 //! | --- | --- |
 //! | [`frame`] | the wire format, and the proof |
-//! | [`links`] | calls, without a socket or clock: repetition, deadlines, lives |
-//! | [`seen`] | calls that came, so that each acts once |
+//! | [`links`] | calls, without a socket or clock: repetition, deadlines, incarnations |
+//! | [`received`] | received calls, so that each acts once |
 //! | [`tcp`] | TCP: the handles; `io`: its sockets and handshakes |
-//! | [`ofi`] | libfabric, where it is |
+//! | [`ofi`] | libfabric, where it is installed |
 //! | [`bulk`] | bytes of logs, past the service threads |
-//! | [`sim`] | a network without one, for tests: seeded, one thread, a clock of its own |
+//! | [`sim`] | a simulated network for tests: seeded, one thread, its own clock |
 //!
-//! Left out: what is asked (`weir-core`, `proto::peer`), and encryption: the
-//! network between the nodes of a job is trusted with the data, as MPI trusts it.
+//! Left out: the operations (`weir-core`, `proto::peer`), and encryption. The network between the
+//! nodes of a job is trusted with the data, as MPI trusts it.
 #![deny(unsafe_code)]
 
 pub mod bulk;
@@ -54,22 +55,22 @@ use weir_core::types::Rank;
 pub use ofi::Libfabric;
 pub use tcp::{PolledTcp, Tcp};
 
-/// A call's number at the server that makes it; never used twice in its life.
+/// A call's number at the calling server, never reused in that server's incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CallId(pub u64);
 
-/// What a reply is for.
+/// The call that a reply answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Token {
-    /// Who asked.
+    /// The calling server.
     pub from: Rank,
-    /// Which life of that server.
+    /// The incarnation of the calling server.
     pub incarnation: u64,
-    /// Its call.
+    /// The call's id there.
     pub call: CallId,
 }
 
-/// A message: the encoded operation or reply, and bytes of files behind it.
+/// A message: the encoded operation or reply, and bytes of files after it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Message {
     /// At most [`frame::BODY_MOST`] bytes.
@@ -78,16 +79,16 @@ pub struct Message {
     pub bulk: Vec<u8>,
 }
 
-/// Why there is no reply.
+/// The reason why a call has no reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CallError {
-    /// The time for it is over.
+    /// The deadline has passed.
     #[error("no reply before the deadline")]
     Deadline,
-    /// It cannot be connected to.
+    /// No connection can be made.
     #[error("the server cannot be reached")]
     Unreachable,
-    /// It was started anew after it had been asked: whether it acted is not known.
+    /// The server was restarted after the call was sent; it may or may not have acted.
     #[error("the server was started anew")]
     Restarted,
     /// The fabric has ended, or a message is too large.
@@ -95,61 +96,61 @@ pub enum CallError {
     Ended,
 }
 
-/// What has happened.
+/// An event for the service thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Another server asks something.
+    /// Another server called.
     Request(Token, Message),
     /// A call ended.
     Done(CallId, Result<Message, CallError>),
-    /// A server that was reached before is not to be reached, or was started anew.
+    /// A server that was reached before can no longer be reached, or was restarted.
     PeerLost(Rank),
 }
 
-/// One server's end of a transport: what the service thread holds. All transports do the same
-/// by it, which one suite of tests sees to (`tests/conformance`).
+/// One server's end of a transport, held by the service thread. One test suite checks that all
+/// transports behave alike (`tests/conformance`).
 pub trait Fabric {
-    /// Asks another server; the answer is an [`Event::Done`].
+    /// Calls another server; the result is an [`Event::Done`].
     fn call(&self, to: Rank, message: Message) -> CallId;
 
-    /// As [`Fabric::call`], without a deadline, and however long the server cannot be reached:
-    /// it ends without a reply only if the server was started anew after it had been asked, or
-    /// the fabric ends. So what was begun can be ended or undone, whenever that may be.
+    /// Calls another server without a deadline, however long that server cannot be reached. The
+    /// call ends without a reply only if the server was restarted after the call was sent, or if
+    /// the fabric ends. So an operation that was begun can be finished or undone at any later time.
     fn call_without_deadline(&self, to: Rank, message: Message) -> CallId;
 
-    /// Answers a request.
+    /// Answers a call.
     fn reply(&self, token: Token, message: Message);
 
-    /// What has happened, without waiting.
+    /// Returns the next event, without waiting.
     fn poll(&self) -> Option<Event>;
 
-    /// What was refused so far.
+    /// The connections and packets refused so far.
     fn counters(&self) -> RefusalCounters;
 }
 
-/// Who a server is, and who the others are.
+/// This server's identity and the addresses of all servers.
 #[derive(Clone, Debug)]
 pub struct Membership {
     /// The instance.
     pub instance: InstanceId,
-    /// What its servers prove to know.
+    /// The secret that servers prove to know.
     pub secret: Secret,
     /// This server.
     pub rank: Rank,
-    /// Which life of it this is: greater than every one before.
+    /// This server's incarnation, greater than every earlier one.
     pub incarnation: u64,
-    /// Where each server is, by rank.
+    /// The address of each server, by rank.
     pub addresses: Vec<SocketAddr>,
 }
 
-/// How long things may take.
+/// Time limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timing {
-    /// A call without a reply for so long is lost.
+    /// A call without a reply for this long fails.
     pub deadline: Duration,
-    /// A server that cannot be reached for so long is lost, with all calls to it.
+    /// A server that cannot be reached for this long is lost, with all calls to it.
     pub give_up: Duration,
-    /// Proving who one is may take so long.
+    /// The limit of a handshake.
     pub handshake: Duration,
 }
 
@@ -164,7 +165,7 @@ impl Default for Timing {
 }
 
 impl RefusalCounters {
-    /// Each count with its name.
+    /// Each counter with its name.
     pub fn named(&self) -> [(&'static str, u64); 6] {
         [
             ("garbage", self.garbage),
@@ -177,19 +178,19 @@ impl RefusalCounters {
     }
 }
 
-/// What was refused, and why.
+/// Refused connections and packets, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RefusalCounters {
-    /// Frames that make no sense.
+    /// Malformed frames.
     pub garbage: u64,
-    /// Another version of the protocol.
+    /// Another protocol version.
     pub version: u64,
     /// Another instance.
     pub instance: u64,
-    /// A rank that is not there, or not who was asked for.
+    /// A rank that does not exist or is not the addressed one.
     pub rank: u64,
-    /// A proof that is wrong.
+    /// A wrong proof.
     pub secret: u64,
-    /// Proofs that did not come in time, and connections beyond what may wait.
+    /// Proofs that did not come in time, and connections beyond the limit of unproven ones.
     pub slow: u64,
 }

@@ -1,21 +1,21 @@
-//! The calls between this server and the others: their repetition, their ends, and the lives
-//! of those who are asked. No socket and no clock of its own, so that every transport has the
-//! same, and the simulation tests it.
+//! The calls between this server and the others: repetition, results, and incarnations of the
+//! called servers. It has no socket and no clock, so that all transports and the simulator share
+//! it.
 //!
 //! ```text
-//!              ask, answer            next_order: dial, send
+//!              ask, answer           next_action: dial, send
 //!  server  ------------------> Links ------------------------> transport
 //!          <------------------       <------------------------
 //!               next_event            connected, broken, admit, asked, replied, look
 //! ```
 //!
-//! What a server asks goes over a connection that it dialled, or, where a transport can use one
-//! both ways, was dialled by; what it answers over the one by which it was asked last. A connection
-//! brings what is sent whole, or breaks; it may bring it twice and out of order. The transport
-//! sends orders in their order, and may drop any that it has no connection for: what matters is
-//! sent again.
+//! A call goes over a connection that this server dialled, or, where a transport uses connections
+//! both ways, over one that the other server dialled. A reply goes over the connection by which the
+//! other server called last. A connection delivers a message whole or breaks; it may deliver a
+//! message twice and out of order. The transport carries out actions in their order and may drop
+//! any action for which it has no connection: calls and replies are sent again.
 //!
-//! Times are since any moment that the transport chooses, and never go back.
+//! Times are durations since a moment that the transport chooses, and never decrease.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -25,42 +25,44 @@ use weir_core::types::Rank;
 use crate::received::{Disposition, ReceivedCalls};
 use crate::{CallError, CallId, Event, Message, Timing, Token};
 
-/// Before a server that could not be reached is tried again.
+/// The delay before another attempt to reach a server.
 const RETRY_INTERVAL: Duration = Duration::from_millis(30);
-/// The same, of a server that was given up, as long as it is still owed calls; and of one from which
-/// no word comes, not even a refusal, so that no call waits to find out that it is still gone.
+/// The delay for a lost server that still has calls without a deadline, and for a lost server that
+/// sends nothing, not even a refusal. So no call waits to find out that such a server is still
+/// gone.
 const RETRY_LOST_INTERVAL: Duration = Duration::from_millis(500);
-/// That ends when nobody has asked it anything for so long: an idle server sleeps.
+/// Attempts to reach a lost server end when no call to it was made for this long: an idle server
+/// sleeps.
 const PROBE_PERIOD: Duration = Duration::from_secs(30);
 
-/// What the transport is to do.
+/// An action for the transport.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TransportAction {
-    /// Connect to a server; [`Links::connected`] or [`Links::broken`] says how that ended.
+    /// Connect to a server, and report by [`Links::connected`] or [`Links::broken`].
     Dial(Rank),
-    /// Ask over the connection that is there for that.
+    /// Send a call over the connection for calls to that server.
     Request {
-        /// Whom.
+        /// The called server.
         to: Rank,
-        /// Which call.
+        /// The call's id.
         call: CallId,
         /// All calls to it below this one have ended.
         ended_below: u64,
-        /// What.
+        /// The call.
         message: Message,
     },
-    /// Answer over the connection by which it asked last.
+    /// Send a reply over the connection by which that server called last.
     Reply {
-        /// Whom.
+        /// The calling server.
         to: Rank,
         /// Its call.
         call: CallId,
-        /// What.
+        /// The reply.
         message: Message,
     },
 }
 
-/// The connection that is dialled to a server.
+/// The state of the connection for calls to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum LineState {
     #[default]
@@ -69,7 +71,7 @@ enum LineState {
     Up,
 }
 
-/// A call that has no reply yet.
+/// A call without a reply.
 #[derive(Debug)]
 struct Call {
     message: Message,
@@ -77,32 +79,33 @@ struct Call {
     sent: bool,
 }
 
-/// How long a call waits.
+/// The time that a call may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WaitLimit {
     Bounded,
     Unbounded,
 }
 
-/// What is asked of a server.
+/// The calls to one server.
 #[derive(Debug, Default)]
 struct Peer {
     line: LineState,
     calls: BTreeMap<CallId, Call>,
-    /// Calls that wait however long it takes; their deadlines mean nothing.
+    /// Calls without a deadline; their `deadline` is ignored.
     owed: BTreeMap<CallId, Call>,
     incarnation: Option<u64>,
     unreachable_since: Option<Duration>,
     retry_at: Option<Duration>,
-    /// It was given up and not reached since: from now on one failure is enough.
+    /// The server was given up and not reached since: one more failure ends a call.
     lost: bool,
-    /// A connection with it broke: is it still there? Who is not has left things behind.
+    /// A connection with the server broke, so this server checks whether it still exists. A server
+    /// that is gone may have left locks here.
     suspect: bool,
-    /// The last connection to it broke, or could not be made, without a word from there.
+    /// The last connection to the server broke, or failed, without any packet from there.
     silent: bool,
-    /// When it was last asked.
+    /// The time of the last call.
     asked: Duration,
-    /// Under what time it stands in [`Links::due`].
+    /// The server's entry in [`Links::due`].
     listed: Option<Duration>,
 }
 
@@ -119,23 +122,23 @@ impl Peer {
             .min()
     }
 
-    /// After it was given up: it is tried again for what it is owed, and while it is silent and
-    /// somebody asks for it.
+    /// Schedules the next attempt to reach a lost server: while calls without a deadline wait, and
+    /// while it is silent and was called recently.
     fn schedule_probe(&mut self, now: Duration) {
         let probed = self.silent && now < self.asked + PROBE_PERIOD;
         self.unreachable_since = None;
         self.retry_at = (probed || !self.owed.is_empty()).then(|| now + RETRY_LOST_INTERVAL);
     }
 
-    /// Whether it is lost and being looked for, so that nobody is to wait for it.
+    /// Returns true if the server is lost and is being dialled, so that no call is to wait for it.
     fn is_shunned(&self) -> bool {
         let looked_for = self.retry_at.is_some() || self.line == LineState::Dialling;
         self.lost && self.silent && looked_for
     }
 
-    /// When it is to be looked at next.
+    /// The time of the next deadline or attempt.
     fn due(&self, timing: &Timing) -> Option<Duration> {
-        // Deadlines are in the order of calls.
+        // Calls are in the order of their deadlines.
         let deadline = self.calls.values().next().map(|call| call.deadline);
         let since = self
             .unreachable_since
@@ -156,7 +159,7 @@ pub struct Links {
     timing: Timing,
     next_call: u64,
     peers: BTreeMap<Rank, Peer>,
-    /// When each is to be looked at next; of thousands of servers hardly any.
+    /// The servers with a deadline or attempt to come: few of thousands.
     due: BTreeSet<(Duration, Rank)>,
     seen: BTreeMap<Rank, ReceivedCalls>,
     actions: VecDeque<TransportAction>,
@@ -164,7 +167,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Server `me` of `servers`, who has asked nothing yet.
+    /// Creates the links of server `me` of `servers`.
     pub fn new(me: Rank, servers: usize, timing: Timing) -> Links {
         Links {
             me,
@@ -179,22 +182,22 @@ impl Links {
         }
     }
 
-    /// What the transport is to do next.
+    /// The next action for the transport.
     pub fn next_action(&mut self) -> Option<TransportAction> {
         self.actions.pop_front()
     }
 
-    /// What the server is to be told next.
+    /// The next event for the server.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Links::look`] has something to do, if nothing happens before.
+    /// The time at which [`Links::check_deadlines`] has something to do next.
     pub fn due(&self) -> Option<Duration> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// What was done to a server may have changed when it is to be looked at.
+    /// Updates a server's entry in `due` after its state changed.
     fn reschedule(&mut self, rank: Rank) {
         let Some(peer) = self.peers.get_mut(&rank) else {
             return;
@@ -207,18 +210,18 @@ impl Links {
         }
     }
 
-    /// Whether a server owes a reply.
+    /// Returns true if a server owes a reply.
     pub fn awaits(&self, from: Rank) -> bool {
         let peer = self.peers.get(&from);
         peer.is_some_and(|peer| !peer.is_idle())
     }
 
-    /// Asks another server. The numbers of calls only grow.
+    /// Calls another server. Ids only grow.
     pub fn ask(&mut self, now: Duration, to: Rank, id: CallId, message: Message) {
         self.add(now, to, id, message, WaitLimit::Bounded);
     }
 
-    /// Asks another server, and gives up only when it was started anew after it had been asked.
+    /// Calls another server; the call fails only if that server was restarted after it was sent.
     pub fn ask_without_deadline(&mut self, now: Duration, to: Rank, id: CallId, message: Message) {
         self.add(now, to, id, message, WaitLimit::Unbounded);
     }
@@ -247,7 +250,7 @@ impl Links {
             let ended = Event::Done(id, Err(CallError::Unreachable));
             return self.events.push_back(ended);
         }
-        // Of those before it, all were sent when the connection was made, or later.
+        // All earlier calls were sent when the connection was made, or later.
         let sent = peer.line == LineState::Up;
         if sent {
             self.actions.push_back(TransportAction::Request {
@@ -279,13 +282,13 @@ impl Links {
         self.actions.push_back(TransportAction::Dial(to));
     }
 
-    /// There is a connection with a server, in this life of it: calls without a reply go out.
+    /// A connection with a server was made, in this incarnation: sends all calls without a reply.
     pub fn connected(&mut self, to: Rank, incarnation: u64) {
         self.mark_connected(to, incarnation, true);
     }
 
-    /// The same, of an admitted server and a connection over which it asks, too: a new life of it is
-    /// told of once, which [`Links::admit`] did.
+    /// As [`Links::connected`], for a connection over which an admitted server calls, too. A new
+    /// incarnation is reported once, which [`Links::admit`] did.
     pub fn opened(&mut self, with: Rank, incarnation: u64) {
         let told = |seen: &ReceivedCalls| seen.incarnation == incarnation && seen.follows;
         let told = self.seen.get(&with).is_some_and(told);
@@ -299,7 +302,7 @@ impl Links {
         (peer.lost, peer.suspect, peer.silent) = (false, false, false);
         peer.line = LineState::Up;
         if before.is_some_and(|before| before != incarnation) {
-            // What it had been sent, its former life may have done.
+            // The former incarnation may have carried out the calls that were sent to it.
             let mut lost = BTreeSet::new();
             for calls in [&mut peer.calls, &mut peer.owed] {
                 lost.extend(
@@ -321,8 +324,8 @@ impl Links {
         self.reschedule(to);
     }
 
-    /// One of several connections with a server has ended, which may have had calls or replies:
-    /// calls without a reply go out over another one.
+    /// One of several connections with a server has ended, perhaps with calls or replies on it:
+    /// sends all calls without a reply over another one.
     pub fn other_broken(&mut self, to: Rank) {
         if self
             .peers
@@ -350,12 +353,12 @@ impl Links {
         }
     }
 
-    /// The connection by which a server is asked has ended, or could not be made.
+    /// The connection for calls to a server has ended, or could not be made.
     pub fn broken(&mut self, now: Duration, to: Rank) {
         self.broken_since(now, now, to);
     }
 
-    /// As [`Links::broken`]; nothing was heard from there since `since`.
+    /// As [`Links::broken`], for a server from which nothing was received since `since`.
     pub fn broken_since(&mut self, now: Duration, since: Duration, to: Rank) {
         self.mark_broken(now, since, to);
         self.reschedule(to);
@@ -375,13 +378,13 @@ impl Links {
             peer.unreachable_since.get_or_insert(since);
             peer.retry_at = Some(now + RETRY_INTERVAL);
         } else {
-            // Nobody needs it: whether it is there is found out when somebody does.
+            // No call needs the server: the next call finds out whether it can be reached.
             (peer.unreachable_since, peer.retry_at) = (None, None);
         }
     }
 
-    /// The connection by which a server asks has ended. If it is gone for good, the locks it
-    /// has here must not outlive it, though nobody here may ever ask it anything.
+    /// The connection by which a server calls has ended. If that server is gone for good, its locks
+    /// here must not outlive it, even if no call is ever made to it.
     pub fn asker_left(&mut self, now: Duration, from: Rank) {
         let peer = self.peers.entry(from).or_default();
         if peer.line == LineState::Down && !peer.lost && peer.retry_at.is_none() {
@@ -392,7 +395,7 @@ impl Links {
         self.reschedule(from);
     }
 
-    /// A server in one of its lives is to ask here; false: that life has ended.
+    /// Admits calls of one incarnation of a server; returns false if that incarnation has ended.
     pub fn admit(&mut self, from: Rank, incarnation: u64) -> bool {
         let known = self.seen.get(&from).map(|seen| seen.incarnation);
         if known.is_some_and(|known| known > incarnation) {
@@ -407,14 +410,14 @@ impl Links {
             }
         }
         if let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.silent) {
-            // A word from there after all: it is waited for again.
+            // The server sent something after all: calls wait for it again.
             (peer.lost, peer.silent, peer.retry_at) = (false, false, None);
             self.reschedule(from);
         }
         true
     }
 
-    /// A call came from an admitted server; false: its life has ended.
+    /// A call came from an admitted server; returns false if that incarnation has ended.
     pub fn asked(&mut self, token: Token, ended_below: u64, message: Message) -> bool {
         let Some(seen) = self.seen.get_mut(&token.from) else {
             return false;
@@ -434,19 +437,19 @@ impl Links {
         true
     }
 
-    /// A call is not to be made.
+    /// Ends a call that cannot be made.
     pub fn refuse_call(&mut self, id: CallId) {
         self.events
             .push_back(Event::Done(id, Err(CallError::Ended)));
     }
 
-    /// A request was done here.
+    /// Sends the reply to a call.
     pub fn answer(&mut self, token: Token, message: Message) {
         let Some(seen) = self.seen.get_mut(&token.from) else {
             return;
         };
         if seen.incarnation != token.incarnation {
-            return; // nobody waits for it any more
+            return; // the caller's incarnation has ended
         }
         seen.record_reply(token.call, &message);
         self.actions.push_back(TransportAction::Reply {
@@ -470,7 +473,7 @@ impl Links {
         }
     }
 
-    /// The transport has ended: nothing that is asked has a reply any more.
+    /// Ends all calls: the transport has ended.
     pub fn end_all(&mut self) {
         for peer in self.peers.values_mut() {
             let calls = std::mem::take(&mut peer.calls).into_keys();
@@ -482,7 +485,7 @@ impl Links {
         self.due.clear();
     }
 
-    /// Looks at what has taken too long, and what is to be tried again.
+    /// Ends calls whose deadline has passed, and dials servers whose attempt is due.
     pub fn check_deadlines(&mut self, now: Duration) {
         let late = self.due.iter().take_while(|(due, _)| *due <= now);
         let late: Vec<Rank> = late.map(|(_, rank)| *rank).collect();
@@ -566,7 +569,7 @@ mod tests {
         links.ask(ms(0), THERE, CallId(1), body(1));
         links.connected(THERE, 1);
         actions(&mut links);
-        // Nothing was acknowledged for as long as a server is waited for: it is lost at once.
+        // Nothing was acknowledged for the whole time limit: the server is lost at once.
         links.broken_since(ms(5_000), ms(3_500), THERE);
         links.check_deadlines(ms(5_000));
         let lost = Event::Done(CallId(1), Err(CallError::Unreachable));
@@ -584,7 +587,7 @@ mod tests {
         let lost = |call| Event::Done(CallId(call), Err(CallError::Unreachable));
         links.ask(ms(1_600), THERE, CallId(2), body(2));
         assert_eq!(events(&mut links), [lost(2)]);
-        // It is dialled meanwhile, without a call that waits.
+        // The server is dialled meanwhile, without a call that waits.
         assert_eq!(links.due(), Some(ms(2_000)));
         links.check_deadlines(ms(2_000));
         assert_eq!(actions(&mut links), [TransportAction::Dial(THERE)]);
@@ -610,7 +613,7 @@ mod tests {
         }
         actions(&mut links);
         events(&mut links);
-        // Who asks then waits for one attempt.
+        // The next call waits for one attempt.
         links.ask(now, THERE, CallId(2), body(2));
         assert_eq!(actions(&mut links), [TransportAction::Dial(THERE)]);
         assert_eq!(events(&mut links), []);
@@ -625,7 +628,7 @@ mod tests {
         links.connected(THERE, 1);
         assert_eq!(actions(&mut links), [request(1, 1), request(2, 1)]);
         links.replied(THERE, CallId(1), body(9));
-        links.replied(THERE, CallId(1), body(9)); // an echo
+        links.replied(THERE, CallId(1), body(9)); // a duplicate
         assert_eq!(events(&mut links), [Event::Done(CallId(1), Ok(body(9)))]);
         links.broken(ms(10), THERE);
         links.ask(ms(11), THERE, CallId(3), body(3));
@@ -663,8 +666,8 @@ mod tests {
         assert_eq!(events(&mut links), [lost(2)]);
     }
 
-    /// Once a connection that broke while nobody needed it began the time after which the
-    /// server is given up, so that a call long after gave up at the first failure.
+    /// A connection that broke while no call needed it once started the time limit, so that a call
+    /// long after failed at the first attempt.
     #[test]
     fn a_server_whose_connection_breaks_is_looked_for_at_once() {
         let mut links = links();
@@ -687,7 +690,7 @@ mod tests {
         assert_eq!(links.due(), None);
     }
 
-    /// A server that died had locks here, and nobody here asked it anything: they stayed.
+    /// A server that died had locks here, and no call to it was made: the locks stayed.
     #[test]
     fn who_asked_and_is_gone_is_found_out() {
         let mut links = links();
@@ -761,7 +764,7 @@ mod tests {
         assert_eq!(actions(&mut links), asked);
         links.other_broken(THERE);
         assert_eq!(actions(&mut links), asked, "they may have gone by that one");
-        // The next life is told of once, though both are there anew.
+        // The next incarnation is reported once, though both connections are new.
         assert!(links.admit(THERE, 2));
         links.opened(THERE, 2);
         let restarted = |call| Event::Done(CallId(call), Err(CallError::Restarted));
@@ -786,7 +789,8 @@ mod tests {
             links.broken(now, THERE);
         }
         actions(&mut links);
-        // It is tried again, more seldom; and a call of the other kind ends at the first failure.
+        // The server is dialled again at longer intervals; a call with a deadline ends at the first
+        // failure.
         links.ask(now, THERE, CallId(3), body(3));
         assert_eq!(actions(&mut links), [TransportAction::Dial(THERE)]);
         links.broken(now, THERE);

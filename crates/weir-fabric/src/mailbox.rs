@@ -1,7 +1,7 @@
-//! Letters to a thread that sleeps in a poll.
+//! Messages to a thread that sleeps in a poll.
 //!
-//! A letter wakes the thread only if no other did since it looked last: many letters cost one
-//! write to its eventfd.
+//! A sender wakes the thread only if no other sender did since the thread last looked: many
+//! messages cost one write to its eventfd.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mio::{Poll, Token as Key, Waker};
 
-/// Where letters are posted.
+/// The sending end.
 pub struct MailboxSender<C> {
     sender: Sender<C>,
     waker: Arc<Waker>,
@@ -32,14 +32,14 @@ impl<C> Clone for MailboxSender<C> {
     }
 }
 
-/// Where they arrive.
+/// The receiving end.
 #[derive(Debug)]
 pub struct MailboxReceiver<C> {
     receiver: Receiver<C>,
     woken: Arc<AtomicBool>,
 }
 
-/// A post for the thread that sleeps in `poll`; its wakes bear `key`.
+/// Creates a mailbox for the thread that sleeps in `poll`; its wakes carry `key`.
 pub fn mailbox<C>(
     poll: &Poll,
     key: Key,
@@ -55,11 +55,11 @@ pub fn mailbox<C>(
 }
 
 impl<C> MailboxSender<C> {
-    /// Sends a letter; gives it back when the thread has ended.
+    /// Sends a message; returns it if the thread has ended.
     pub fn send(&self, message: C) -> Result<(), C> {
         self.sender.send(message).map_err(|back| back.0)?;
-        // The letter is there before the look at the flag, which the thread clears before it
-        // looks for letters: so one of both sees the other.
+        // The message is queued before the flag is read, and the thread clears the flag before it
+        // reads the queue: one of them sees the other.
         if !self.woken.swap(true, Ordering::SeqCst) {
             // It fails only when the thread has ended.
             let _ = self.waker.wake();
@@ -69,12 +69,12 @@ impl<C> MailboxSender<C> {
 }
 
 impl<C> MailboxReceiver<C> {
-    /// Says that the thread looks now; to be called after each wake, before [`Letters::next`].
+    /// Clears the wake flag; to be called after each wake, before [`MailboxReceiver::next`].
     pub fn mark_awake(&self) {
         self.woken.store(false, Ordering::SeqCst);
     }
 
-    /// The next letter, if one is there.
+    /// The next message, if there is one.
     pub fn next(&self) -> Option<C> {
         self.receiver.try_recv().ok()
     }

@@ -1,42 +1,42 @@
-//! Calls that came from one server: each acts once, however often it is sent.
+//! Calls received from one server. Each acts once, however often it is sent.
 //!
-//! Kept until the asker says that the call has ended; it does so with every request. Replies
-//! with bulk are not kept: what is answered with bytes of files only reads, and is done again.
+//! A call is remembered until the caller reports that it has ended, which every request does.
+//! Replies with bulk are not remembered: such calls only read, and are carried out again.
 
 use std::collections::BTreeMap;
 
 use crate::{CallId, Message};
 
-/// What is to be done with a call that came.
+/// The handling of a received call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Disposition {
-    /// It is new: have it done.
+    /// It is new: carry it out.
     New,
-    /// It is being done: its reply will go out.
+    /// It is being carried out: its reply will be sent.
     Pending,
-    /// It was done: this was the reply.
+    /// It was carried out: send this reply again.
     Answered(Message),
-    /// It has ended for the asker: an echo of the network's.
+    /// It has ended at the caller: a late duplicate.
     Ended,
 }
 
-/// The calls of one life of one server.
+/// The calls of one incarnation of one server.
 #[derive(Debug, Default)]
 pub struct ReceivedCalls {
-    /// Which life.
+    /// The incarnation.
     pub incarnation: u64,
-    /// It came after another one.
+    /// It follows another incarnation.
     pub follows: bool,
     calls: BTreeMap<CallId, Option<Message>>,
     ended_below: CallIdFloor,
 }
 
-/// Below it all calls have ended.
+/// All calls below this id have ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct CallIdFloor(u64);
 
 impl ReceivedCalls {
-    /// None yet, of that life.
+    /// Creates an empty record for an incarnation.
     pub fn new(incarnation: u64) -> ReceivedCalls {
         ReceivedCalls {
             incarnation,
@@ -44,7 +44,7 @@ impl ReceivedCalls {
         }
     }
 
-    /// A call came, with word that all below `ended_below` have ended.
+    /// Records a received call, and that all calls below `ended_below` have ended.
     pub fn receive(&mut self, call: CallId, ended_below: u64) -> Disposition {
         if ended_below > self.ended_below.0 {
             self.ended_below = CallIdFloor(ended_below);
@@ -63,7 +63,7 @@ impl ReceivedCalls {
         }
     }
 
-    /// A call was done.
+    /// Records that a call was carried out.
     pub fn record_reply(&mut self, call: CallId, reply: &Message) {
         if reply.bulk.is_empty() {
             if let Some(slot) = self.calls.get_mut(&call) {
@@ -74,12 +74,12 @@ impl ReceivedCalls {
         }
     }
 
-    /// Calls remembered.
+    /// The number of remembered calls.
     pub fn len(&self) -> usize {
         self.calls.len()
     }
 
-    /// Whether none is.
+    /// Returns true if no call is remembered.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }

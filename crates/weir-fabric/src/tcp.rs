@@ -1,9 +1,9 @@
-//! TCP: what the service thread holds, in two shapes.
+//! TCP: the handles that the service thread holds, of two kinds.
 //!
-//! | | who turns the sockets over ([`crate::io`]) | for |
+//! | | who polls the sockets ([`crate::io`]) | for |
 //! | --- | --- | --- |
-//! | [`PolledTcp`] | who asks and answers, whenever it polls or waits | servers: a call costs no change of thread |
-//! | [`Tcp`] | a thread of its own | whoever waits for other things by other means |
+//! | [`PolledTcp`] | the caller, whenever it polls or waits | servers: a call costs no change of thread |
+//! | [`Tcp`] | a thread of its own | callers that wait by other means |
 
 use std::cell::{Cell, RefCell};
 use std::net::TcpListener;
@@ -24,7 +24,7 @@ use crate::{
     CallError, CallId, Event, Fabric, Membership, Message, RefusalCounters, Timing, Token,
 };
 
-/// What both shapes are made of.
+/// The parts of both kinds.
 struct Parts {
     io: Io,
     commands: MailboxSender<Command>,
@@ -37,15 +37,15 @@ impl Parts {
         listener: TcpListener,
         membership: Membership,
         timing: Timing,
-        shelf: Arc<dyn LogSource>,
+        source: Arc<dyn LogSource>,
     ) -> std::io::Result<Parts> {
         let counters = Arc::new(Mutex::new(RefusalCounters::default()));
         let servers = membership.addresses.len();
         let mut reads = None;
         let count = Arc::clone(&counters);
         let (io, commands) = Io::new(listener, membership, timing, count, |dial| {
-            let (bulk, asker) = BulkPlane::start(shelf, servers, timing, dial)?;
-            reads = Some(asker);
+            let (bulk, reader) = BulkPlane::start(source, servers, timing, dial)?;
+            reads = Some(reader);
             Ok(bulk)
         })?;
         Ok(Parts {
@@ -61,7 +61,7 @@ fn is_too_large(message: &Message) -> bool {
     message.body.len() > BODY_MOST - 8 || message.bulk.len() > BULK_MOST
 }
 
-/// One server's end of the fabric, whose sockets are served when it is polled and waited for.
+/// One server's end of the fabric, whose sockets are served when the caller polls or waits.
 pub struct PolledTcp {
     io: RefCell<Io>,
     reads: BulkReader,
@@ -76,14 +76,14 @@ impl std::fmt::Debug for PolledTcp {
 }
 
 impl PolledTcp {
-    /// Listens on `listener`, whose address the others know; others read from `shelf`.
+    /// Listens on `listener`, whose address the others know; others read from `source`.
     pub fn start(
         listener: TcpListener,
         membership: Membership,
         timing: Timing,
-        shelf: Arc<dyn LogSource>,
+        source: Arc<dyn LogSource>,
     ) -> std::io::Result<PolledTcp> {
-        let parts = Parts::new(listener, membership, timing, shelf)?;
+        let parts = Parts::new(listener, membership, timing, source)?;
         Ok(PolledTcp {
             io: RefCell::new(parts.io),
             reads: parts.reads,
@@ -92,36 +92,36 @@ impl PolledTcp {
         })
     }
 
-    /// Has [`PolledTcp::wait`] return when another descriptor becomes readable; the caller reads it
-    /// until there is no more ([`PolledTcp::take_bell`]).
+    /// Makes [`PolledTcp::wait`] return when another descriptor becomes readable. The caller reads
+    /// that descriptor until it is empty ([`PolledTcp::take_bell`]).
     pub fn watch(&self, bell: RawFd) -> std::io::Result<()> {
         self.io.borrow().watch(bell)
     }
 
-    /// Sends what is to be sent, and sleeps until something happens or so much time is over.
-    /// There may be no event after it.
+    /// Sends pending messages, and sleeps until something happens or the time is over. There may be
+    /// no event after it.
     pub fn wait(&self, most: Option<Duration>) {
         self.turn(most);
     }
 
-    /// Whether the watched descriptor became readable since this was asked last.
+    /// Returns true if the watched descriptor became readable since the last call.
     pub fn take_bell(&self) -> bool {
         self.io.borrow_mut().take_bell()
     }
 
-    /// What has happened as far as is known: no socket is looked at, which [`PolledTcp::wait`] does.
+    /// The next event already known: it polls no socket, which [`PolledTcp::wait`] does.
     pub fn next_event(&self) -> Option<Event> {
         self.io.borrow_mut().next_event()
     }
 
-    /// Takes in what has come, without waiting and without sending anything.
+    /// Receives without waiting and without sending.
     pub fn look(&self) {
         if self.io.borrow_mut().poll_sockets(Some(Duration::ZERO)) == LoopState::Ended {
             self.ended.set(true);
         }
     }
 
-    /// Sends what is to be sent.
+    /// Sends pending messages.
     pub fn flush(&self) {
         self.io.borrow_mut().send_pending();
     }
@@ -144,7 +144,7 @@ impl PolledTcp {
         }
     }
 
-    /// Where bytes of other servers' logs are asked for.
+    /// The reader of other servers' logs.
     pub fn reads(&self) -> &BulkReader {
         &self.reads
     }
@@ -190,23 +190,23 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// Listens on `listener`, whose address the others know. `wake` is called by the I/O
-    /// thread whenever there is an event to be polled.
+    /// Listens on `listener`, whose address the others know. The I/O thread calls `wake` whenever
+    /// there is an event to be polled.
     pub fn start(
         listener: TcpListener,
         membership: Membership,
         timing: Timing,
         wake: impl Fn() + Send + 'static,
     ) -> std::io::Result<Tcp> {
-        Tcp::with_shelf(listener, membership, timing, Arc::new(EmptyLogSource), wake)
+        Tcp::with_log_source(listener, membership, timing, Arc::new(EmptyLogSource), wake)
     }
 
-    /// As [`Tcp::start`]; others read from `shelf`.
-    pub fn with_shelf(
+    /// As [`Tcp::start`]; others read from `source`.
+    pub fn with_log_source(
         listener: TcpListener,
         membership: Membership,
         timing: Timing,
-        shelf: Arc<dyn LogSource>,
+        source: Arc<dyn LogSource>,
         wake: impl Fn() + Send + 'static,
     ) -> std::io::Result<Tcp> {
         let (told, events) = channel();
@@ -219,7 +219,7 @@ impl Tcp {
             commands,
             reads,
             counters,
-        } = Parts::new(listener, membership, timing, shelf)?;
+        } = Parts::new(listener, membership, timing, source)?;
         let thread = std::thread::Builder::new()
             .name("weir-fabric".to_owned())
             .spawn(move || io.run(&sink))?;
@@ -234,7 +234,7 @@ impl Tcp {
         })
     }
 
-    /// Where bytes of other servers' logs are asked for.
+    /// The reader of other servers' logs.
     pub fn reads(&self) -> &BulkReader {
         &self.reads
     }
@@ -270,7 +270,7 @@ impl Fabric for Tcp {
     }
 
     fn reply(&self, token: Token, message: Message) {
-        // An asker that is gone needs no answer.
+        // A caller that has ended needs no reply.
         let _ = self.commands.send(Command::Reply { token, message });
     }
 
@@ -287,7 +287,7 @@ impl Drop for Tcp {
     fn drop(&mut self) {
         let _ = self.commands.send(Command::End);
         if let Some(thread) = self.thread.take() {
-            // If it panicked it has said so.
+            // A panic has already been reported.
             let _ = thread.join();
         }
     }

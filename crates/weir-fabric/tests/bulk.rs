@@ -1,7 +1,7 @@
-//! Bytes of logs between servers over loopback: all sizes, both tiers, a slow device, servers
-//! that go and come, requests that make no sense.
+//! Reads of logs between servers over loopback: all sizes, both media, a slow device, servers that
+//! stop and restart, malformed requests.
 
-mod shelf;
+mod slabs;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -10,7 +10,7 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use shelf::{Place, Slabs};
+use slabs::{Slabs, VecLanding};
 use weir_core::roster::{InstanceId, Secret};
 use weir_core::types::Rank;
 use weir_fabric::bulk::{EmptyLogSource, LogSource, Medium, Piece, ReadError};
@@ -27,7 +27,7 @@ fn start(
     rank: u16,
     addresses: &[SocketAddr],
     timing: Timing,
-    shelf: Arc<dyn LogSource>,
+    source: Arc<dyn LogSource>,
 ) -> Tcp {
     let membership = Membership {
         instance: InstanceId([9; 16]),
@@ -36,7 +36,7 @@ fn start(
         incarnation: 1,
         addresses: addresses.to_vec(),
     };
-    Tcp::with_shelf(listener, membership, timing, shelf, || {}).unwrap()
+    Tcp::with_log_source(listener, membership, timing, source, || {}).unwrap()
 }
 
 fn listeners() -> (Vec<TcpListener>, Vec<SocketAddr>) {
@@ -47,10 +47,10 @@ fn listeners() -> (Vec<TcpListener>, Vec<SocketAddr>) {
     (all, addresses)
 }
 
-/// The asker and the target.
-fn pair(shelf: Arc<dyn LogSource>) -> (Tcp, Tcp) {
+/// The reader and the target.
+fn pair(source: Arc<dyn LogSource>) -> (Tcp, Tcp) {
     let (mut listeners, addresses) = listeners();
-    let target = start(listeners.pop().unwrap(), 1, &addresses, TIMING, shelf);
+    let target = start(listeners.pop().unwrap(), 1, &addresses, TIMING, source);
     let asker = listeners.pop().unwrap();
     (
         start(asker, 0, &addresses, TIMING, Arc::new(EmptyLogSource)),
@@ -77,7 +77,7 @@ impl Reads {
     }
 
     fn ask(&self, asker: &Tcp, number: usize, pieces: &[Piece]) {
-        let place = Place {
+        let place = VecLanding {
             number,
             bytes: vec![0; pieces.iter().map(|p| p.len as usize).sum()],
             back: self.back.clone(),
@@ -165,7 +165,7 @@ fn what_is_not_there_or_too_much_is_refused_and_disturbs_no_other() {
     }
 }
 
-/// Storage that gives nothing before it is told to.
+/// Storage that blocks until it is told to continue.
 struct Slow(Slabs, Mutex<Receiver<()>>);
 
 impl LogSource for Slow {
@@ -226,8 +226,8 @@ fn a_slow_device_holds_up_no_bytes_in_memory() {
 fn a_server_that_goes_loses_its_reads_and_one_that_comes_back_is_read_from() {
     let file = bytes(1 << 20);
     let (mut listeners, addresses) = listeners();
-    let shelf = || Arc::new(Slabs(Arc::clone(&file)));
-    let target = start(listeners.pop().unwrap(), 1, &addresses, TIMING, shelf());
+    let source = || Arc::new(Slabs(Arc::clone(&file)));
+    let target = start(listeners.pop().unwrap(), 1, &addresses, TIMING, source());
     let mine = listeners.pop().unwrap();
     let asker = start(mine, 0, &addresses, TIMING, Arc::new(EmptyLogSource));
     let reads = Reads::new();
@@ -243,7 +243,7 @@ fn a_server_that_goes_loses_its_reads_and_one_that_comes_back_is_read_from() {
     assert_eq!(reads.next().2, Err(CallError::Unreachable.into()));
     assert!(begin.elapsed() < TIMING.give_up, "not waited for again");
     let listener = TcpListener::bind(addresses[1]).unwrap();
-    let _target = start(listener, 1, &addresses, TIMING, shelf());
+    let _target = start(listener, 1, &addresses, TIMING, source());
     reads.ask(&asker, 3, &[piece(0, 7, 100)]);
     assert_eq!(reads.next(), (3, file[7..107].to_vec(), Ok(())));
 }

@@ -1,5 +1,5 @@
-//! Servers of which nothing is asked sleep, over every transport. Alone in its process, whose
-//! CPU time is looked at.
+//! Servers without pending calls sleep, over every transport. The test is alone in its process,
+//! whose CPU time it measures.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -67,7 +67,7 @@ fn cpu_ns() -> u64 {
     all - of(rustix::time::ClockId::ThreadCPUTime)
 }
 
-/// Lets all ask each other, and then looks at what they spend in a second, in ns.
+/// Lets all servers call each other, and then measures their CPU time in a second, in ns.
 fn spent_idle_ns(ends: &[Box<dyn Fabric>], woken: &Receiver<()>) -> u64 {
     let mut waiting = 0;
     for from in 0..SERVERS {
@@ -93,8 +93,8 @@ fn spent_idle_ns(ends: &[Box<dyn Fabric>], woken: &Receiver<()>) -> u64 {
         }
         let _ = woken.recv_timeout(Duration::from_millis(5));
     }
-    // What is measured is sleep. Of some seconds the best, as what was asked has an end of its
-    // own: memory is taken back, connections are looked at once more.
+    // Sleep is measured. The best of some seconds counts, since the calls have late effects: memory
+    // is freed, connections are checked once more.
     let seconds = (0..3).map(|_| {
         let before = cpu_ns();
         std::thread::sleep(Duration::from_secs(1));
@@ -107,7 +107,7 @@ fn spent_idle_ns(ends: &[Box<dyn Fabric>], woken: &Receiver<()>) -> u64 {
 fn servers_of_which_nothing_is_asked_sleep() {
     let (wake, woken) = channel();
     let tcp = spent_idle_ns(&over_tcp(&wake), &woken);
-    // A thousandth of a core, by all of them.
+    // A thousandth of a core for all of them.
     assert!(tcp < 1_000_000, "TCP: {tcp} ns in a second");
     match over_libfabric(&wake) {
         Ok(ends) => {

@@ -1,4 +1,4 @@
-//! What strangers do over TCP that no other transport knows. What all transports do is in
+//! Strangers' attacks that only TCP knows. The behaviour of all transports is tested in
 //! `conformance`.
 
 use std::io::{Read, Write};
@@ -77,7 +77,8 @@ fn who_has_another_secret_learns_nothing_but_that() {
     assert_eq!(server.poll(), None);
 }
 
-/// Found by fuzzing: taken for an own request, it made a home enrol at itself.
+/// Found by fuzzing: the greeting was taken for one of the server's own, and a home enrolled at
+/// itself.
 #[test]
 fn who_claims_to_be_the_server_itself_is_refused() {
     let (listener, address) = listener();
@@ -104,7 +105,7 @@ fn who_claims_to_be_the_server_itself_is_refused() {
     assert_eq!(server.counters().rank, 1);
 }
 
-/// What comes of a call; the other server echoes.
+/// The result of a call; the other server echoes.
 fn asked(asker: &Tcp, to: (&Tcp, u16), body: u8) -> Result<Message, CallError> {
     let message = Message {
         body: vec![body],
@@ -126,7 +127,7 @@ fn asked(asker: &Tcp, to: (&Tcp, u16), body: u8) -> Result<Message, CallError> {
 #[test]
 fn who_was_asked_asks_by_the_same_connection() {
     let ((near, near_at), (far, far_at)) = (listener(), listener());
-    // The far one could not dial the near one.
+    // The far server could not dial the near one.
     let (_, nowhere) = listener();
     let near = Tcp::start(near, membership(0, 1, &[near_at, far_at]), TIMING, || {}).unwrap();
     let far = Tcp::start(far, membership(1, 1, &[nowhere, far_at]), TIMING, || {}).unwrap();

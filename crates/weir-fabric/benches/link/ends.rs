@@ -1,4 +1,4 @@
-//! Two ends of a fabric over loopback: one asks, one serves.
+//! Two ends of a fabric over loopback: one calls, one serves.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use weir_fabric::bulk::{BulkReader, Piece};
 use weir_fabric::{Event, Fabric, Membership, Message, PolledTcp, Timing};
 
 use crate::plain::SMALL;
-use crate::shelf::{Place, Slabs};
+use crate::slabs::{Slabs, VecLanding};
 
 /// Bytes asked for in one message.
 const STEP: usize = 1 << 20;
@@ -27,8 +27,8 @@ pub struct Pair {
 }
 
 fn start(listener: TcpListener, membership: Membership, file: &Arc<Vec<u8>>) -> PolledTcp {
-    let shelf = Arc::new(Slabs(Arc::clone(file)));
-    let tcp = PolledTcp::start(listener, membership, Timing::default(), shelf);
+    let source = Arc::new(Slabs(Arc::clone(file)));
+    let tcp = PolledTcp::start(listener, membership, Timing::default(), source);
     tcp.expect("the fabric starts")
 }
 
@@ -83,7 +83,7 @@ impl Pair {
         }
     }
 
-    /// Seconds for so many calls, one after the other.
+    /// Seconds for `count` calls, one after the other.
     pub fn trips(&self, count: u32) -> f64 {
         crate::timed(|| {
             for _ in 0..count {
@@ -100,8 +100,8 @@ impl Pair {
         })
     }
 
-    /// Seconds for `bytes` in reads of `size`, by so many streams. A read of more than a
-    /// message asks for all its messages at once.
+    /// Seconds for `bytes` in reads of `size`, by `streams` threads. A read longer than a message
+    /// requests all its messages at once.
     pub fn read(&self, streams: usize, size: usize, bytes: usize) -> f64 {
         let each = bytes / streams / size;
         crate::timed(|| {
@@ -125,7 +125,7 @@ fn run(reads: &BulkReader, from: usize, size: usize, count: usize) {
                 len: u32::try_from(STEP).expect("a step"),
                 pos: ((from + number * STEP) % FILE) as u64,
             };
-            let place = Place {
+            let place = VecLanding {
                 number,
                 bytes,
                 back: back.clone(),

@@ -1,8 +1,8 @@
-//! What the fabric makes of a link, beside what plain blocking TCP makes of it in the same
-//! run: `cargo bench -p weir-fabric --bench link`, or one line of it (`-- echo`).
+//! The speed of the fabric over a link, beside plain blocking TCP in the same run: `cargo bench -p
+//! weir-fabric --bench link`, or one line of it (`-- echo`).
 //!
-//! Each round measures the plain link and then the fabric, so that both meet the same load of
-//! the machine; the table says the medians of both, and the median of the rounds' ratios.
+//! Each round measures the plain link and then the fabric, so that both run under the same load of
+//! the machine. The table has the medians of both, and the median of the rounds' ratios.
 //!
 //! | line | plain | fabric |
 //! | --- | --- | --- |
@@ -13,8 +13,8 @@
 
 mod ends;
 mod plain;
-#[path = "../../tests/shelf/mod.rs"]
-mod shelf;
+#[path = "../../tests/slabs/mod.rs"]
+mod slabs;
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ const ROUNDS: usize = 9;
 const TRIPS: u32 = 4000;
 /// Bytes of one measurement, in all streams.
 const BYTES: usize = 1 << 30;
-/// What plain TCP writes and reads at a time: iperf3's default.
+/// The write and read size of plain TCP: iperf3's default.
 const STEP: usize = 128 << 10;
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -84,7 +84,7 @@ fn echo(pair: &ends::Pair) {
     );
 }
 
-/// Reads of `size` by so many streams.
+/// Reads of `size` by `streams` threads.
 fn reads(pair: &ends::Pair, name: &str, (streams, size): (usize, usize)) {
     let gb = |seconds: f64| {
         #[allow(clippy::cast_precision_loss)] // a rate

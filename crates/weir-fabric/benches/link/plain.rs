@@ -1,4 +1,4 @@
-//! The link as plain blocking TCP uses it.
+//! A link used by plain blocking TCP.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -39,7 +39,7 @@ impl Echo {
         }
     }
 
-    /// Seconds for so many round trips.
+    /// Seconds for `count` round trips.
     pub fn trips(&mut self, count: u32) -> f64 {
         let mut bytes = [1; SMALL];
         crate::timed(|| {
@@ -60,7 +60,7 @@ impl Drop for Echo {
     }
 }
 
-/// Seconds for `bytes` over so many connections at once, out of one buffer of `file` bytes into
+/// Seconds for `bytes` over `streams` connections at once, out of one buffer of `file` bytes into
 /// buffers of `size`.
 pub fn stream(streams: usize, bytes: usize, file: usize, size: usize) -> f64 {
     let ends: Vec<_> = (0..streams).map(|_| connection()).collect();

@@ -1,8 +1,8 @@
-//! The asker's thread: sends READs, and receives what comes into its landing.
+//! The reading thread: sends READs and receives the bytes into their landings.
 //!
-//! A connection to a server is made when something is first read from it, by the I/O thread,
-//! which knows the handshake. While none is to be had it is tried again, for
-//! [`Timing::give_up`]; a server that was given up is not waited for a second time.
+//! The I/O thread, which does the handshake, makes a connection to a server at the first read from
+//! it. While that fails it is tried again for [`Timing::give_up`]; later reads do not wait for a
+//! server that was given up.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{ErrorKind, Read as _};
@@ -24,56 +24,57 @@ use crate::{CallError, CallId, Message, Timing};
 
 const WAKER: Key = Key(0);
 const FIRST: usize = 1;
-/// How often deadlines are looked at while something is awaited.
+/// The interval of deadline checks while a reply is awaited.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Before a server that could not be reached is tried again.
+/// The delay before another attempt to reach a server.
 const RETRY_INTERVAL: Duration = Duration::from_millis(30);
-/// A lost server from which no word comes is dialled so often ([`crate::links`]), for so long
-/// after it was last read from.
+/// The interval between attempts to reach a lost server that sends nothing ([`crate::links`]), and
+/// how long after the last read they go on.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 const PROBE_PERIOD: Duration = Duration::from_secs(30);
-/// A refusal comes sooner.
+/// A refused connection fails faster than this.
 const REFUSAL_TIME: Duration = Duration::from_millis(100);
-/// Bytes that nobody waits for any more are read so many at a time.
+/// The read size for bytes that no read waits for any more.
 const SCRATCH_BYTES: usize = 64 << 10;
 
-/// A read that is asked for.
+/// A read under way.
 pub struct PendingRead {
-    /// Its number.
+    /// Its id.
     pub id: CallId,
     /// READ's body.
     pub body: Vec<u8>,
-    /// Bytes that are to come.
+    /// The number of bytes asked for.
     pub bytes: usize,
-    /// Where they go.
+    /// The destination.
     pub landing: Box<dyn Landing>,
-    /// When it is lost.
+    /// The time at which it fails.
     pub deadline: Instant,
-    /// What it is of the lane's load.
+    /// Its share of the lane's load.
     pub load: LaneLoad,
 }
 
 impl PendingRead {
-    /// It is over. Who hears of it and reads again finds the lane without it.
+    /// Ends the read. The load is released first, so that a receiver that reads again sees the lane
+    /// without it.
     pub fn finish(self, result: Result<(), ReadError>) {
         drop(self.load);
         self.landing.end(result);
     }
 }
 
-/// What others ask of the thread.
+/// Commands to the thread.
 pub enum Command {
     /// Read from a server.
     Read(Rank, PendingRead),
     /// A server was reached.
     Reached(Rank, StdStream),
-    /// It was not.
+    /// A server was not reached.
     NotReached(Rank),
-    /// The end.
+    /// End the thread.
     End,
 }
 
-/// Servers that one lane or another gave up and none has reached since: none waits for them anew.
+/// Servers that a lane gave up and no lane has reached since: no lane waits for them again.
 #[derive(Debug, Default)]
 pub struct LostServers(Mutex<BTreeSet<Rank>>);
 
@@ -95,13 +96,13 @@ impl LostServers {
     }
 }
 
-/// How far the connection to a server is.
+/// The state of the connection to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum LinkState {
     #[default]
     None,
     Dialling,
-    /// Not reached: to be dialled again then.
+    /// Not reached: to be dialled again at this time.
     RetryAt(Instant),
     Up(Key),
 }
@@ -110,28 +111,28 @@ enum LinkState {
 #[derive(Default)]
 struct Peer {
     link: LinkState,
-    /// Reads whose bytes have not begun to come.
+    /// Reads without a reply.
     reads: BTreeMap<CallId, PendingRead>,
     failing_since: Option<Instant>,
-    /// It was given up by this lane and not reached since.
+    /// This lane gave the server up and has not reached it since.
     lost: bool,
-    /// When it was last dialled, and whether that ended without a word from there.
+    /// The time of the last attempt, and whether it ended without any packet from there.
     dialled: Option<Instant>,
     silent: bool,
-    /// When it was last read from.
+    /// The time of the last read.
     asked: Option<Instant>,
 }
 
 impl Peer {
-    /// Whether it is lost and being looked for, so that nobody is to wait for it.
+    /// Returns true if the server is lost and is being dialled, so that no read is to wait for it.
     fn is_shunned(&self) -> bool {
         self.lost && self.silent && matches!(self.link, LinkState::RetryAt(_) | LinkState::Dialling)
     }
 }
 
-/// A message whose bytes are coming.
+/// A reply being received.
 struct Arriving {
-    /// `None`: nobody waits for it any more.
+    /// `None`: no read waits for it any more.
     read: Option<PendingRead>,
     at: usize,
     bytes: usize,
@@ -150,7 +151,7 @@ struct Conn {
 pub struct ReaderThread {
     poll: Poll,
     commands: MailboxReceiver<Command>,
-    /// Which lane it is, for connections.
+    /// The lane's number, for connections.
     lane: usize,
     dial: MailboxSender<TransportAction>,
     lost_servers: Arc<LostServers>,
@@ -165,7 +166,7 @@ pub struct ReaderThread {
 }
 
 impl ReaderThread {
-    /// The thread of a lane, and where it is told what to do. Connections are asked for at `dial`.
+    /// Creates the thread of a lane and its mailbox. Connections are requested at `dial`.
     pub fn new(
         lane: usize,
         timing: Timing,
@@ -191,7 +192,7 @@ impl ReaderThread {
         Ok((sender, thread))
     }
 
-    /// Works until told to end.
+    /// Runs until told to end.
     pub fn run(mut self) {
         let mut events = Events::with_capacity(256);
         loop {
@@ -251,7 +252,7 @@ impl ReaderThread {
         }
     }
 
-    /// Does what was asked for; false at the end.
+    /// Carries out commands; returns false at the end.
     fn run_commands(&mut self) -> bool {
         self.commands.mark_awake();
         while let Some(command) = self.commands.next() {
@@ -366,7 +367,7 @@ impl ReaderThread {
         }
     }
 
-    /// Each connection that may have bytes is read from once.
+    /// Reads once from each connection that may have bytes.
     fn receive_all(&mut self) {
         for _ in 0..self.ready.len() {
             let Some(key) = self.ready.pop_front() else {
@@ -380,8 +381,8 @@ impl ReaderThread {
         }
     }
 
-    /// Reads once; false when there is no more for now. A read that brings less than it could
-    /// have taken has emptied the socket: what comes later is told by the poll.
+    /// Reads once; returns false if no more bytes are there now. A short read has emptied the
+    /// socket, and the poll reports later bytes.
     fn receive(&mut self, key: Key) -> Result<bool, ConnectionError> {
         let Some(conn) = self.conns.get_mut(&key) else {
             return Ok(false);
@@ -431,7 +432,7 @@ impl ReaderThread {
         Ok(took == most)
     }
 
-    /// A head came.
+    /// Begins a reply whose head came.
     fn begin_reply(&mut self, key: Key, head: &Head) -> Result<(), ConnectionError> {
         let Some(conn) = self.conns.get_mut(&key) else {
             return Ok(());
@@ -460,7 +461,7 @@ impl ReaderThread {
         Ok(())
     }
 
-    /// A connection broke: what was asked for by it is asked for again.
+    /// Closes a connection; asks again for its pending reads.
     fn close(&mut self, key: Key, broken: &ConnectionError) {
         let Some(mut conn) = self.conns.remove(&key) else {
             return;
@@ -482,7 +483,7 @@ impl ReaderThread {
         }
     }
 
-    /// Looks at what has taken too long, and dials again.
+    /// Ends reads whose deadline has passed, and dials again.
     fn check_deadlines(&mut self) {
         let now = Instant::now();
         let again: Vec<Rank> = self
@@ -512,7 +513,7 @@ impl ReaderThread {
         }
         for conn in self.conns.values_mut() {
             if let Some(arriving) = &mut conn.arriving {
-                // What still comes of it is thrown away.
+                // The rest of the reply is discarded.
                 if let Some(read) = arriving.read.take_if(|read| read.deadline <= now) {
                     read.finish(Err(CallError::Deadline.into()));
                 }

@@ -1,8 +1,8 @@
-//! What must be read from storage before it can be sent: by threads that may wait for devices,
-//! so that bytes in memory need not.
+//! Reads from storage, by threads that may wait for devices, so that requests for bytes in memory
+//! need not.
 //!
-//! A thread takes all requests that wait, up to a batch, and reads their pieces in the order in
-//! which they lie on the device; pieces that touch there and in their request are one read.
+//! A thread takes all waiting requests, up to a batch, and reads their pieces in device order.
+//! Adjacent pieces of one request become one read.
 
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +11,9 @@ use super::serve::{Command, ReadRequest};
 use super::{LogSource, Piece};
 use crate::mailbox::MailboxSender;
 
-/// Threads that read.
+/// The number of threads.
 const THREADS: usize = 2;
-/// Bytes that a thread takes on at a time, if there is more than one request.
+/// The bytes of a batch, if it has more than one request.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// A request that needs a device.
@@ -23,36 +23,36 @@ struct Errand {
     done: MailboxSender<Command>,
 }
 
-/// Where requests are put that need a device.
+/// The queue of requests that need a device.
 #[derive(Clone, Debug)]
 pub struct DeviceReaders(Sender<Errand>);
 
 impl DeviceReaders {
-    /// Starts the threads. They end with the last of these values.
-    pub fn start(shelf: &Arc<dyn LogSource>) -> std::io::Result<DeviceReaders> {
+    /// Starts the threads. They end when the last of these handles is dropped.
+    pub fn start(source: &Arc<dyn LogSource>) -> std::io::Result<DeviceReaders> {
         let (jobs, todo) = channel();
         let todo = Arc::new(Mutex::new(todo));
         for _ in 0..THREADS {
-            let (shelf, todo) = (Arc::clone(shelf), Arc::clone(&todo));
+            let (source, todo) = (Arc::clone(source), Arc::clone(&todo));
             std::thread::Builder::new()
                 .name("weir-device".to_owned())
                 .spawn(move || {
                     while let Some(batch) = next_batch(&todo) {
-                        read_batch(&*shelf, batch);
+                        read_batch(&*source, batch);
                     }
                 })?;
         }
         Ok(DeviceReaders(jobs))
     }
 
-    /// Has a request read; `done` hears of it.
+    /// Queues a request; `done` receives the result.
     pub fn read(&self, request: ReadRequest, done: MailboxSender<Command>) {
-        // The threads live as long as this.
+        // The threads live as long as this handle.
         let _ = self.0.send(Errand { request, done });
     }
 }
 
-/// Waits for requests; `None` at the end.
+/// Waits for requests; returns `None` at the end.
 fn next_batch(todo: &Mutex<Receiver<Errand>>) -> Option<Vec<Errand>> {
     let todo = todo.lock().unwrap_or_else(PoisonError::into_inner);
     let mut batch = vec![todo.recv().ok()?];
@@ -65,7 +65,7 @@ fn next_batch(todo: &Mutex<Receiver<Errand>>) -> Option<Vec<Errand>> {
     Some(batch)
 }
 
-/// One read of a batch: what, and where it goes in which request's bytes.
+/// One read of a batch, and its place in the bytes of a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct DeviceRead {
     piece: Piece,
@@ -73,7 +73,7 @@ struct DeviceRead {
     at: usize,
 }
 
-/// The reads of a batch, in the order of the device.
+/// The reads of a batch, in device order.
 fn plan_reads<'a>(requests: impl Iterator<Item = &'a [Piece]>) -> Vec<DeviceRead> {
     let mut steps = Vec::new();
     for (job, pieces) in requests.enumerate() {
@@ -91,7 +91,7 @@ fn plan_reads<'a>(requests: impl Iterator<Item = &'a [Piece]>) -> Vec<DeviceRead
             && last.piece.pos.checked_add(u64::from(last.piece.len)) == Some(next.piece.pos)
             && next.at == last.at + len;
         if touches {
-            // Both are of one request, whose bytes are few.
+            // Both are of one request, whose size is limited.
             last.piece.len += next.piece.len;
         }
         touches
@@ -99,7 +99,7 @@ fn plan_reads<'a>(requests: impl Iterator<Item = &'a [Piece]>) -> Vec<DeviceRead
     steps
 }
 
-fn read_batch(shelf: &dyn LogSource, batch: Vec<Errand>) {
+fn read_batch(source: &dyn LogSource, batch: Vec<Errand>) {
     let room = |errand: &Errand| Some(vec![0; errand.request.bytes]);
     let mut out: Vec<Option<Vec<u8>>> = batch.iter().map(room).collect();
     for step in plan_reads(batch.iter().map(|errand| &errand.request.pieces[..])) {
@@ -107,13 +107,13 @@ fn read_batch(shelf: &dyn LogSource, batch: Vec<Errand>) {
             continue;
         };
         let range = step.at..step.at + step.piece.len as usize;
-        if let Err(error) = shelf.copy(&step.piece, &mut bytes[range]) {
+        if let Err(error) = source.copy(&step.piece, &mut bytes[range]) {
             tracing::warn!(piece = ?step.piece, %error, "bytes of the log cannot be read");
             out[step.job] = None;
         }
     }
     for (errand, bytes) in batch.into_iter().zip(out) {
-        // If nobody wants it the server has ended.
+        // If the receiver is gone the server has ended.
         let _ = errand.done.send(Command::Staged(errand.request, bytes));
     }
 }

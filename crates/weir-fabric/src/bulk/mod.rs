@@ -1,8 +1,8 @@
 //! The bulk plane: bytes of servers' logs, past the service threads of both ends.
 //!
 //! ```text
-//!  asker                                              target
-//!   Asker::read(rank, pieces, landing)
+//!  reader                                             target
+//!   BulkReader::read(rank, pieces, landing)
 //!     `weir-land`: READ             ---connection-->   `weir-send`: queue of requests
 //!                                                        memory: straight from the mapping
 //!                                                        storage: read by `weir-device`
@@ -10,31 +10,31 @@
 //!                  landing.end
 //! ```
 //!
-//! Whoever runs a server gives the fabric a [`LogSource`], from which the bytes are sent, and with
-//! each read a [`Landing`], into which they are received. Both work on raw memory that
-//! processes share, so this crate needs neither to copy nor to trust it; a transport that does
-//! not write to sockets uses [`LogSource::copy`] and [`Landing::put`].
+//! The owner of a server gives the fabric a [`LogSource`], from which the bytes are sent, and with
+//! each read a [`Landing`], into which they are received. Both work on raw memory that processes
+//! share, so this crate need neither copy nor trust it. A transport without sockets uses
+//! [`LogSource::copy`] and [`Landing::put`].
 //!
 //! Invariants:
-//! - A read ends once, with [`Landing::end`]: when all its bytes are there, or with why not.
-//!   Reading twice does no harm, so after a broken connection it is simply asked for again.
-//! - What a peer says is bounded before memory is taken for it: pieces and bytes of a READ, the
-//!   READs of a connection that wait ([`serve`]), the bytes of a BYTES by what was asked for.
-//! - One slow device holds up only what must be read from devices.
+//! - A read ends once, with [`Landing::end`]: when all its bytes have arrived, or with an error.
+//!   Reading twice is harmless, so a read is repeated after a connection broke.
+//! - Sizes that a peer sends are checked before memory is allocated: pieces and bytes of a READ,
+//!   the waiting READs of a connection (`serve`), the bytes of a BYTES by the request.
+//! - One slow device delays only requests for bytes on devices.
 //!
-//! One thread moves less than a fast link takes, so there are [`lanes`]: each has an asker's and a
-//! target's thread, and connections of its own, made when it is first used. A read goes to the
-//! lane that has the fewest bytes under way from that server, the first of several: so a node that
-//! reads little wakes one, and of one that reads much from several, none has more connections
-//! busy, and so more of the link, than another. Of more than [`SPREAD_MAX`] servers each has one
-//! lane, for the others keep those busy, and connections would be too many.
+//! One thread cannot fill a fast link, so there are several [`lanes`]: each has a reading and a
+//! sending thread, and its own connections, made at the first use. A read goes to the lane with the
+//! fewest bytes under way from that server, the first of several. So a node that reads little wakes
+//! one lane, and a node that reads much from several servers keeps equally many connections busy
+//! with each. With more than [`SPREAD_MAX`] servers each server has one lane: the other servers
+//! keep the lanes busy, and more connections would be too many.
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `ask` | the asker's thread |
-//! | `serve` | the target's thread |
-//! | `queue` | which request is served next (pure) |
-//! | `device` | what must be read from storage first |
+//! | `ask` | the reading thread |
+//! | `serve` | the sending thread |
+//! | `queue` | the order of service (pure) |
+//! | `device` | reads from storage |
 
 mod ask;
 mod device;
@@ -57,34 +57,34 @@ use crate::io::Command;
 use crate::mailbox::MailboxSender;
 use crate::{CallError, CallId, Timing};
 
-/// Bytes of a log.
+/// A range of a log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Piece {
     /// The slab.
     pub slab: u32,
-    /// How many, at least one.
+    /// The number of bytes, at least one.
     pub len: u32,
-    /// Where in the slab they begin.
+    /// The offset in the slab.
     pub pos: u64,
 }
 
-/// Where bytes are kept.
+/// The storage medium of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Medium {
-    /// In memory: they are sent as they are.
+    /// Memory: sent directly.
     Memory,
-    /// On storage: they are read first.
+    /// Storage: read first.
     Storage,
 }
 
-/// The bytes that a server has for others. Whatever is asked of it comes from another server:
-/// pieces that are not there are an error, never more.
+/// The bytes that a server has for others. All arguments come from other servers: a piece that does
+/// not exist is an error, never more.
 pub trait LogSource: Send + Sync {
-    /// Where a piece is kept; `None`: there is no such piece.
+    /// The medium of a piece; `None` if there is no such piece.
     fn find(&self, piece: &Piece) -> Option<Medium>;
 
-    /// Writes to a socket, without waiting, what goes of `head` and of pieces in memory behind
-    /// it, as one write(2) does.
+    /// Writes to a socket, without waiting, as much as possible of `head` and then of pieces in
+    /// memory, like one write(2).
     fn send(
         &self,
         to: BorrowedFd<'_>,
@@ -96,7 +96,7 @@ pub trait LogSource: Send + Sync {
     fn copy(&self, piece: &Piece, out: &mut [u8]) -> io::Result<()>;
 }
 
-/// Nothing for others.
+/// A source without bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct EmptyLogSource;
 
@@ -119,54 +119,54 @@ impl LogSource for EmptyLogSource {
     }
 }
 
-/// Why a read brought nothing.
+/// The error of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The other server is not to be asked.
+    /// The other server cannot be called.
     #[error("{0}")]
     Call(#[from] CallError),
-    /// It has no such bytes, or cannot read them.
+    /// The server has no such bytes, or cannot read them.
     #[error("the server cannot read these bytes")]
     Refused,
-    /// More, or in more pieces, than a read may ask for, or nothing.
+    /// The read is empty or exceeds a limit.
     #[error("not a read that can be asked for")]
     Malformed,
 }
 
-/// Where the bytes of one read go: memory of its own, as long as all its pieces.
+/// The destination of one read: its own memory, as long as all its pieces.
 pub trait Landing: Send {
-    /// Reads from a socket, without waiting, up to `most` bytes to `at`, as one read(2) does.
+    /// Reads from a socket to `at`, without waiting, up to `most` bytes, like one read(2).
     fn receive(&mut self, from: BorrowedFd<'_>, at: usize, most: usize) -> io::Result<usize>;
 
     /// Puts bytes at `at`.
     fn put(&mut self, at: usize, bytes: &[u8]);
 
-    /// The read is over.
+    /// Ends the read.
     fn end(self: Box<Self>, result: Result<(), ReadError>);
 }
 
-/// The most lanes.
+/// The largest number of lanes.
 const LANES_MAX: usize = 4;
 
-/// Up to so many servers each is asked by all lanes, over a connection for each.
+/// With up to this many servers, each lane reads from every server.
 const SPREAD_MAX: usize = 64;
 
-/// How many connections of the bulk plane a server has at most, those that others made included.
+/// The largest number of bulk connections of a server, in both directions.
 pub fn connections_most(servers: usize) -> usize {
     let others = servers.saturating_sub(1);
     let each = if servers > SPREAD_MAX { 1 } else { LANES_MAX };
     2 * each * others
 }
 
-/// How many lanes there are: as many as cores, since more could not run, up to [`LANES_MAX`].
+/// The number of lanes: one a core, up to [`LANES_MAX`].
 fn lanes() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(LANES_MAX))
 }
 
-/// A lane, as the I/O thread sees it.
+/// The threads of a lane.
 #[derive(Debug)]
 struct LaneThreads {
-    asker: MailboxSender<ask::Command>,
+    reader: MailboxSender<ask::Command>,
     server: MailboxSender<serve::Command>,
     threads: [JoinHandle<()>; 2],
 }
@@ -175,17 +175,17 @@ struct LaneThreads {
 #[derive(Debug)]
 pub struct BulkPlane {
     lanes: Vec<LaneThreads>,
-    /// Which lanes wait for a connection to a server: any that is made does for any of them.
+    /// The lanes that wait for a connection to a server: any new connection serves any of them.
     dialling: HashMap<Rank, VecDeque<usize>>,
-    /// How many connections of a server were taken, so that those of one go to several lanes.
+    /// The number of connections accepted from a server, to spread them over the lanes.
     served: HashMap<Rank, usize>,
 }
 
-/// A lane, as askers see it.
+/// A lane, for readers.
 #[derive(Clone, Debug)]
 struct LaneHandle {
     thread: MailboxSender<ask::Command>,
-    /// Bytes that were asked for and have not come, by the server's rank.
+    /// Bytes requested and not yet received, by the server's rank.
     loads: Arc<[AtomicUsize]>,
 }
 
@@ -196,7 +196,7 @@ impl LaneHandle {
     }
 }
 
-/// A share in the load of a lane, as long as this lives.
+/// A share in the load of a lane, until it is dropped.
 #[derive(Debug)]
 struct LaneLoad {
     loads: Arc<[AtomicUsize]>,
@@ -227,20 +227,20 @@ impl Drop for LaneLoad {
     }
 }
 
-/// Where reads are asked for, by any thread.
+/// The handle by which any thread reads other servers' logs.
 #[derive(Clone, Debug)]
 pub struct BulkReader {
     lanes: Vec<LaneHandle>,
-    /// Whether all are for all servers.
+    /// Every lane reads from every server.
     spread: bool,
     next: Arc<AtomicU64>,
     deadline: Duration,
 }
 
 impl BulkPlane {
-    /// Starts the threads of one of so many servers.
+    /// Starts the threads of one of `servers` servers.
     pub fn start(
-        shelf: Arc<dyn LogSource>,
+        source: Arc<dyn LogSource>,
         servers: usize,
         timing: Timing,
         dial: MailboxSender<Command>,
@@ -252,22 +252,22 @@ impl BulkPlane {
         };
         let (device, lost_servers) = (Arc::default(), Arc::default());
         let mut lanes = Vec::new();
-        let parts = std::iter::repeat_n((shelf, dial), self::lanes());
-        for (lane, (shelf, dial)) in parts.enumerate() {
-            let (asker, ask) =
+        let parts = std::iter::repeat_n((source, dial), self::lanes());
+        for (lane, (source, dial)) in parts.enumerate() {
+            let (reader, ask) =
                 ask::ReaderThread::new(lane, timing, dial, Arc::clone(&lost_servers))?;
-            let (server, serve) = serve::SenderThread::new(shelf, Arc::clone(&device))?;
+            let (server, serve) = serve::SenderThread::new(source, Arc::clone(&device))?;
             let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
             let threads = [
                 spawn("weir-land").spawn(move || ask.run())?,
                 spawn("weir-send").spawn(move || serve.run())?,
             ];
             lanes.push(LaneHandle {
-                thread: asker.clone(),
+                thread: reader.clone(),
                 loads: (0..servers).map(|_| AtomicUsize::new(0)).collect(),
             });
             bulk.lanes.push(LaneThreads {
-                asker,
+                reader,
                 server,
                 threads,
             });
@@ -281,33 +281,33 @@ impl BulkPlane {
         Ok((bulk, reads))
     }
 
-    /// A server is dialled for a lane.
+    /// Records that a server is being dialled for a lane.
     pub fn note_dial(&mut self, rank: Rank, lane: usize) {
         self.dialling.entry(rank).or_default().push_back(lane);
     }
 
-    /// A server that was to be dialled is there.
+    /// Passes on a connection that was made.
     pub fn reached(&mut self, rank: Rank, socket: TcpStream) {
-        if let Some(asker) = self.next_dialling_lane(rank) {
-            let _ = asker.send(ask::Command::Reached(rank, socket));
+        if let Some(reader) = self.next_dialling_lane(rank) {
+            let _ = reader.send(ask::Command::Reached(rank, socket));
         }
     }
 
-    /// It is not.
+    /// Passes on that no connection could be made.
     pub fn not_reached(&mut self, rank: Rank) {
-        if let Some(asker) = self.next_dialling_lane(rank) {
-            let _ = asker.send(ask::Command::NotReached(rank));
+        if let Some(reader) = self.next_dialling_lane(rank) {
+            let _ = reader.send(ask::Command::NotReached(rank));
         }
     }
 
-    /// Who waited longest for a connection to a server.
+    /// The lane that waited longest for a connection to a server.
     fn next_dialling_lane(&mut self, rank: Rank) -> Option<&MailboxSender<ask::Command>> {
         let waiting = self.dialling.get_mut(&rank)?;
         let lane = waiting.pop_front()?;
-        self.lanes.get(lane).map(|lane| &lane.asker)
+        self.lanes.get(lane).map(|lane| &lane.reader)
     }
 
-    /// A server has dialled, to ask.
+    /// Serves the reads of a server that dialled.
     pub fn serve(&mut self, rank: Rank, socket: TcpStream) {
         let served = self.served.entry(rank).or_default();
         let lane = (usize::from(rank.0) + *served) % self.lanes.len();
@@ -318,21 +318,21 @@ impl BulkPlane {
 }
 
 impl Drop for BulkPlane {
-    /// Ends the threads; reads under way end as lost.
+    /// Ends the threads; reads under way fail.
     fn drop(&mut self) {
         for lane in &self.lanes {
-            let _ = lane.asker.send(ask::Command::End);
+            let _ = lane.reader.send(ask::Command::End);
             let _ = lane.server.send(serve::Command::End);
         }
         for thread in self.lanes.drain(..).flat_map(|lane| lane.threads) {
-            // If it panicked it has said so.
+            // A panic has already been reported.
             let _ = thread.join();
         }
     }
 }
 
 impl BulkReader {
-    /// Where a server is to be asked.
+    /// The lane for a read from a server.
     fn lane(&self, to: Rank) -> Option<&LaneHandle> {
         if self.spread {
             return self.lanes.iter().min_by_key(|lane| lane.load(to));
@@ -340,7 +340,7 @@ impl BulkReader {
         self.lanes.get(usize::from(to.0) % self.lanes.len().max(1))
     }
 
-    /// Reads bytes of another server's log into `landing`, which is told the end.
+    /// Reads bytes of another server's log into `landing`, which receives the result.
     pub fn read(&self, to: Rank, pieces: &[Piece], landing: Box<dyn Landing>) {
         let Ok(bytes) = total_bytes(pieces) else {
             return landing.end(Err(ReadError::Malformed));
@@ -362,7 +362,7 @@ impl BulkReader {
     }
 }
 
-/// Bytes of all pieces, if that can be asked for.
+/// The number of bytes of all pieces, if a read may have them.
 fn total_bytes(pieces: &[Piece]) -> Result<usize, Malformed> {
     let mut bytes = 0;
     for piece in pieces {
@@ -386,7 +386,7 @@ fn encode(pieces: &[Piece]) -> Vec<u8> {
     body
 }
 
-/// The pieces of a READ's body, and how many bytes they are.
+/// Decodes the pieces of a READ's body, and counts their bytes.
 fn decode(body: &[u8]) -> Result<(Vec<Piece>, usize), Malformed> {
     let (pieces, rest) = body.as_chunks::<PIECE_BYTES>();
     if !rest.is_empty() || pieces.len() > PIECES_MOST {
@@ -407,13 +407,13 @@ fn decode(body: &[u8]) -> Result<(Vec<Piece>, usize), Malformed> {
     Ok((pieces, bytes))
 }
 
-/// What is left of pieces when the first `done` bytes are out.
+/// The pieces that remain after the first `done` bytes.
 fn remaining(pieces: &[Piece], mut done: usize) -> impl Iterator<Item = Piece> + '_ {
     pieces.iter().filter_map(move |piece| {
         let len = piece.len as usize;
         let skip = done.min(len);
         done -= skip;
-        // Less than `piece.len`, so it fits.
+        // It is less than `piece.len`, so it fits.
         let skip = u32::try_from(skip).unwrap_or(piece.len);
         (skip < piece.len).then(|| Piece {
             len: piece.len - skip,

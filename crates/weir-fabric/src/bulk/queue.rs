@@ -1,23 +1,23 @@
-//! Which request is served next: the two-level queue of BurstFS.
+//! The order of service: the two-level queue of BurstFS.
 //!
-//! A server that serves requests as they come spends its time on little ones and changes from
-//! one to the other all the while. So requests wait in classes by size, [`SMALLEST_CLASS_BYTES`] to
-//! [`LARGEST_CLASS_BYTES`], and the largest class goes first: most bytes for each turn of the link or the
-//! device. Within a class the oldest goes first. What has waited for [`WAIT_MAX_US`] goes before
-//! all else, so that little ones are late by so much at most, plus what is being sent.
+//! A server that serves requests as they come spends its time on small ones and changes between
+//! them all the time. So requests wait in classes by size, [`SMALLEST_CLASS_BYTES`] to
+//! [`LARGEST_CLASS_BYTES`], and the largest class goes first: most bytes for each turn of the link
+//! or the device. Within a class the oldest goes first. A request that has waited for
+//! [`WAIT_MAX_US`] goes before all others, so that small ones are late by at most that time plus
+//! the current transfer.
 //!
-//! Whom to serve is not always free to choose: a connection whose peer does not take what was
-//! sent to it is passed over, and its requests keep their places.
+//! Requests of a connection whose peer does not receive are skipped, and keep their positions.
 //!
-//! Pure: time comes in as a number.
+//! Pure: the caller passes the time.
 
 use std::collections::VecDeque;
 
-/// Requests up to this many bytes are one class.
+/// Requests up to this size are one class.
 pub const SMALLEST_CLASS_BYTES: usize = 32 << 10;
-/// Requests above half of this many bytes are one class.
+/// Requests above half of this size are one class.
 pub const LARGEST_CLASS_BYTES: usize = 1 << 20;
-/// What has waited so long goes first, in us.
+/// A request that has waited this long goes first.
 pub const WAIT_MAX_US: u64 = 5000;
 
 const CLASSES: usize = (LARGEST_CLASS_BYTES / SMALLEST_CLASS_BYTES).ilog2() as usize + 1;
@@ -28,7 +28,7 @@ struct Waiting<T> {
     item: T,
 }
 
-/// Requests that wait.
+/// The waiting requests.
 #[derive(Debug)]
 pub struct Queue<T> {
     /// By size, the smallest first; each in the order of arrival.
@@ -43,7 +43,7 @@ impl<T> Default for Queue<T> {
     }
 }
 
-/// The class of a request of so many bytes.
+/// The class of a request of `bytes` bytes.
 fn class_of(bytes: usize) -> usize {
     let units = bytes
         .div_ceil(SMALLEST_CLASS_BYTES)
@@ -53,13 +53,13 @@ fn class_of(bytes: usize) -> usize {
 }
 
 impl<T> Queue<T> {
-    /// A request of so many bytes came; `now_us` never goes back.
+    /// Adds a request of `bytes` bytes; `now_us` never decreases.
     pub fn push(&mut self, now_us: u64, bytes: usize, item: T) {
         let since_us = now_us;
         self.classes[class_of(bytes)].push_back(Waiting { since_us, item });
     }
 
-    /// Takes the request to be served next, of those that `can` be.
+    /// Removes and returns the next request among those for which `can` is true.
     pub fn pop(&mut self, now_us: u64, can: impl Fn(&T) -> bool) -> Option<T> {
         let first = |class: &VecDeque<Waiting<T>>| class.iter().position(|w| can(&w.item));
         let late = (0..CLASSES)
@@ -77,14 +77,14 @@ impl<T> Queue<T> {
         self.classes[class].remove(at).map(|waiting| waiting.item)
     }
 
-    /// Forgets requests.
+    /// Removes the requests for which `keep` is false.
     pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         for class in &mut self.classes {
             class.retain(|waiting| keep(&waiting.item));
         }
     }
 
-    /// Whether none waits.
+    /// Returns true if no request waits.
     pub fn is_empty(&self) -> bool {
         self.classes.iter().all(VecDeque::is_empty)
     }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is looked through each time.
+        /// Compares with a list that is searched each time.
         #[test]
         fn it_is_the_order_that_the_text_says(
             steps in proptest::collection::vec((0..3000_u64, proptest::option::of(0..2 * LARGEST_CLASS_BYTES), 0..4_u32), 1..200)

@@ -1,8 +1,8 @@
-//! The target's thread: takes READs, has the queue choose among them, and sends.
+//! The sending thread: receives READs, lets the queue choose among them, and sends the bytes.
 //!
-//! Three stages that overlap: bytes on storage are read by [`Device`] while others are being
-//! sent; bytes in memory skip that and go from the mapping to the socket. What is chosen for
-//! sending is little ([`OUT_MAX_BYTES`] a connection), so that the choice is made late.
+//! Three stages overlap: [`DeviceReaders`] read bytes on storage while others are being sent; bytes
+//! in memory skip that stage and go from the mapping to the socket. Little is chosen ahead for a
+//! connection ([`OUT_MAX_BYTES`]), so that the choice is made late.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{ErrorKind, Write};
@@ -25,40 +25,40 @@ use crate::CallId;
 
 const WAKER: Key = Key(0);
 const FIRST: usize = 1;
-/// READs of one connection that wait; with more it is not read from.
+/// The limit of waiting READs of one connection; beyond it the connection is not read.
 const WAITING_MAX: usize = 1024;
-/// Bytes of one connection that are chosen for sending, before no more are chosen for it.
+/// The limit of bytes chosen for sending on one connection.
 const OUT_MAX_BYTES: usize = 2 << 20;
-/// Requests that are being read from storage, or were and are not out yet.
+/// The limit of requests that are being read from storage, or were and are not sent yet.
 const STAGED_MAX: usize = 16;
 
-/// A request.
+/// A received READ.
 #[derive(Debug)]
 pub struct ReadRequest {
     key: Key,
     id: CallId,
-    /// What is asked for.
+    /// The pieces.
     pub pieces: Vec<Piece>,
-    /// Bytes of all.
+    /// Bytes of all pieces.
     pub bytes: usize,
 }
 
-/// What others ask of the thread.
+/// Commands to the thread.
 pub enum Command {
-    /// A server is there, and will ask.
+    /// Serve the reads of a server.
     Serve(Rank, StdStream),
     /// A request was read from storage, or could not be.
     Staged(ReadRequest, Option<Vec<u8>>),
-    /// The end.
+    /// End the thread.
     End,
 }
 
-/// An answer on its way out.
+/// A reply being sent.
 struct QueuedReply {
     head: [u8; HEAD_BYTES],
     bytes: ReplyBytes,
     sent: usize,
-    /// Bytes, with the head.
+    /// The bytes including the head.
     total: usize,
 }
 
@@ -71,7 +71,7 @@ struct Conn {
     socket: TcpStream,
     rank: Rank,
     incoming: Incoming,
-    /// Requests that wait, are being read, or are on their way out.
+    /// Requests that wait, are being read, or are being sent.
     waiting: usize,
     out: VecDeque<QueuedReply>,
     out_bytes: usize,
@@ -82,7 +82,7 @@ pub struct SenderThread {
     poll: Poll,
     commands: MailboxReceiver<Command>,
     own: MailboxSender<Command>,
-    shelf: Arc<dyn LogSource>,
+    source: Arc<dyn LogSource>,
     device: Arc<OnceLock<DeviceReaders>>,
     staged: usize,
     queue: Queue<ReadRequest>,
@@ -90,17 +90,17 @@ pub struct SenderThread {
     next_key: usize,
     /// Connections that may have bytes.
     readable: BTreeSet<Key>,
-    /// Connections that may take bytes, and have some to take.
+    /// Connections with replies that may accept bytes.
     writable: BTreeSet<Key>,
     begin: Instant,
 }
 
 impl SenderThread {
-    /// The thread, and where it is told what to do.
+    /// Creates the thread and its mailbox.
     ///
-    /// `device` is that of all lanes, started when something is first read from storage.
+    /// All lanes share `device`, which is started at the first read from storage.
     pub fn new(
-        shelf: Arc<dyn LogSource>,
+        source: Arc<dyn LogSource>,
         device: Arc<OnceLock<DeviceReaders>>,
     ) -> std::io::Result<(MailboxSender<Command>, SenderThread)> {
         let poll = Poll::new()?;
@@ -109,7 +109,7 @@ impl SenderThread {
             poll,
             commands,
             own: own.clone(),
-            shelf,
+            source,
             device,
             staged: 0,
             queue: Queue::default(),
@@ -122,7 +122,7 @@ impl SenderThread {
         Ok((own, thread))
     }
 
-    /// Works until told to end.
+    /// Runs until told to end.
     pub fn run(mut self) {
         let mut events = Events::with_capacity(256);
         loop {
@@ -196,11 +196,11 @@ impl SenderThread {
         self.conns.insert(key, conn);
     }
 
-    /// Takes the requests that have come, as far as the connection may have more of them.
+    /// Receives requests, up to the limit of the connection.
     fn read_requests(&mut self, key: Key) -> Result<(), ConnectionError> {
         while let Some(conn) = self.conns.get_mut(&key) {
             if conn.waiting >= WAITING_MAX {
-                return Ok(()); // looked at again when one of them is out
+                return Ok(()); // read again when one of them was sent
             }
             let Some((head, message)) = conn.incoming.read_from(&mut conn.socket)? else {
                 return Ok(());
@@ -222,7 +222,7 @@ impl SenderThread {
         Ok(())
     }
 
-    /// Chooses what is sent, or read, next.
+    /// Chooses the next requests to send or to read from storage.
     fn choose_next(&mut self) {
         if self.queue.is_empty() {
             return;
@@ -235,12 +235,12 @@ impl SenderThread {
                     .get(&job.key)
                     .is_some_and(|c| c.out_bytes < OUT_MAX_BYTES);
                 room && (staged < STAGED_MAX
-                    || medium(&*self.shelf, &job.pieces) != Some(Medium::Storage))
+                    || medium(&*self.source, &job.pieces) != Some(Medium::Storage))
             };
             let Some(job) = self.queue.pop(now_us, can) else {
                 return;
             };
-            match medium(&*self.shelf, &job.pieces) {
+            match medium(&*self.source, &job.pieces) {
                 None => self.refuse(&job),
                 Some(Medium::Memory) => {
                     let bytes = job.bytes;
@@ -265,7 +265,7 @@ impl SenderThread {
             }
         };
         if let Some(conn) = self.conns.get_mut(&job.key) {
-            // It takes its place on the way out now, so that one asker does not fill the stage.
+            // The bytes count as chosen from now on, so that one peer does not fill the stage.
             conn.out_bytes += job.bytes;
         }
         self.staged += 1;
@@ -276,7 +276,7 @@ impl SenderThread {
         if let Some(device) = self.device.get() {
             return Ok(device.clone());
         }
-        let device = DeviceReaders::start(&self.shelf)?;
+        let device = DeviceReaders::start(&self.source)?;
         // Another lane may have been faster; the threads of this one then end.
         Ok(self.device.get_or_init(|| device).clone())
     }
@@ -326,7 +326,7 @@ impl SenderThread {
         self.writable.insert(job.key);
     }
 
-    /// Writes once what goes.
+    /// Writes once.
     fn send(&mut self, key: Key) -> Result<(), ConnectionError> {
         let Some(conn) = self.conns.get_mut(&key) else {
             return Ok(());
@@ -339,7 +339,7 @@ impl SenderThread {
         let wrote = match &first.bytes {
             ReplyBytes::Mapped(pieces) => {
                 let mut left = remaining(pieces, done);
-                self.shelf.send(conn.socket.as_fd(), head, &mut left)
+                self.source.send(conn.socket.as_fd(), head, &mut left)
             }
             ReplyBytes::Staged(bytes) => {
                 let slices = [
@@ -352,7 +352,7 @@ impl SenderThread {
         match wrote {
             Ok(0) => return Err(ConnectionError::Ended(ErrorKind::WriteZero.into())),
             Ok(wrote) => first.sent += wrote,
-            // The poll says when there is room again.
+            // The poll reports when there is room again.
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(ConnectionError::Ended(e)),
@@ -384,16 +384,17 @@ impl SenderThread {
         self.staged -= staged.count();
         self.queue.retain(|job| job.key != key);
         if matches!(broken, ConnectionError::Malformed(_)) {
-            tracing::warn!(rank = conn.rank.0, "what a server asked makes no sense");
+            tracing::warn!(rank = conn.rank.0, "a server sent a malformed read");
         }
     }
 }
 
-/// Where a request's pieces are: on storage if one of them is; nowhere if one of them is not.
-fn medium(shelf: &dyn LogSource, pieces: &[Piece]) -> Option<Medium> {
+/// The medium of a request: storage if one of its pieces is there; `None` if a piece does not
+/// exist.
+fn medium(source: &dyn LogSource, pieces: &[Piece]) -> Option<Medium> {
     let mut all = Medium::Memory;
     for piece in pieces {
-        if shelf.find(piece)? == Medium::Storage {
+        if source.find(piece)? == Medium::Storage {
             all = Medium::Storage;
         }
     }

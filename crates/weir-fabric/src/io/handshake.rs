@@ -1,4 +1,4 @@
-//! Who is at the other end: greetings and proofs (see [`crate::frame`]).
+//! Greetings and proofs, by which each end identifies the other (see [`crate::frame`]).
 
 use mio::Token as Key;
 use weir_core::types::Rank;
@@ -39,7 +39,7 @@ impl Io {
         Ok(())
     }
 
-    /// A stranger greets: who is it, and whom does it look for?
+    /// Answers a greeting with a challenge.
     pub(super) fn challenge(&mut self, key: Key, body: &[u8]) -> Result<(), ConnectionError> {
         let theirs = self.decode_greeting(body)?;
         let own = theirs.from == self.me.rank;
@@ -57,7 +57,7 @@ impl Io {
         Ok(())
     }
 
-    /// A greeting of this version and instance.
+    /// Decodes a greeting and checks its version and instance.
     pub(super) fn decode_greeting(&self, body: &[u8]) -> Result<Greeting, ConnectionError> {
         let greeting = body.first_chunk::<GREETING_BYTES>().ok_or(Malformed)?;
         let greeting = Greeting::decode(greeting);
@@ -72,7 +72,7 @@ impl Io {
         Ok(greeting)
     }
 
-    /// Who was dialled proves itself; then we do.
+    /// Checks the acceptor's proof, and sends the proof of this end.
     pub(super) fn answer_challenge(
         &mut self,
         key: Key,
@@ -98,7 +98,7 @@ impl Io {
         Ok(())
     }
 
-    /// Both ends have proved who they are.
+    /// Completes a handshake.
     fn finish_handshake(&mut self, key: Key, with: PeerLife, plane: Plane, dialled: Dialled) {
         match plane {
             Plane::Control => self.open(key, with, dialled),
@@ -127,7 +127,7 @@ impl Io {
         Ok(())
     }
 
-    /// A dialler proved itself.
+    /// Checks a dialler's proof.
     pub(super) fn accept_proof(
         &mut self,
         key: Key,
@@ -147,10 +147,10 @@ impl Io {
         Ok(())
     }
 
-    /// A life of a server has proved itself.
+    /// Admits one incarnation of a server, and closes connections with former ones.
     fn admit_life(&mut self, with: PeerLife) -> Result<(), ConnectionError> {
         if !self.links.admit(with.rank, with.incarnation) {
-            return Err(Malformed.into()); // a life that has ended
+            return Err(Malformed.into()); // an incarnation that has ended
         }
         self.close_former_lives(with);
         Ok(())

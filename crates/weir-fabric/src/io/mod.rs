@@ -1,17 +1,17 @@
-//! The listener, all handshakes and all calls of a server, in one poll. Either a thread of its own
-//! turns it over and sleeps in between, or whoever asks and answers does ([`crate::tcp`]).
+//! The listener, all handshakes and all calls of a server, in one poll. Either a thread runs it and
+//! sleeps in between, or the caller does ([`crate::tcp`]).
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `mod` | its state, and one turn of it; the calls' logic is in [`crate::links`] |
+//! | `mod` | the state, and one turn of it; the calls' logic is in [`crate::links`] |
 //! | `sockets` | connections: their bytes, frames, stages, end |
-//! | `shake` | who is at the other end |
+//! | `handshake` | identification of the other end |
 //!
-//! A connection is used both ways, so that what a turn has to say to another server, requests and
-//! replies, goes by one write. Two that are made at once are both kept; each end asks by that which
-//! the server of the lower rank dialled, and answers by that by which it was asked.
+//! Both ends use a connection, so that all requests and replies of a turn to one server are sent by
+//! one write. If both ends dial at once both connections stay; each end calls by the one that the
+//! server of the lower rank dialled, and replies by the one that the call came by.
 //!
-//! A connection of the bulk plane is handled here until both have proved who they are; then it
+//! A connection of the bulk plane stays here until both ends have proved their identity; then it
 //! goes to the threads of [`crate::bulk`].
 
 mod handshake;
@@ -42,49 +42,47 @@ const LISTENER: Key = Key(0);
 const WAKER: Key = Key(1);
 const BELL: Key = Key(2);
 const FIRST: usize = 3;
-/// Connections that have not proved anything yet.
+/// The limit of connections that have not proved their identity.
 const UNPROVEN_MAX: usize = 256;
-/// How often deadlines are looked at while something is awaited.
+/// The interval of deadline checks while something is awaited.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Messages of one kind of refusal that are logged, at most, a thread's life long.
+/// The limit of log messages of one kind of refusal, for the thread's life.
 const LOGGED_MAX: u64 = 10;
 
-/// What other threads ask of it.
+/// Commands from other threads.
 #[derive(Debug)]
 pub enum Command {
-    /// Ask another server.
+    /// Call another server.
     Call {
-        /// Whom.
+        /// The server.
         to: Rank,
-        /// The call's number.
+        /// The call's id.
         id: CallId,
-        /// What.
+        /// The call.
         message: Message,
         /// See [`crate::Fabric::call_without_deadline`].
         unbounded: bool,
     },
-    /// Answer another server.
+    /// Reply to another server.
     Reply {
-        /// Whom, and which call.
+        /// The call.
         token: Token,
-        /// What.
+        /// The reply.
         message: Message,
     },
     /// Connect to a server for a lane of the bulk plane.
     Dial(Rank, usize),
-    /// The end.
+    /// End the thread.
     End,
 }
 
 /// The receiver of events.
 pub struct EventSink {
-    /// Receives the events.
     pub events: Sender<Event>,
-    /// Wakes the receiver.
     pub wake: Box<dyn Fn() + Send + 'static>,
 }
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LoopState {
     /// It goes on.
@@ -93,31 +91,31 @@ pub enum LoopState {
     Ended,
 }
 
-/// How far a connection is.
+/// The stage of a connection.
 #[derive(Debug)]
 enum Stage {
-    /// Ours: connecting.
+    /// Dialled here: connecting.
     Dialling(Rank, Plane),
-    /// Ours: greeted, waits for the challenge.
+    /// Dialled here: greeted, waits for the challenge.
     Greeted(Rank, Plane, Greeting),
-    /// Theirs: waits for the greeting.
+    /// Accepted: waits for the greeting.
     Accepted,
-    /// Theirs: challenged, waits for the proof.
+    /// Accepted: challenged, waits for the proof.
     Challenged(Greeting, Greeting),
-    /// Both have proved who they are, and may ask: with which life of which server.
+    /// Both ends have proved their identity and may call.
     Open(PeerLife, Dialled),
-    /// Of the bulk plane, and to be handed over: dialled by us or not.
+    /// A connection of the bulk plane, to be handed over.
     Bulk(Rank, Dialled),
 }
 
-/// One life of a server.
+/// One incarnation of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct PeerLife {
     rank: Rank,
     incarnation: u64,
 }
 
-/// Who dialled a connection.
+/// The end that dialled a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dialled {
     ByUs,
@@ -130,13 +128,13 @@ struct Conn {
     incoming: Incoming,
     outgoing: Outgoing,
     stage: Stage,
-    /// When the handshake must be over.
+    /// The time limit of the handshake.
     until: Option<Instant>,
-    /// Whether the poll looks for room to write.
+    /// The poll watches for room to write.
     writing: bool,
 }
 
-/// Its state.
+/// The state.
 pub struct Io {
     poll: Poll,
     listener: TcpListener,
@@ -148,21 +146,21 @@ pub struct Io {
     counters: Arc<Mutex<RefusalCounters>>,
     conns: HashMap<Key, Conn>,
     next_key: usize,
-    /// The calls, and what is to be done for them.
+    /// The calls, and the actions for them.
     links: Links,
     begun: Instant,
-    /// Connections to be asked over that are being made.
+    /// Connections for calls that are being made.
     dials: HashMap<Rank, Key>,
-    /// The connection by which each server is asked.
+    /// The connection for calls to each server.
     asks: HashMap<Rank, Key>,
-    /// The connection by which each server asked last.
+    /// The connection by which each server called last.
     asked_by: HashMap<Rank, Key>,
     unproven: usize,
-    /// Whether a handshake may be under way.
+    /// A handshake may be under way.
     proving: bool,
     /// The watched descriptor became readable.
     rung: bool,
-    /// When deadlines were looked at last.
+    /// The time of the last check of deadlines.
     checked_at: Duration,
 }
 
@@ -206,13 +204,13 @@ impl Io {
         Ok((io, sender))
     }
 
-    /// Works until told to end, and passes on what has happened.
+    /// Runs until told to end, and passes events on.
     pub fn run(mut self, sink: &EventSink) {
         while self.turn(None) == LoopState::Running {
             let mut any = false;
             while let Some(event) = self.next_event() {
                 any = true;
-                // Nobody to tell: the end is near.
+                // Without a receiver the end is near.
                 let _ = sink.events.send(event);
             }
             if any {
@@ -221,12 +219,12 @@ impl Io {
         }
     }
 
-    /// What has happened.
+    /// The next event.
     pub fn next_event(&mut self) -> Option<Event> {
         self.links.next_event()
     }
 
-    /// Asks another server; `unbounded`: see [`crate::Fabric::call_without_deadline`].
+    /// Calls another server; `unbounded`: see [`crate::Fabric::call_without_deadline`].
     pub fn ask(&mut self, to: Rank, id: CallId, message: Message, unbounded: bool) {
         let now = self.begun.elapsed();
         if unbounded {
@@ -236,34 +234,34 @@ impl Io {
         }
     }
 
-    /// A call is not to be made: its end is an event.
+    /// Refuses a call: its end is an event.
     pub fn refuse_call(&mut self, id: CallId) {
         self.links.refuse_call(id);
     }
 
-    /// What was refused so far.
+    /// The refusals so far.
     pub fn counters(&self) -> RefusalCounters {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers another server.
+    /// Replies to another server.
     pub fn answer(&mut self, token: Token, message: Message) {
         self.links.answer(token, message);
     }
 
-    /// Whether the watched descriptor became readable since this was asked last.
+    /// Returns true if the watched descriptor became readable since the last call.
     pub fn take_bell(&mut self) -> bool {
         std::mem::take(&mut self.rung)
     }
 
-    /// Has the readiness of another descriptor end a turn: it is not read here.
+    /// Lets the readiness of another descriptor end a turn; the descriptor is not read here.
     pub fn watch(&self, bell: RawFd) -> std::io::Result<()> {
         let registry = self.poll.registry();
         registry.register(&mut SourceFd(&bell), BELL, Interest::READABLE)
     }
 
-    /// Sends what is to be sent, waits until something happens, but no longer than that, and
-    /// does what follows of it.
+    /// Sends pending messages, waits until something happens or `most` has passed, and sends what
+    /// follows from it.
     pub fn turn(&mut self, most: Option<Duration>) -> LoopState {
         self.send_pending();
         let turn = self.poll_sockets(most);
@@ -271,9 +269,9 @@ impl Io {
         turn
     }
 
-    /// Waits until something happens, but no longer than that, and takes in what came.
+    /// Waits until something happens or `most` has passed, and receives.
     pub fn poll_sockets(&mut self, most: Option<Duration>) -> LoopState {
-        // Who only polls is not to pay for a look at all servers each time.
+        // A caller that only polls should not pay for a check of all servers each time.
         let timeout = match most {
             Some(Duration::ZERO) => most,
             most => self.next_check().into_iter().chain(most).min(),
@@ -307,7 +305,7 @@ impl Io {
         LoopState::Running
     }
 
-    /// How long nothing has to be looked at, if nothing comes.
+    /// The time until the next check, if nothing comes.
     fn next_check(&self) -> Option<Duration> {
         let due = self.links.due();
         let due = due.map(|due| due.saturating_sub(self.begun.elapsed()));
@@ -316,7 +314,7 @@ impl Io {
             .min()
     }
 
-    /// Does what was asked for; false at the end.
+    /// Carries out commands; returns false at the end.
     fn run_commands(&mut self) -> bool {
         self.commands.mark_awake();
         while let Some(command) = self.commands.next() {
@@ -335,14 +333,14 @@ impl Io {
         true
     }
 
-    /// Does what is to be done for the calls: sends what is to be sent.
+    /// Carries out the actions of the calls, and sends.
     pub fn send_pending(&mut self) {
         let mut touched = BTreeSet::new();
         loop {
             while let Some(order) = self.links.next_action() {
                 touched.extend(self.carry_out(order));
             }
-            // What breaks may be dialled again.
+            // A connection that breaks here may be dialled again.
             let Some(key) = touched.pop_first() else {
                 return;
             };
@@ -352,8 +350,9 @@ impl Io {
         }
     }
 
-    /// The connection that has something to send by it. Orders are carried out in their order:
-    /// one for a connection that broke comes before the dialling of the next, and meets none.
+    /// Carries out an action; returns the connection that has bytes to send. Actions are carried
+    /// out in their order: one for a connection that broke comes before the next dialling, and
+    /// finds no connection.
     fn carry_out(&mut self, order: TransportAction) -> Option<Key> {
         match order {
             TransportAction::Dial(to) => {
@@ -379,7 +378,7 @@ impl Io {
         }
     }
 
-    /// Looks at what has taken too long.
+    /// Closes connections whose handshake takes too long, and checks the deadlines of calls.
     fn check_deadlines(&mut self) {
         self.links.check_deadlines(self.begun.elapsed());
         if !self.proving {

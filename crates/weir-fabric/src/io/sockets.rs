@@ -1,4 +1,4 @@
-//! Connections: their bytes, the frames in them, how far each is, and its end.
+//! Connections: their bytes, frames, stages and end.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use crate::conn::{ConnectionError, Incoming, Outgoing};
 use crate::frame::{Head, Kind, Malformed, Plane};
 use crate::{CallId, Message, Token};
 
-/// A connection over which nothing is acknowledged for so long is broken.
+/// A connection over which nothing is acknowledged for this long is broken.
 pub(crate) const SILENCE: Duration = Duration::from_millis(1500);
-/// How often an idle connection is probed. The kernel counts these in whole seconds.
+/// The interval of probes on an idle connection. The kernel counts these in whole seconds.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Io {
@@ -25,7 +25,7 @@ impl Io {
 
     pub(super) fn dial(&mut self, to: Rank) {
         if self.asks.contains_key(&to) {
-            return; // it dialled meanwhile
+            return; // the other server dialled meanwhile
         }
         let socket = self.address(to).map(TcpStream::connect);
         let key = match socket {
@@ -38,7 +38,7 @@ impl Io {
         }
     }
 
-    /// Connects to a server for a lane of the bulk plane, whose thread hears of the outcome.
+    /// Connects to a server for a lane of the bulk plane, and tells its thread the result.
     pub(super) fn dial_bulk(&mut self, to: Rank, lane: usize) {
         self.bulk.note_dial(to, lane);
         let address = self.address(to).filter(|_| to != self.me.rank);
@@ -49,7 +49,7 @@ impl Io {
         }
     }
 
-    /// Takes a socket into the poll.
+    /// Adds a socket to the poll.
     pub(super) fn adopt(&mut self, mut socket: TcpStream, stage: Stage) -> Option<Key> {
         let key = Key(self.next_key);
         self.next_key += 1;
@@ -59,7 +59,7 @@ impl Io {
             .register(&mut socket, key, both)
             .inspect_err(|error| tracing::warn!(%error, "a socket cannot be polled"))
             .ok()?;
-        // Small messages go at once; a server that fell silent is noticed.
+        // Small messages are sent at once; the loss of a silent server is noticed.
         let _ = socket.set_nodelay(true);
         let options = SockRef::from(&socket);
         let probes = TcpKeepalive::new()
@@ -72,7 +72,7 @@ impl Io {
         if let Err(error) = noticed {
             tracing::warn!(%error, "a silent connection will not be noticed");
         }
-        // What does not even connect is as silent as what acknowledges nothing.
+        // A server that does not accept a connection is as silent as one that acknowledges nothing.
         let patience = match stage {
             Stage::Dialling(..) => self.timing.give_up.min(self.timing.handshake),
             _ => self.timing.handshake,
@@ -98,7 +98,10 @@ impl Io {
                         self.unproven += 1;
                     }
                 }
-                Ok(_) => self.refuse(|counters| &mut counters.slow, "too many unproven"),
+                Ok(_) => self.refuse(
+                    |counters| &mut counters.slow,
+                    "too many unproven connections",
+                ),
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     tracing::warn!(%error, "a connection cannot be accepted");
@@ -108,7 +111,7 @@ impl Io {
         }
     }
 
-    /// A socket has bytes, or room, or an error, or nothing more will come.
+    /// A socket is readable, writable, broken or closed.
     pub(super) fn ready(&mut self, key: Key, closed: bool) {
         if let Some(conn) = self.conns.get_mut(&key) {
             conn.incoming.happened(closed);
@@ -148,9 +151,8 @@ impl Io {
         self.flush(key)
     }
 
-    /// Gives a connection of the bulk plane to its thread once nothing is left to be said
-    /// here. What came behind the handshake is still in the socket: frames are read one by
-    /// one, and none beyond its end.
+    /// Gives a connection of the bulk plane to its thread once the handshake is sent. Bytes after
+    /// the handshake are still in the socket: frames are read one by one, and none beyond its end.
     fn hand_over(&mut self, key: Key) {
         let Some(Stage::Bulk(rank, dialled)) = self.conns.get(&key).map(|conn| &conn.stage) else {
             return;
@@ -162,7 +164,8 @@ impl Io {
         let registry = self.poll.registry();
         let taken = registry.deregister(&mut conn.socket);
         if !conn.outgoing.is_empty() || taken.is_err() {
-            // A proof that does not fit a socket's empty buffer: not a connection to keep.
+            // A proof that does not fit an empty socket buffer: the connection is not worth
+            // keeping.
             if dialled == Dialled::ByUs {
                 self.bulk.not_reached(rank);
             }
@@ -197,7 +200,7 @@ impl Io {
         }
     }
 
-    /// Writes what goes without waiting.
+    /// Writes as much as possible without waiting.
     pub(super) fn flush(&mut self, key: Key) -> Result<(), ConnectionError> {
         let Some(conn) = self.conns.get_mut(&key) else {
             return Ok(());
@@ -220,7 +223,7 @@ impl Io {
         Ok(())
     }
 
-    /// A frame came.
+    /// Handles a frame.
     fn handle_frame(
         &mut self,
         key: Key,
@@ -250,7 +253,7 @@ impl Io {
                     incarnation: with.incarnation,
                     call: head.call,
                 };
-                // An answer goes by a connection that the asker still had when it asked.
+                // The reply goes by a connection that the caller still had when it called.
                 self.asked_by.insert(token.from, key);
                 self.asked(token, message)
             }
@@ -258,7 +261,7 @@ impl Io {
         }
     }
 
-    /// A request came, behind the number below which all have ended.
+    /// Handles a request, which follows the id below which all calls have ended.
     fn asked(&mut self, token: Token, mut message: Message) -> Result<(), ConnectionError> {
         let ended_below = message.body.first_chunk::<8>().ok_or(Malformed)?;
         let ended_below = u64::from_le_bytes(*ended_below);
@@ -267,7 +270,7 @@ impl Io {
         lives.then_some(()).ok_or_else(|| Malformed.into())
     }
 
-    /// For how long nothing had come over a connection that broke, as far as is known.
+    /// The known time since the last bytes over a connection that broke.
     fn silent_for(&self, stage: &Stage, broken: &ConnectionError) -> Duration {
         match (stage, broken) {
             (Stage::Dialling(..), ConnectionError::Ended(error)) if is_silence(error) => {
@@ -284,7 +287,7 @@ impl Io {
         };
         let _ = self.poll.registry().deregister(&mut conn.socket);
         if matches!(broken, ConnectionError::Malformed(_)) {
-            self.refuse(|counters| &mut counters.garbage, "what came makes no sense");
+            self.refuse(|counters| &mut counters.garbage, "malformed frame");
         }
         match conn.stage {
             Stage::Dialling(to, Plane::Bulk)
@@ -314,7 +317,7 @@ impl Io {
         self.links.broken_since(now, since, with);
     }
 
-    /// Both ends of a connection have proved who they are.
+    /// Opens a connection whose ends have both proved their identity.
     pub(super) fn open(&mut self, key: Key, with: PeerLife, dialled: Dialled) {
         let PeerLife { rank, incarnation } = with;
         if let Some(conn) = self.conns.get_mut(&key) {
@@ -335,7 +338,7 @@ impl Io {
         }
     }
 
-    /// A life of a server is there: what comes over connections with those before counts no more.
+    /// Closes connections with former incarnations of a server.
     pub(super) fn close_former_lives(&mut self, with: PeerLife) {
         let other = |conn: &Conn| {
             let Stage::Open(peer, _) = conn.stage else {
@@ -351,7 +354,7 @@ impl Io {
         }
     }
 
-    /// A connection with that life of a server has ended.
+    /// A connection with that incarnation of a server has ended.
     fn connection_ended(&mut self, key: Key, with: PeerLife, silent: Duration) {
         let rank = with.rank;
         if self.asked_by.get(&rank) == Some(&key) {
@@ -372,8 +375,8 @@ impl Io {
         matches!(stage, Some(Stage::Open(peer, _)) if *peer == with)
     }
 
-    /// Of the connections with a life of a server, that by which both ends ask: the newest that was
-    /// dialled by the lower rank, if there is one.
+    /// The connection by which both ends call: the newest that the lower rank dialled, if there is
+    /// one.
     fn preferred(&self, with: PeerLife) -> Option<Key> {
         let of_lower = |dialled: Dialled| (dialled == Dialled::ByUs) == (self.me.rank < with.rank);
         let open = self
@@ -387,7 +390,7 @@ impl Io {
     }
 }
 
-/// Whether an error says that nothing was heard for long.
+/// Returns true if an error says that nothing was received for long.
 pub(crate) fn is_silence(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::TimedOut
 }

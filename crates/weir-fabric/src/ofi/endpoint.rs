@@ -1,12 +1,12 @@
-//! An open endpoint of reliable datagrams with its queue and its address vector: opening,
-//! closing, memory for remote reads. What it sends and receives is in `transfer`.
+//! An open endpoint of reliable datagrams with its queue and its address vector: opening, closing,
+//! memory for remote reads. `transfer` sends and receives.
 //!
 //! Invariants:
-//! - all calls into the provider come from one thread at a time (`FI_THREAD_DOMAIN`), which
-//!   `&mut self` and the lack of `Sync` see to;
-//! - bytes that an operation under way may use belong to the endpoint, and are freed only when
-//!   the operation has ended or the endpoint is closed. A provider that cannot close it keeps
-//!   them for good.
+//! - one thread at a time calls the provider (`FI_THREAD_DOMAIN`), which `&mut self` and the
+//!   missing `Sync` ensure;
+//! - the endpoint owns bytes that an operation under way may use, and frees them only when the
+//!   operation has ended or the endpoint is closed. If a provider cannot close the endpoint they
+//!   are leaked.
 
 use core::ffi::c_int;
 use std::collections::{HashMap, VecDeque};
@@ -22,12 +22,12 @@ use super::packet::PACKET_MOST;
 use super::transfer::{Completion, Landing, Operation, Slots};
 use super::EndpointOptions;
 
-/// Providers that are no better than nothing here: they spin while they wait, are for tests or
-/// for one node, or lose messages. Hooks and what is layered on other layers too.
+/// Unsuitable providers: they spin while they wait, are for tests or for one node, or lose
+/// messages. Hooks and layers on other layers are unsuitable, too.
 const UNSUITABLE: &[&str] = &[
     "net", "sockets", "shm", "sm2", "udp", "UDP", "usnic", "rstream",
 ];
-/// Providers of networks that do more than TCP, best first.
+/// Providers of networks faster than TCP, best first.
 pub const FAST: &[&str] = &[
     "cxi",
     "efa",
@@ -40,38 +40,38 @@ pub const FAST: &[&str] = &[
 /// The longest name of an endpoint.
 pub const NAME_MOST: usize = 512;
 
-/// Whether a provider is of use to weir.
+/// Returns true if weir can use a provider.
 pub fn is_usable(provider: &str) -> bool {
     let core = provider.split(';').next().unwrap_or("");
     !UNSUITABLE.contains(&core) && !provider.contains("hook") && !provider.contains("ofi_rxd")
 }
 
-/// A peer, as this endpoint numbers it.
+/// A peer's index in the address vector.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Address(pub(super) abi::Addr);
 
 /// Memory that a peer may read.
 pub struct Readable {
-    /// `None` where the provider gives no remote reads.
+    /// `None` if the provider has no remote reads.
     mr: Option<Owned<abi::Mr>>,
     bytes: Bytes,
 }
 
-/// Where a peer finds memory that it may read.
+/// The location of memory that a peer may read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteMemory {
-    /// Random, and what says that one may.
+    /// A random key, which permits the read.
     pub key: u64,
-    /// Where it begins.
+    /// The start address.
     pub address: u64,
 }
 
-/// What the provider may use.
+/// Memory that the provider may use.
 pub(super) struct Memory {
     pub slots: Slots,
     pub landings: HashMap<u64, Landing>,
     pub readable: HashMap<u64, Readable>,
-    /// By the address of their contexts.
+    /// By the addresses of their contexts.
     pub operations: HashMap<usize, NonNull<Operation>>,
 }
 
@@ -86,9 +86,9 @@ pub struct Endpoint {
     pub(super) memory: ManuallyDrop<Memory>,
     pub(super) ready: VecDeque<Completion>,
     pub(super) wait_fd: RawFd,
-    /// How often the provider said that there is something, and there was nothing.
+    /// Consecutive wake-ups without a completion.
     pub(super) spurious_wakes: u32,
-    /// `None` once it is closed.
+    /// `None` after it is closed.
     pub(super) ep: Option<Owned<abi::Ep>>,
     // Closed in this order.
     pub(super) cq: Owned<abi::Cq>,
@@ -103,7 +103,7 @@ pub struct Endpoint {
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// Opens what is chosen. The error is of the last one tried.
+    /// Opens an endpoint. The error is that of the last attempt.
     pub fn open(choice: &EndpointOptions) -> Result<Endpoint, Unusable> {
         let (library, provider) = (library()?, choice.provider.as_deref());
         let mut error = None;
@@ -189,24 +189,24 @@ impl Endpoint {
         }
     }
 
-    /// Its provider.
+    /// The provider.
     pub fn provider(&self) -> &str {
         &self.provider
     }
 
-    /// By what others reach it.
+    /// The name by which others reach it.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Whether others' memory can be read without their taking part.
+    /// Returns true if the provider has remote reads.
     pub fn reads(&self) -> bool {
         self.calls.read.is_some()
     }
 
-    /// Learns a peer's name.
+    /// Adds a peer's name to the address vector.
     pub fn resolve(&mut self, name: &[u8]) -> Option<Address> {
-        // A name is as long as ours: one that is not is none of this provider's.
+        // Names of one provider have one length: another length is another provider's.
         if name.len() != self.name.len() {
             return None;
         }
@@ -227,7 +227,7 @@ impl Endpoint {
         (count == 1).then_some(Address(address))
     }
 
-    /// Registers memory; what demands no registration gets none.
+    /// Registers memory.
     pub(super) fn register(
         &self,
         bytes: &Bytes,
@@ -262,7 +262,7 @@ impl Endpoint {
         Ok(mr)
     }
 
-    /// Registers memory for local use, where the provider wants that.
+    /// Registers memory for local use, if the provider requires it.
     pub(super) fn register_local(
         &self,
         bytes: &Bytes,
@@ -275,7 +275,7 @@ impl Endpoint {
             .map(Some)
     }
 
-    /// Lets peers who know the place read `bytes`, until [`Endpoint::retract`].
+    /// Lets peers that know the location read `bytes`, until [`Endpoint::retract`].
     pub fn offer(&mut self, bytes: Vec<u8>) -> Result<RemoteMemory, c_int> {
         let bytes = Bytes::new(bytes);
         let wanted = random() & self.key_mask;
@@ -292,12 +292,12 @@ impl Endpoint {
             _ => bytes.at(0, 0) as u64,
         };
         let before = self.memory.readable.insert(key, Readable { mr, bytes });
-        // The provider refuses a key that it has, and a random one is not met twice.
+        // The provider refuses a key in use, and a random key does not repeat.
         debug_assert!(before.is_none());
         Ok(RemoteMemory { key, address })
     }
 
-    /// A part of what is offered, for those who cannot read it themselves.
+    /// A range of offered memory, for peers without remote reads.
     pub fn read_offered(&mut self, key: u64, offset: u64, len: usize) -> Option<&[u8]> {
         let readable = self.memory.readable.get_mut(&key)?;
         let offset = usize::try_from(offset).ok()?;
@@ -306,13 +306,13 @@ impl Endpoint {
         Some(unsafe { readable.bytes.slice(offset, len.min(left)) })
     }
 
-    /// Ends what an offer allowed.
+    /// Withdraws an offer.
     pub fn retract(&mut self, key: u64) {
         if let Some(Readable { mr, bytes }) = self.memory.readable.remove(&key) {
             match mr.map_or(Ok(()), Owned::close) {
                 Ok(()) => drop(bytes),
                 Err(code) => {
-                    // It may still be read: it is not given back.
+                    // A peer may still read it: it is leaked.
                     tracing::warn!(error = self.library.error(code), "memory stays registered");
                     std::mem::forget(bytes);
                 }
@@ -344,8 +344,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// The best of what is offered: a network that does more than TCP, else TCP with messages of any
-/// size.
+/// The best provider: one of a network faster than TCP, else TCP with messages of any size.
 fn best_provider(offers: &Offers) -> Option<String> {
     let names = offers.iter().map(|offer: Offer<'_>| offer.provider());
     let rank = |name: &String| {
@@ -355,7 +354,7 @@ fn best_provider(offers: &Offers) -> Option<String> {
     names.filter(|name| is_usable(name)).min_by_key(rank)
 }
 
-/// A number that nobody guesses.
+/// An unpredictable number.
 fn random() -> u64 {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).expect("the kernel gives random numbers");

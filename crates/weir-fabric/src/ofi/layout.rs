@@ -1,5 +1,5 @@
-//! The layouts of `abi`, against the headers: a C program that asserts them at compile time.
-//! Without a C compiler, or without libfabric's headers, the test says so and shows nothing.
+//! Checks the layouts of `abi` against the headers, by a C program with static assertions. Without
+//! a C compiler or libfabric's headers the test says so and checks nothing.
 
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::abi;
 
-/// What is asserted of one structure: its fields' offsets, and its size if weir allocates it.
+/// Assertions for one structure: its fields' offsets, and its size if weir allocates it.
 macro_rules! assertions {
     ($out:ident: $($c:literal = $rust:ident { $($c_field:literal = $field:ident),+ } $($whole:ident)?;)+) => {$(
         $(
@@ -89,7 +89,7 @@ fn layouts() -> String {
 }
 
 fn constants(out: &mut String) {
-    // What readerr writes is as long as the version that was asked for, or shorter.
+    // readerr writes at most the entry of the requested version.
     let entry = size_of::<abi::CqErrEntry>();
     writeln!(
         out,
@@ -134,7 +134,7 @@ fn constants(out: &mut String) {
     }
 }
 
-/// Compiles a program that includes the headers; the compiler's complaints.
+/// Compiles a program that includes the headers; returns the compiler's messages.
 fn compile(name: &str, assertions: &str) -> Result<(), String> {
     let headers = [
         "fabric",

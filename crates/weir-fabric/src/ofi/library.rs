@@ -1,9 +1,9 @@
-//! libfabric as it is found at run time: `dlopen`, the six functions that are symbols, and
-//! lists of what the providers offer.
+//! libfabric, loaded at run time: `dlopen`, its six exported functions, and lists of the providers'
+//! offers.
 //!
-//! The symbols are asked for with the versions whose structures `abi` has: a library may have
-//! others of the same names. The library is never closed: providers leave threads and handlers
-//! of the process's end behind.
+//! Symbols are looked up with the versions whose structures `abi` has: a library may have others of
+//! the same names. The library is never closed, since providers leave threads and exit handlers
+//! behind.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use std::ffi::CString;
@@ -13,37 +13,37 @@ use std::sync::OnceLock;
 
 use super::abi;
 
-/// The oldest and the first too new version, major and minor: of 1.10 the structures are known,
-/// and 2.x keeps the versions of symbols that are asked for here.
+/// The oldest known version, and the first one that is too new, major and minor: the structures of
+/// 1.10 are known, and 2.x keeps the symbol versions used here.
 const VERSIONS: std::ops::Range<(u32, u32)> = (1, 10)..(3, 0);
-/// The version whose behaviour is asked for.
+/// The requested API version.
 pub const API_VERSION: u32 = 0x0001_000A;
-/// The name by which all of them are installed.
+/// The library's file name.
 const NAME: &CStr = c"libfabric.so.1";
 
-/// Why libfabric cannot be used here.
+/// The reason why libfabric cannot be used here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unusable {
-    /// The loader does not find it, or something that it needs.
+    /// The loader does not find the library, or something that it needs.
     #[error("it cannot be loaded: {0}")]
     Absent(String),
-    /// Another version than what is known.
+    /// An unknown version.
     #[error("its version {0}.{1} is none of 1.10 to 2.x")]
     Version(u32, u32),
-    /// It is called so, but is something else.
+    /// The file is not libfabric.
     #[error("it has no {0}")]
     Symbol(&'static str),
-    /// Nothing here does what is needed.
+    /// No provider has the needed features.
     #[error("no provider {0}")]
     Provider(String),
-    /// A provider that was found does not work.
+    /// A provider failed.
     #[error("{provider}: {call}: {why}")]
     Call {
         /// The provider.
         provider: String,
-        /// What was tried.
+        /// The call that failed.
         call: &'static str,
-        /// How it failed.
+        /// Its error.
         why: String,
     },
 }
@@ -75,7 +75,7 @@ pub struct Library {
     version: u32,
 }
 
-/// The library; loaded when it is first asked for.
+/// The library, loaded at the first call.
 pub fn library() -> Result<&'static Library, Unusable> {
     static LIBRARY: OnceLock<Result<Library, Unusable>> = OnceLock::new();
     LIBRARY
@@ -123,12 +123,12 @@ impl Library {
         }
     }
 
-    /// Its version, as `1.17`.
+    /// The version, for example `1.17`.
     pub fn version(&self) -> String {
         format!("{}.{}", self.version >> 16, self.version & 0xFFFF)
     }
 
-    /// What an error, negative or not, is called.
+    /// The text of an error code of either sign.
     pub fn error(&self, code: c_int) -> String {
         // SAFETY: fi_strerror takes any number and gives a static string or null.
         let text = unsafe { (self.strerror)(code.saturating_abs()) };
@@ -141,9 +141,9 @@ impl Library {
             .into_owned()
     }
 
-    /// What the providers offer, best first, for endpoints of reliable datagrams that send
-    /// messages and have all of `caps`. `source` is where this node is to be reached, for the
-    /// providers whose addresses are of that kind.
+    /// The providers' offers, best first, of reliable datagram endpoints that send messages and
+    /// have all of `caps`. `source` is this node's address, for providers with addresses of that
+    /// kind.
     pub fn offers(
         &'static self,
         provider: Option<&str>,
@@ -229,7 +229,7 @@ fn loader_error() -> String {
     }
 }
 
-/// A list of infos, ours.
+/// An owned list of infos.
 #[derive(Debug)]
 pub struct Offers {
     library: &'static Library,
@@ -247,7 +247,7 @@ impl Drop for Offers {
 }
 
 impl Offers {
-    /// Each offer, in the library's order.
+    /// The offers, in the library's order.
     pub fn iter(&self) -> impl Iterator<Item = Offer<'_>> {
         let mut next = self.first.as_ptr();
         std::iter::from_fn(move || {
@@ -259,14 +259,14 @@ impl Offers {
     }
 }
 
-/// One of a list.
+/// One offer of a list.
 #[derive(Clone, Copy)]
 pub struct Offer<'a> {
     info: &'a abi::Info,
 }
 
 impl<'a> Offer<'a> {
-    /// The provider's name, as `tcp;ofi_rxm`.
+    /// The provider's name, for example `tcp;ofi_rxm`.
     pub fn provider(self) -> String {
         // SAFETY: getinfo gives each info a fabric_attr; its name is null or a C string.
         unsafe {
@@ -278,13 +278,12 @@ impl<'a> Offer<'a> {
         }
     }
 
-    /// The info, whose attributes are there.
+    /// The info; its attributes are not null.
     pub fn info(self) -> &'a abi::Info {
         self.info
     }
 
-    /// What it demands of registered memory, how long its keys are in bytes, and the longest
-    /// message.
+    /// The required memory registration, the length of keys in bytes, and the longest message.
     pub fn limits(self) -> Option<(c_int, usize, usize)> {
         // SAFETY: null, or attributes that live as long as the info.
         unsafe {

@@ -1,5 +1,5 @@
-//! What a provider holds of ours: objects that are closed when dropped, and bytes that stay
-//! where they are while the provider may write to them.
+//! Objects and memory in use by a provider: objects that are closed when dropped, and bytes that do
+//! not move while the provider may write to them.
 
 use core::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
@@ -25,14 +25,14 @@ unsafe impl Object for abi::Ep {}
 // SAFETY: as above.
 unsafe impl Object for abi::Mr {}
 
-/// An open object of libfabric's; closed when dropped.
+/// An open object of libfabric; closed when dropped.
 pub struct Owned<T: Object>(NonNull<T>);
 
 impl<T: Object> Owned<T> {
-    /// Takes over what a call opened.
+    /// Takes over an object that a call opened.
     ///
     /// # Safety
-    /// `object` is open, and nobody else closes it.
+    /// `object` is open, and nothing else closes it.
     pub unsafe fn new(object: NonNull<T>) -> Owned<T> {
         Owned(object)
     }
@@ -42,7 +42,7 @@ impl<T: Object> Owned<T> {
         self.0.as_ptr()
     }
 
-    /// What all objects have.
+    /// The header of all objects.
     pub fn fid(&self) -> *mut abi::Fid {
         self.0.as_ptr().cast()
     }
@@ -50,7 +50,7 @@ impl<T: Object> Owned<T> {
     /// `fi_control`.
     ///
     /// # Safety
-    /// `argument` is what the command takes.
+    /// `argument` has the type that the command requires.
     pub unsafe fn control(&self, command: c_int, argument: *mut c_void) -> c_int {
         // SAFETY: the object is open, and its table has a control, as each has by the ABI of
         // 1.0; the argument is the caller's duty.
@@ -75,7 +75,7 @@ impl<T: Object> Owned<T> {
         }
     }
 
-    /// Closes it; the error of a provider that still uses it.
+    /// Closes the object; an error if the provider still uses it.
     pub fn close(self) -> Result<(), c_int> {
         let this = ManuallyDrop::new(self);
         this.close_now()
@@ -103,8 +103,8 @@ impl<T: Object> Drop for Owned<T> {
     }
 }
 
-/// Bytes on the heap that do not move, and that no reference says anything about while a
-/// provider may read or write them.
+/// Bytes on the heap that do not move, without a Rust reference to them while a provider may read
+/// or write them.
 pub struct Bytes {
     start: NonNull<u8>,
     len: usize,
@@ -122,12 +122,12 @@ impl Bytes {
         }
     }
 
-    /// How many.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The byte at `offset`, of `len` that are all within; for calls of the provider.
+    /// A pointer to `len` bytes at `offset`, all within the memory; for calls of the provider.
     pub fn at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(
             offset <= self.len && len <= self.len - offset,
@@ -138,10 +138,10 @@ impl Bytes {
         unsafe { self.start.as_ptr().add(offset) }
     }
 
-    /// Some of them, to look at or to change.
+    /// A range of the bytes, to read or to change.
     ///
     /// # Safety
-    /// No operation that is under way writes to them, nor, to change them, reads them.
+    /// No operation under way writes to the range; to change it, none reads it either.
     pub unsafe fn slice(&mut self, offset: usize, len: usize) -> &mut [u8] {
         let start = self.at(offset, len);
         // SAFETY: within the allocation, initialised as a vector's bytes are, borrowed through
@@ -149,10 +149,10 @@ impl Bytes {
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
-    /// The vector again.
+    /// Converts the bytes back into a vector.
     ///
     /// # Safety
-    /// No operation that is under way uses them.
+    /// No operation under way uses the bytes.
     pub unsafe fn into_vec(self) -> Vec<u8> {
         let this = ManuallyDrop::new(self);
         // SAFETY: the parts are those of the vector that `new` took over.

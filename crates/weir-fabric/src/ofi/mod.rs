@@ -1,28 +1,26 @@
-//! libfabric: servers that reach each other over whatever network it has a provider for.
+//! libfabric: servers that reach each other over any network that it has a provider for.
 //!
 //! ```text
 //!  service thread        `weir-fabric`, one thread
-//!   Libfabric::call --->  links    what is asked, deadlines, repetition (as over TCP)
-//!            ::poll <---  lines    who is there, in which life; what was lost
+//!   Libfabric::call --->  links    calls, deadlines, repetition (as over TCP)
+//!            ::poll <---  lines    incarnations of peers, lost packets
 //!                         offers, pulls    bodies and bulk too long for a packet
-//!                         peers    where they are, and what waits for room
+//!                         peers    addresses, and packets that wait for room
 //!                         packet   layout and MAC
 //!                         endpoint, opening, transfer, memory, library, abi: libfabric
 //! ```
 //!
-//! Endpoints are of reliable datagrams. A packet holds up to 11 KiB of body and bulk; what is
-//! longer is offered, and the receiver reads it from the sender's memory, or asks for it in
-//! pieces where the provider gives no remote reads. The packet has its hash.
+//! Endpoints are of reliable datagrams. A packet holds up to 11 KiB of body and bulk. A longer part
+//! is offered: the receiver reads it from the sender's memory, or asks for it in pieces if the
+//! provider has no remote reads. The packet has the part's hash.
 //!
 //! Invariants:
-//! - There is no libfabric at build time; without it, or without a provider that can be waited
-//!   for, [`Bound::open`] says why, and nothing else of this is reached.
-//! - All `unsafe` is in `library`, `memory`, `opening`, `endpoint` and
-//!   `transfer`.
-//! - Nobody is believed without a MAC of the instance's secret; see `packet` for what is
-//!   refused of packets that are sent again.
-//! - Memory that another server may read has a random key, and is closed when the call that
-//!   needed it has ended.
+//! - libfabric is not needed at build time. Without it, or without a provider that can be waited
+//!   for, [`Bound::open`] returns the reason and nothing else here runs.
+//! - All `unsafe` is in `library`, `memory`, `opening`, `endpoint` and `transfer`.
+//! - Every packet carries a MAC under the instance's secret; see `packet` for replayed packets.
+//! - Memory that another server may read has a random key, and is closed when the call that needed
+//!   it has ended.
 //!
 //! Left out: encryption, as over TCP.
 
@@ -63,20 +61,20 @@ pub use library::Unusable;
 use thread::{Command, EndpointThread, ThreadChannels};
 use transfer::Completion;
 
-/// What libfabric is here, for people: its version, and the providers that weir could use and
-/// those that it leaves alone.
+/// The installed libfabric, for people: its version, the providers that weir can use, and the
+/// others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LibfabricReport {
-    /// As `1.17`.
+    /// For example `1.17`.
     pub version: String,
-    /// Providers of use, in the library's order.
+    /// Usable providers, in the library's order.
     pub usable: Vec<String>,
-    /// The others that offer reliable datagrams.
+    /// The other providers of reliable datagrams.
     pub left_out: Vec<String>,
 }
 
 impl LibfabricReport {
-    /// Whether there is a network that does more than TCP.
+    /// Returns true if a provider is of a network faster than TCP.
     pub fn is_fast(&self) -> bool {
         let fast = |name: &String| endpoint::FAST.contains(&name.as_str());
         self.usable.iter().any(fast)
@@ -104,42 +102,41 @@ pub fn find() -> Result<LibfabricReport, Unusable> {
     })
 }
 
-/// Which endpoint to open.
+/// The endpoint to open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndpointOptions {
-    /// Of which provider; `None`: of the best there is.
+    /// The provider; `None`: the best usable one.
     pub provider: Option<String>,
     /// This node's address, for providers with addresses of that kind.
     pub source: SocketAddr,
-    /// Whether to read remote memory where the provider can; else long messages travel in
-    /// pieces.
+    /// Use remote reads where the provider has them; otherwise long messages travel in pieces.
     pub reads: bool,
 }
 
-/// An endpoint that has a name, and does nothing yet.
+/// An open endpoint that is not in use yet.
 pub struct Bound {
     endpoint: Box<Endpoint>,
 }
 
 impl Bound {
-    /// Opens what is chosen.
+    /// Opens an endpoint.
     pub fn open(choice: &EndpointOptions) -> Result<Bound, Unusable> {
         let endpoint = Box::new(Endpoint::open(choice)?);
         Ok(Bound { endpoint })
     }
 
-    /// By what others reach it; at most [`NAME_MOST`] bytes.
+    /// The name by which others reach it, at most [`NAME_MOST`] bytes.
     pub fn name(&self) -> &[u8] {
         self.endpoint.name()
     }
 
-    /// Its provider.
+    /// The provider.
     pub fn provider(&self) -> &str {
         self.endpoint.provider()
     }
 
-    /// Sends bytes to an endpoint as they are, past the protocol, and waits until they are out
-    /// or `patience` has ended; whether they are. For tests of what strangers may do.
+    /// Sends bytes to an endpoint without a MAC, and waits at most `patience`; returns true if they
+    /// were sent. For tests of unauthorised senders.
     pub fn send_unsealed(
         &mut self,
         to: &[u8],
@@ -173,7 +170,7 @@ impl std::fmt::Debug for Bound {
     }
 }
 
-/// Rings when the thread has something to do.
+/// Wakes the thread.
 #[derive(Debug, Clone)]
 struct Bell(Arc<OwnedFd>);
 
@@ -184,12 +181,12 @@ impl Bell {
     }
 
     fn ring(&self) {
-        // Fails only when it has been rung 2^64 times.
+        // It fails only after 2^64 rings.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
     fn clear(&self) {
-        // Fails when it has not been rung.
+        // It fails if the bell has not been rung.
         let _ = rustix::io::read(&*self.0, &mut [0_u8; 8]);
     }
 
@@ -211,9 +208,9 @@ pub struct Libfabric {
 }
 
 impl Libfabric {
-    /// Works with what was bound. `names` are those of all servers' endpoints, by rank; of
-    /// `membership` the addresses are not used. `wake` is called by the thread whenever there
-    /// is an event to be polled.
+    /// Starts with an open endpoint. `names` are those of all servers' endpoints, by rank; the
+    /// addresses of `membership` are not used. The thread calls `wake` whenever there is an event
+    /// to be polled.
     pub fn start(
         bound: Bound,
         membership: Membership,
@@ -278,7 +275,7 @@ impl Fabric for Libfabric {
     }
 
     fn reply(&self, token: Token, message: Message) {
-        // An asker that is gone needs no answer.
+        // A caller that has ended needs no reply.
         let _ = self.commands.send(Command::Reply { token, message });
         self.bell.ring();
     }
@@ -297,7 +294,7 @@ impl Drop for Libfabric {
         let _ = self.commands.send(Command::End);
         self.bell.ring();
         if let Some(thread) = self.thread.take() {
-            // If it panicked it has said so.
+            // A panic has already been reported.
             let _ = thread.join();
         }
     }

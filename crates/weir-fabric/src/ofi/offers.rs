@@ -1,9 +1,9 @@
-//! What this server offers to others: bodies and bulk that are too long for a packet, until
-//! their calls have ended.
+//! Memory that this server offers to others: bodies and bulk too long for a packet, until their
+//! calls have ended.
 //!
-//! A request's memory is given back when its call ends here. A reply's is when the asker says
-//! that it has read it, that the call has ended, is found in another life, or at the deadline
-//! of calls. What is sent again is offered once.
+//! A request's memory is released when its call ends here. A reply's memory is released when the
+//! caller reports that it has read it or that the call has ended, when the caller has another
+//! incarnation, or at the deadline of calls. A message that is sent again is offered once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::endpoint::Endpoint;
 use super::packet::{Offered, Part, INLINE_MOST};
 use crate::{CallId, Message};
 
-/// The parts of a message as it is sent.
+/// The parts of a message to be sent.
 #[derive(Clone, Debug)]
 pub struct Parts {
     pub body: Part,
@@ -22,7 +22,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Of what is offered.
+    /// The keys of the offered parts.
     fn keys(&self) -> impl Iterator<Item = u64> + '_ {
         let parts = [&self.body, &self.bulk].into_iter();
         parts.filter_map(|part| match part {
@@ -42,7 +42,7 @@ impl Parts {
     }
 }
 
-/// A reply that an asker has not read yet.
+/// A reply that a caller has not read yet.
 #[derive(Debug)]
 struct Reply {
     life: u64,
@@ -66,12 +66,12 @@ pub struct Offers {
 }
 
 impl Offers {
-    /// Whether there is no reply that an asker may read.
+    /// Returns true if no reply is offered.
     pub fn has_no_replies(&self) -> bool {
         self.replies.is_empty()
     }
 
-    /// The parts of a request; `None` where memory cannot be offered.
+    /// The parts of a request; `None` if memory cannot be offered.
     pub fn request(
         &mut self,
         endpoint: &mut Endpoint,
@@ -88,14 +88,14 @@ impl Offers {
         Some(parts)
     }
 
-    /// A call of ours has ended.
+    /// Releases the memory of a call that has ended.
     pub fn ended(&mut self, endpoint: &mut Endpoint, call: CallId) {
         if let Some(parts) = self.requests.remove(&call) {
             parts.retract(endpoint);
         }
     }
 
-    /// The parts of a reply to one in its present life; `None` where memory cannot be offered.
+    /// The parts of a reply; `None` if memory cannot be offered.
     pub fn reply(
         &mut self,
         endpoint: &mut Endpoint,
@@ -123,14 +123,14 @@ impl Offers {
         Some(parts)
     }
 
-    /// Nobody reads a reply any more.
+    /// Releases a reply.
     pub fn retract_reply(&mut self, endpoint: &mut Endpoint, to: Rank, call: CallId) {
         if let Some(reply) = self.replies.remove(&(to, call)) {
             reply.parts.retract(endpoint);
         }
     }
 
-    /// One asks in a life, in which its calls below a number have ended.
+    /// Releases the replies to a server's former incarnations and to calls below `ended_below`.
     pub fn end_replies(
         &mut self,
         endpoint: &mut Endpoint,
@@ -148,7 +148,7 @@ impl Offers {
         }
     }
 
-    /// Takes back what nobody came for.
+    /// Releases replies that no caller read before the deadline.
     pub fn expire_replies(&mut self, endpoint: &mut Endpoint, now: Duration) {
         let over = self.replies.iter().filter(|(_, reply)| reply.until <= now);
         let over: Vec<(Rank, CallId)> = over.map(|(of, _)| *of).collect();
@@ -158,7 +158,7 @@ impl Offers {
     }
 }
 
-/// What fits goes in the packet, the rest is offered.
+/// Puts small parts in the packet, and offers the others.
 fn split(endpoint: &mut Endpoint, message: Message) -> Option<Parts> {
     let Message { body, bulk } = message;
     let fits = body.len() + bulk.len() <= INLINE_MOST;

@@ -1,5 +1,5 @@
-//! Opening what an endpoint is made of: fabric, domain, address vector, completion queue, and
-//! the endpoint itself, one after the other.
+//! Opens the objects of an endpoint, one after the other: fabric, domain, address vector,
+//! completion queue, and the endpoint itself.
 //!
 //! A provider's functions are in tables of its objects. They are looked up once, when the
 //! endpoint is enabled, since a provider may change them until then.
@@ -13,29 +13,29 @@ use super::endpoint::NAME_MOST;
 use super::library::{Library, Offer};
 use super::memory::{Object, Owned};
 
-/// Completions that the queue holds, at least.
+/// The least number of completions that the queue holds.
 const QUEUE: usize = 4096;
 
-/// What was tried, and the error it gave.
+/// The call that failed, and its error.
 pub type Failure = (&'static str, c_int);
 
 /// The provider's functions.
 pub struct Calls {
     pub send: abi::Send,
     pub recv: abi::Recv,
-    /// Where it reads remote memory.
+    /// `None` if the provider has no remote reads.
     pub read: Option<abi::Read>,
     pub cq_read: unsafe extern "C" fn(*mut abi::Cq, *mut c_void, usize) -> isize,
     pub cq_readerr: unsafe extern "C" fn(*mut abi::Cq, *mut abi::CqErrEntry, u64) -> isize,
     pub trywait: unsafe extern "C" fn(*mut abi::Fabric, *mut *mut abi::Fid, c_int) -> c_int,
 }
 
-/// All of it, open. Dropped in this order.
+/// The open objects, dropped in this order.
 pub struct Opened {
     pub calls: Calls,
     /// The endpoint's name.
     pub name: Vec<u8>,
-    /// To wait for the queue; the queue's.
+    /// The queue's descriptor to wait for; the queue owns it.
     pub wait_fd: RawFd,
     pub ep: Owned<abi::Ep>,
     pub cq: Owned<abi::Cq>,
@@ -44,7 +44,7 @@ pub struct Opened {
     pub fabric: Owned<abi::Fabric>,
 }
 
-/// A function of a table: there, and within the size that the table says it has. To be used in
+/// A function of a table, if it exists and lies within the size that the table states. For use in
 /// an unsafe block: the table is null, or begins with its size and lives as long as its object,
 /// which is open.
 macro_rules! function {
@@ -59,10 +59,10 @@ macro_rules! function {
 }
 pub(super) use function;
 
-/// Calls what opens an object, and takes it over.
+/// Calls a function that opens an object, and takes the object over.
 ///
 /// # Safety
-/// When `call` gives 0 it has written an open object that is nobody else's to close.
+/// When `call` returns 0 it has written an open object that nothing else closes.
 pub unsafe fn open<T: Object>(
     what: &'static str,
     call: impl FnOnce(*mut *mut T) -> c_int,
@@ -89,7 +89,7 @@ fn present<T>(what: &'static str, function: Option<T>) -> Result<T, Failure> {
 }
 
 impl Opened {
-    /// Opens what `offer` offers.
+    /// Opens an offer.
     pub fn new(library: &Library, offer: Offer<'_>) -> Result<Opened, Failure> {
         let info = (&raw const *offer.info()).cast_mut();
         // SAFETY: the info is one of getinfo's, with its attributes.

@@ -1,4 +1,4 @@
-//! Where the others are, and the packets that wait for the provider to take them.
+//! The addresses of the other servers, and packets that wait until the provider accepts them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,14 +7,14 @@ use weir_core::types::Rank;
 
 use super::endpoint::{Address, Endpoint};
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug)]
 struct Peer {
-    /// The newest life that has told its name; 0: none, the name is the roster's.
+    /// The newest incarnation that sent its name; 0: none, the name is the roster's.
     life: u64,
     name: Vec<u8>,
     address: Option<Address>,
-    /// Packets for it, and when they are of no use any more.
+    /// Packets, each with its expiry time.
     queue: VecDeque<(Duration, Vec<u8>)>,
 }
 
@@ -27,12 +27,12 @@ impl Peer {
     }
 }
 
-/// All servers, this one too.
+/// All servers, including this one.
 #[derive(Debug)]
 pub struct Peers(BTreeMap<Rank, Peer>);
 
 impl Peers {
-    /// Of these names, by rank.
+    /// Creates the table from the servers' names, by rank.
     pub fn new(names: Vec<Vec<u8>>) -> Peers {
         let peer = |name| Peer {
             life: 0,
@@ -43,12 +43,12 @@ impl Peers {
         Peers((0..).map(Rank).zip(names.into_iter().map(peer)).collect())
     }
 
-    /// How many.
+    /// The number of servers.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// A server says where it is; the newest of its lives that did.
+    /// Records the name that a server sent; returns the newest incarnation that sent one.
     pub fn set_name(&mut self, rank: Rank, life: u64, name: Vec<u8>) -> Option<u64> {
         let peer = self.0.get_mut(&rank)?;
         if peer.life < life {
@@ -60,20 +60,20 @@ impl Peers {
         Some(peer.life)
     }
 
-    /// Where a server is.
+    /// The address of a server.
     pub fn address(&mut self, endpoint: &mut Endpoint, rank: Rank) -> Option<Address> {
         self.0.get_mut(&rank)?.address(endpoint)
     }
 
-    /// Puts a packet in the queue of a server; it is dropped when it is not out by then.
+    /// Queues a packet for a server; the packet is dropped if it is not sent in time.
     pub fn enqueue(&mut self, to: Rank, until: Duration, packet: Vec<u8>) {
         if let Some(peer) = self.0.get_mut(&to) {
             peer.queue.push_back((until, packet));
         }
     }
 
-    /// Sends what goes: to whom nothing can be sent, and whether the provider has no room for
-    /// all.
+    /// Sends queued packets. Returns the servers that nothing can be sent to, and true if the
+    /// provider has no room for all packets.
     pub fn flush(&mut self, endpoint: &mut Endpoint, now: Duration) -> (Vec<Rank>, bool) {
         let (mut failed, mut full) = (Vec::new(), false);
         for (rank, peer) in &mut self.0 {

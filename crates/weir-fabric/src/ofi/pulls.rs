@@ -1,9 +1,9 @@
-//! Bodies and bulk that are too long for a packet: the receiver gets them from the sender's
-//! memory, checks their hash, and only then is there a message.
+//! Transfers of bodies and bulk too long for a packet: the receiver reads them from the sender's
+//! memory and checks their hash before the message counts as received.
 //!
-//! Messages are taken up in the order in which they came, as long as what is to land is within
-//! [`LANDING_MAX_BYTES`], so that what peers offer bounds no memory but that. What does not come, or
-//! is not what was said, fails; the caller has it sent again.
+//! Messages are received in the order in which they came, at most [`LANDING_MAX_BYTES`] at a time,
+//! which bounds the memory that peers can occupy. A transfer that stalls, or whose hash is wrong,
+//! fails; the caller has it sent again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -14,30 +14,30 @@ use super::endpoint::{Address, Endpoint, RemoteMemory};
 use super::packet::{Offered, PacketContent, Part, PIECE_MOST};
 use crate::{CallId, Message, Token};
 
-/// Bytes that may be landing at once, or one message.
+/// The limit of bytes being received, except for a single message.
 const LANDING_MAX_BYTES: usize = 64 << 20;
-/// Bytes of one remote read.
+/// The size of one remote read.
 const READ_MOST: usize = 1 << 20;
-/// Remote reads of one part under way.
+/// The limit of remote reads under way for one part.
 const READS_MAX: usize = 4;
-/// Pieces of one part asked for and not here.
+/// The limit of requested pieces of one part.
 const PIECES_MAX: usize = 16;
 
-/// Of which message the parts are.
+/// The message that parts belong to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageId {
-    /// A request, and below which number all calls have ended.
+    /// A request, and the id below which all calls have ended.
     Request(Token, u64),
-    /// The reply to a call of ours.
+    /// The reply to a call of this server.
     Reply(CallId),
 }
 
-/// What has become of a message.
+/// The result of a transfer.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It is whole.
+    /// The whole message.
     Whole(Message),
-    /// It cannot be had.
+    /// It failed.
     Failed,
 }
 
@@ -50,13 +50,13 @@ enum PartState {
 #[derive(Debug)]
 struct RemotePart {
     offered: Offered,
-    /// Where it lands, once there is room.
+    /// The landing's number, once there is room.
     landing: Option<u64>,
-    /// What is below was asked for.
+    /// Everything below this offset was requested.
     next: usize,
     /// Remote reads under way.
     reads: usize,
-    /// Where pieces begin that were asked for.
+    /// The offsets of requested pieces.
     pieces: BTreeSet<usize>,
 }
 
@@ -71,7 +71,7 @@ impl RemotePart {
 struct Pull {
     from: Rank,
     of: MessageId,
-    /// Whether its bytes count as landing.
+    /// Its bytes count as being received.
     started: bool,
     parts_state: [PartState; 2],
 }
@@ -92,23 +92,23 @@ impl Pull {
 /// Messages that are not whole yet.
 #[derive(Debug, Default)]
 pub struct Pulls {
-    /// Twice it, and twice it and one, are the numbers of its landings.
+    /// The next message's id; its landings have the numbers 2 id and 2 id + 1.
     next: u64,
     all: BTreeMap<u64, Pull>,
-    /// Those that nothing lands for yet.
+    /// Messages without landings yet.
     waiting: VecDeque<u64>,
     landing_bytes: usize,
-    /// When something came from a server that something is awaited from.
+    /// The last progress of each server with a transfer.
     progress: BTreeMap<Rank, Duration>,
 }
 
 impl Pulls {
-    /// Whether nothing is awaited.
+    /// Returns true if there is no transfer.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// A message that is whole already, or `None` when it is to be awaited.
+    /// Begins a transfer; returns the message if it is whole already.
     pub fn begin(
         &mut self,
         now: Duration,
@@ -166,8 +166,8 @@ impl Pulls {
         self.all.values().any(same)
     }
 
-    /// Asks for what there is room for. Gives what failed at once; `true` when the endpoint has
-    /// no room for more now.
+    /// Requests bytes as far as there is room. Returns the transfers that failed at once, and true
+    /// if the endpoint has no room for more now.
     pub fn advance(
         &mut self,
         now: Duration,
@@ -229,7 +229,7 @@ impl Pulls {
         (failed, full)
     }
 
-    /// A remote read ended; gives the message it is of, and whether that has failed.
+    /// Records the end of a remote read; returns its message, and true if the read failed.
     pub fn read(&mut self, now: Duration, landing: u64, good: bool) -> Option<(u64, bool)> {
         let (id, coming) = self.find(landing)?;
         coming.reads -= 1;
@@ -238,7 +238,7 @@ impl Pulls {
         Some((id, !good))
     }
 
-    /// A piece came from a server; gives the message it is of.
+    /// Records a piece from a server; returns its message.
     pub fn piece(
         &mut self,
         now: Duration,
@@ -269,7 +269,7 @@ impl Pulls {
         Some((id, found))
     }
 
-    /// Takes a message out if all of it is here.
+    /// Removes and returns a message if all of it has arrived.
     pub fn finish(
         &mut self,
         endpoint: &mut Endpoint,
@@ -297,7 +297,7 @@ impl Pulls {
         Some((from, of, outcome))
     }
 
-    /// Gives a message up; whose it was.
+    /// Gives a transfer up; returns its message.
     pub fn fail(&mut self, endpoint: &mut Endpoint, id: u64) -> Option<(Rank, MessageId)> {
         let mut pull = self.remove(id)?;
         for coming in pull.coming() {
@@ -320,14 +320,14 @@ impl Pulls {
         Some(pull)
     }
 
-    /// Replies that are awaited from a server.
+    /// The replies awaited from a server.
     pub fn replies_of(&self, rank: Rank) -> Vec<u64> {
         let of = |pull: &Pull| pull.from == rank && matches!(pull.of, MessageId::Reply(_));
         let all = self.all.iter().filter(|(_, pull)| of(pull));
         all.map(|(id, _)| *id).collect()
     }
 
-    /// What comes from servers of which nothing has come since `since`.
+    /// The transfers from servers without progress since `since`.
     pub fn stalled(&self, since: Duration) -> Vec<u64> {
         let stalls = |rank| self.progress.get(rank).is_some_and(|then| *then <= since);
         let all = self.all.iter().filter(|(_, pull)| stalls(&pull.from));
@@ -336,7 +336,7 @@ impl Pulls {
 }
 
 impl RemotePart {
-    /// Begins reads; false when there is no room for more now.
+    /// Begins remote reads; returns false if there is no room for more now.
     fn read_on(
         &mut self,
         landing: u64,

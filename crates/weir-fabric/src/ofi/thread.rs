@@ -1,5 +1,5 @@
-//! The thread that drives an endpoint: it carries out what `links` and `lines` want, seals and
-//! opens packets, and sleeps while nothing is asked and nothing comes.
+//! The thread that drives an endpoint: it carries out the actions of `links` and `lines`, encodes
+//! and decodes packets, and sleeps while nothing is pending and nothing comes.
 
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,22 +18,22 @@ use super::Bell;
 use crate::links::{Links, TransportAction};
 use crate::{CallId, Event, Membership, Message, RefusalCounters, Timing, Token};
 
-/// How often the queue is looked at while something is under way, whatever its descriptor says:
-/// not every provider rings for everything.
+/// The interval of looking at the queue while something is pending, whatever its descriptor says:
+/// some providers do not signal everything.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
-/// How often it is while nothing is.
+/// The interval while nothing is pending.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
-/// Before a provider that had no room is tried again, if it does not ring.
+/// The delay before another attempt with a provider that had no room.
 const FULL_INTERVAL: Duration = Duration::from_millis(1);
-/// Completions that are taken before anything else is looked at.
+/// Completions handled before anything else is checked.
 const COMPLETIONS_MAX: usize = 256;
-/// Messages of one kind of refusal that are logged, at most, a thread's life long.
+/// The limit of log messages of one kind of refusal, for the thread's life.
 const LOGGED_MAX: u64 = 10;
 
-/// What the service thread asks of this one.
+/// Commands from the service thread.
 #[derive(Debug)]
 pub enum Command {
-    /// Ask another server.
+    /// Call another server.
     Call {
         to: Rank,
         id: CallId,
@@ -41,13 +41,13 @@ pub enum Command {
         /// See [`crate::Fabric::call_without_deadline`].
         unbounded: bool,
     },
-    /// Answer another server.
+    /// Reply to another server.
     Reply { token: Token, message: Message },
-    /// The end.
+    /// End the thread.
     End,
 }
 
-/// What the thread is given.
+/// The thread's channels.
 pub struct ThreadChannels {
     pub commands: Receiver<Command>,
     pub events: Sender<Event>,
@@ -69,12 +69,12 @@ pub struct EndpointThread {
     pulls: Pulls,
     peers: Peers,
     offers: Offers,
-    /// The provider has no room for what is to be done.
+    /// The provider has no room for pending operations.
     full: bool,
 }
 
 impl EndpointThread {
-    /// Works for one server among those of `names`.
+    /// Creates the thread's state for one server among those of `names`.
     pub fn new(
         endpoint: Endpoint,
         me: Membership,
@@ -88,7 +88,7 @@ impl EndpointThread {
         let name = endpoint.name().to_vec();
         let mut lines = Lines::new(me.incarnation, name, timing);
         if moved {
-            // The others look for this server where its former life was.
+            // The others look for this server at its former incarnation's address.
             for rank in (0..)
                 .map(Rank)
                 .take(servers)
@@ -117,7 +117,7 @@ impl EndpointThread {
         self.begun.elapsed()
     }
 
-    /// Works until told to end.
+    /// Runs until told to end.
     pub fn run(mut self) {
         loop {
             let taken = match self.take_completions() {
@@ -151,7 +151,7 @@ impl EndpointThread {
         }
     }
 
-    /// How long nothing has to be looked at, if nothing comes.
+    /// The time until the next check, if nothing comes.
     fn next_check(&self) -> Duration {
         let now = self.now();
         let dues = [self.links.due(), self.lines.due()].into_iter().flatten();
@@ -165,7 +165,7 @@ impl EndpointThread {
         due.map_or(most, |due| due.min(most))
     }
 
-    /// Does what was asked for; false at the end.
+    /// Carries out commands; returns false at the end.
     fn run_commands(&mut self) -> bool {
         while let Ok(command) = self.ends.commands.try_recv() {
             match command {
@@ -188,7 +188,7 @@ impl EndpointThread {
         true
     }
 
-    /// Passes on what has happened; whether anything has.
+    /// Passes events on; returns true if there was one.
     fn pass_on_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.links.next_event() {
@@ -196,13 +196,13 @@ impl EndpointThread {
             if let Event::Done(id, _) = &event {
                 self.offers.ended(&mut self.endpoint, *id);
             }
-            // Nobody to tell: the end is near.
+            // Without a receiver the end is near.
             let _ = self.ends.events.send(event);
         }
         any
     }
 
-    /// Does all that is to be done, until nothing is.
+    /// Carries out all pending actions.
     fn send_pending(&mut self) {
         loop {
             while let Some(order) = self.links.next_action() {
@@ -290,13 +290,14 @@ impl EndpointThread {
             to_life,
             line,
         };
-        // What does not go out before its line is broken has no reader.
+        // A packet that is not sent before its line breaks is useless.
         let until = self.now() + self.timing.give_up;
         self.peers
             .enqueue(to, until, seal(&self.key, &head, content));
     }
 
-    /// Has bytes read that are to come; whether something failed that is now to be dealt with.
+    /// Requests bytes from remote memory; they arrive asynchronously. Returns true if a transfer
+    /// failed.
     fn advance(&mut self) -> bool {
         let now = self.now();
         let (peers, mut words) = (&mut self.peers, Vec::new());
@@ -318,7 +319,7 @@ impl EndpointThread {
         any
     }
 
-    /// Sends what goes; whether a line broke by it.
+    /// Sends queued packets; returns true if a line broke.
     fn flush(&mut self) -> bool {
         let now = self.now();
         let (failed, full) = self.peers.flush(&mut self.endpoint, now);
@@ -329,7 +330,7 @@ impl EndpointThread {
         !failed.is_empty()
     }
 
-    /// Takes what has ended; how much that was.
+    /// Handles completed operations; returns their number.
     fn take_completions(&mut self) -> Result<usize, core::ffi::c_int> {
         for taken in 0..COMPLETIONS_MAX {
             let Some(completion) = self.endpoint.next()? else {
@@ -366,7 +367,7 @@ impl EndpointThread {
         let counters = &self.ends.counters;
         let mut counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, why) = match why {
-            Refused::Malformed => (&mut counters.garbage, "it makes no sense"),
+            Refused::Malformed => (&mut counters.garbage, "malformed packet"),
             Refused::Version => (&mut counters.version, "another version"),
             Refused::Instance => (&mut counters.instance, "another instance"),
             Refused::Rank => (&mut counters.rank, "for another server"),
@@ -378,7 +379,7 @@ impl EndpointThread {
         }
     }
 
-    /// A packet of a server of this instance.
+    /// Handles a packet of a server of this instance.
     fn handle_packet(&mut self, now: Duration, head: &Head, content: PacketContent) {
         match content {
             PacketContent::Hello(name) => self.greeted(head, name),
@@ -430,7 +431,7 @@ impl EndpointThread {
                     replies: replied,
                 },
             ),
-            // What follows is of no line, but of a life.
+            // The following packets belong to an incarnation, not to a line.
             _ if head.to_life != self.me.incarnation => {}
             PacketContent::Got(call) => {
                 self.offers
@@ -476,7 +477,7 @@ impl EndpointThread {
         self.lines.greeted(head, known);
     }
 
-    /// Whether one that asks is to be heard.
+    /// Returns true if a packet from a caller is to be handled.
     fn admits(&mut self, head: &Head) -> bool {
         match self.lines.check_line(head) {
             LineCheck::Current => true,
@@ -497,7 +498,7 @@ impl EndpointThread {
         }
     }
 
-    /// More of a message is here.
+    /// Completes a message if all its bytes have arrived.
     fn try_finish(&mut self, now: Duration, id: u64) {
         let Some((from, of, outcome)) = self.pulls.finish(&mut self.endpoint, id) else {
             return;
@@ -519,7 +520,7 @@ impl EndpointThread {
     fn deliver(&mut self, from: Rank, of: MessageId, message: Message) {
         match of {
             MessageId::Request(token, ended_below) => {
-                // Of a life that has ended meanwhile it is nothing.
+                // `links` ignores a request of an incarnation that has ended meanwhile.
                 self.links.asked(token, ended_below, message);
             }
             MessageId::Reply(call) => self.links.replied(from, call, message),
@@ -532,7 +533,7 @@ impl EndpointThread {
         }
     }
 
-    /// A message cannot be had: the asker sends its request again.
+    /// A message cannot be completed: the caller sends its request again.
     fn failed(&mut self, from: Rank, of: MessageId) {
         match of {
             MessageId::Request(..) => self.lines.not_received(from),
@@ -540,7 +541,7 @@ impl EndpointThread {
         }
     }
 
-    /// Gives up what does not come, and takes back what nobody came for.
+    /// Fails transfers that have stalled, and releases replies that no caller read.
     fn check_transfers(&mut self, now: Duration) {
         if let Some(since) = now.checked_sub(self.timing.give_up) {
             let stalled = self.pulls.stalled(since);

@@ -1,8 +1,9 @@
-//! What an endpoint does: packets out and in, reads of remote memory, and waiting.
+//! The operations of an endpoint: sending and receiving packets, reads of remote memory, and
+//! waiting.
 //!
-//! Packets travel in slots of memory that is registered once. A read lands in memory of its
-//! own, which is handed out when all its reads have ended; one that is given up is kept until
-//! they have, since no provider can be told to stop writing.
+//! Packets travel in slots of memory that is registered once. A read has memory of its own, its
+//! landing, which is handed out when all its reads have ended. A landing that is given up is kept
+//! until then, since a provider cannot be told to stop writing.
 
 use core::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -18,39 +19,39 @@ use super::endpoint::{Address, Endpoint, RemoteMemory};
 use super::memory::{Bytes, Owned};
 use super::packet::PACKET_MOST;
 
-/// Slots that are allocated at once; the first ones receive.
+/// Slots allocated at a time; the first chunk's slots receive.
 const CHUNK: usize = 64;
-/// Completions that are read at once.
+/// Completions read at a time.
 const BATCH: usize = 32;
-/// How often a provider may say that there is something, and then give nothing.
+/// The limit of consecutive wake-ups without a completion.
 const SPURIOUS_WAKES_MAX: u32 = 64;
-/// How long it is left alone after that.
+/// The pause after that limit.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Why an operation was not begun: the provider has no room for it now.
+/// The provider has no room for an operation now.
 const AGAIN: c_int = -libc::EAGAIN;
 
-/// What has ended.
+/// A completed operation.
 #[derive(Debug)]
 pub enum Completion {
-    /// A packet came.
+    /// A packet was received.
     Received(Vec<u8>),
-    /// A packet went out, or did not.
+    /// A packet was sent, or failed.
     Sent {
-        /// To whom.
+        /// The receiver.
         to: Rank,
-        /// Whether it did.
+        /// True if it was sent.
         good: bool,
     },
     /// A read ended.
     Read {
-        /// Where it landed.
+        /// The landing's number.
         landing: u64,
-        /// Whether it is there.
+        /// True if the bytes have arrived.
         good: bool,
     },
 }
 
-/// What an operation's context points to.
+/// The context of an operation.
 #[repr(C)]
 pub(super) struct Operation {
     context: abi::Context2,
@@ -74,14 +75,14 @@ pub(super) struct Slots {
 }
 
 struct Chunk {
-    /// Closed before the bytes go.
+    /// Closed before the bytes are freed.
     mr: Option<Owned<abi::Mr>>,
     bytes: Bytes,
 }
 
-/// Memory that reads land in.
+/// Memory for the bytes of reads.
 pub(super) struct Landing {
-    /// Closed before the bytes go.
+    /// Closed before the bytes are freed.
     mr: Option<Owned<abi::Mr>>,
     bytes: Bytes,
     under_way: usize,
@@ -103,7 +104,7 @@ impl Endpoint {
         self.post_receives()
     }
 
-    /// Adds a chunk of slots.
+    /// Allocates a chunk of slots.
     fn grow(&mut self) -> Result<(), c_int> {
         let bytes = Bytes::new(vec![0; CHUNK * PACKET_MOST]);
         let mr = self.register_local(&bytes, abi::SEND | abi::RECV)?;
@@ -114,7 +115,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Posts receives that are not; the error of the first that failed.
+    /// Posts the receives that are not posted; returns the first error.
     fn post_receives(&mut self) -> c_int {
         while let Some(slot) = self.memory.slots.unposted.pop() {
             let chunk = &self.memory.slots.chunks[slot / CHUNK];
@@ -142,7 +143,7 @@ impl Endpoint {
         0
     }
 
-    /// Begins an operation: 0, or an error with which it never began.
+    /// Begins an operation; returns 0, or an error if it did not begin.
     fn begin(
         &mut self,
         kind: OperationKind,
@@ -166,7 +167,7 @@ impl Endpoint {
         c_int::try_from(code).unwrap_or(-libc::EIO)
     }
 
-    /// Sends a packet; `Ok(false)` when there is no room for it now.
+    /// Sends a packet; returns `Ok(false)` if there is no room for it now.
     pub fn send(&mut self, to: Rank, address: Address, packet: &[u8]) -> Result<bool, c_int> {
         if self.memory.slots.free.is_empty() {
             self.grow()?;
@@ -196,7 +197,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes memory, numbered `landing`, for bytes to come.
+    /// Allocates the landing `landing`.
     pub fn land(&mut self, landing: u64, len: usize) -> Result<(), c_int> {
         let bytes = Bytes::new(vec![0; len]);
         let mr = self.register_local(&bytes, abi::READ)?;
@@ -213,7 +214,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Reads a peer's memory into a part of a landing; `Ok(false)` when there is no room for
+    /// Reads a peer's memory into a part of a landing; returns `Ok(false)` if there is no room for
     /// another read now.
     pub fn read(
         &mut self,
@@ -255,7 +256,7 @@ impl Endpoint {
         }
     }
 
-    /// Puts bytes that came in packets into a landing; false where they do not belong.
+    /// Copies bytes of packets into a landing; returns false if they do not belong there.
     pub fn fill(&mut self, landing: u64, offset: usize, bytes: &[u8]) -> bool {
         let Some(there) = self.memory.landings.get_mut(&landing) else {
             return false;
@@ -269,7 +270,7 @@ impl Endpoint {
         true
     }
 
-    /// What landed, once nothing is under way.
+    /// Removes and returns a landing's bytes, once no read is under way.
     pub fn landed(&mut self, landing: u64) -> Option<Vec<u8>> {
         let there = self.memory.landings.get(&landing)?;
         if there.under_way > 0 {
@@ -281,7 +282,7 @@ impl Endpoint {
         Some(unsafe { bytes.into_vec() })
     }
 
-    /// Nobody wants what lands there any more.
+    /// Gives up a landing.
     pub fn give_up(&mut self, landing: u64) {
         if let Some(there) = self.memory.landings.get_mut(&landing) {
             there.given_up = true;
@@ -291,7 +292,7 @@ impl Endpoint {
         }
     }
 
-    /// What has ended next, without waiting. An error is the end of the endpoint.
+    /// The next completed operation, without waiting. An error is the end of the endpoint.
     pub fn next(&mut self) -> Result<Option<Completion>, c_int> {
         loop {
             if let Some(completion) = self.ready.pop_front() {
@@ -303,7 +304,7 @@ impl Endpoint {
         }
     }
 
-    /// Reads the queue; false when it is empty.
+    /// Reads the queue; returns false if it is empty.
     fn collect(&mut self) -> Result<bool, c_int> {
         let entry = abi::CqMsgEntry {
             op_context: null_mut(),
@@ -338,10 +339,10 @@ impl Endpoint {
         Ok(count > 0)
     }
 
-    /// An operation ended: with so many bytes, or with an error.
+    /// Completes an operation: `len` bytes, or an error.
     fn complete_operation(&mut self, context: *mut c_void, len: Option<usize>, error: c_int) {
         let Some(operation) = self.memory.operations.remove(&(context as usize)) else {
-            // Nothing of ours: some providers report the end of a connection so.
+            // Some providers report the end of a connection as an operation.
             let error = self.library.error(error);
             tracing::debug!(error, "the provider reports something of its own");
             return;
@@ -385,7 +386,7 @@ impl Endpoint {
         }
     }
 
-    /// Waits until the queue may have something, `bell` rings, or the time is over.
+    /// Waits until the queue may have a completion, `bell` rings, or the time is over.
     pub fn wait(&mut self, bell: BorrowedFd<'_>, timeout: Option<Duration>) {
         if !self.ready.is_empty() {
             return;
@@ -394,8 +395,8 @@ impl Endpoint {
         // SAFETY: the fabric is open, and so is the one object of the list.
         let idle = unsafe { (self.calls.trywait)(self.fabric.as_ptr(), fids.as_mut_ptr(), 1) };
         if idle != 0 {
-            // There is something already; but rxm says so also while it has connections to
-            // make again that the other end does not take, and then nothing comes of it.
+            // The queue has a completion already. But rxm also reports one while it reconnects to a
+            // peer that does not accept, and then none follows.
             self.spurious_wakes += 1;
             if self.spurious_wakes > SPURIOUS_WAKES_MAX {
                 let timeout = Timespec::try_from(PAUSE).ok();
@@ -412,7 +413,7 @@ impl Endpoint {
             PollFd::new(&bell, PollFlags::IN),
         ];
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
-        // Interrupted or over: the caller looks at everything again.
+        // Interrupted or over: the caller checks everything again.
         let _ = poll(&mut fds, timeout.as_ref());
     }
 }

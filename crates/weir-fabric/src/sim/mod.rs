@@ -1,13 +1,13 @@
-//! A network without one: in one thread, with a clock of its own, its weather from a seed.
+//! A simulated network, in one thread, with its own clock and faults drawn from a seed.
 //!
-//! Servers ask each other through [`Links`], as over TCP; what is simulated is what carries
-//! them. A connection delivers what is sent, in order unless the weather says otherwise, until
-//! it breaks; then both ends notice, each at its time, and what was under way is lost. While
-//! two servers are cut off from each other what they send is held, as TCP holds it, and after
-//! [`SILENCE`] each takes the connection for broken.
+//! Servers call each other through [`Links`], as over TCP; only the transport is simulated. A
+//! connection delivers messages, in order unless a fault reorders them, until it breaks. Then both
+//! ends notice, each at its own time, and the messages under way are lost. While two servers are
+//! cut off from each other, their messages are held, as TCP holds them, and after [`SILENCE`] each
+//! takes the connection for broken.
 //!
-//! Whoever drives it lets time pass ([`Network::run_until`]) and polls the ends. The same seed
-//! and the same calls give the same run.
+//! The driver advances the time ([`Network::run_until`]) and polls the endpoints. The same seed and
+//! the same calls give the same run.
 //!
 //! | module | subject |
 //! | --- | --- |
@@ -30,26 +30,26 @@ use crate::{CallError, CallId, Event, Fabric, Message, RefusalCounters, Timing, 
 use rng::SeededRng;
 use wire::{Conn, Frame, Packet};
 
-/// A server that acknowledges nothing for so long is taken for gone.
+/// A server that acknowledges nothing for this long counts as gone.
 pub const SILENCE: Duration = Duration::from_secs(2);
 
-/// What happens to messages.
+/// The faults of a network, each with its probability.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetworkFaults {
-    /// A message takes at least and at most so long.
+    /// The least and the greatest delay of a message.
     pub delay: (Duration, Duration),
-    /// Of 1000 messages so many let their connection break, with all that is under way.
+    /// Messages of 1000 under which the connection breaks, with everything under way.
     pub breaks_per_mille: u32,
-    /// Each end notices that within so long.
+    /// Each end notices a break within this time.
     pub notice: Duration,
-    /// So many come twice.
+    /// Messages of 1000 that arrive twice.
     pub twice_per_mille: u32,
-    /// So many may overtake those before them.
+    /// Messages of 1000 that may overtake earlier ones.
     pub overtakes_per_mille: u32,
 }
 
 impl NetworkFaults {
-    /// Nothing goes wrong.
+    /// No faults.
     pub const NONE: NetworkFaults = NetworkFaults {
         delay: (Duration::from_micros(20), Duration::from_micros(80)),
         breaks_per_mille: 0,
@@ -59,14 +59,14 @@ impl NetworkFaults {
     };
 }
 
-/// What happened to messages.
+/// Counts of messages and faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MessageCounts {
     /// Sent.
     pub sent: u64,
     /// Connections that broke under a message.
     pub broken: u64,
-    /// Came twice.
+    /// Arrived twice.
     pub twice: u64,
     /// May have overtaken others.
     pub overtook: u64,
@@ -74,7 +74,7 @@ pub struct MessageCounts {
     pub held: u64,
 }
 
-/// A network, and the time.
+/// A simulated network with its clock.
 #[derive(Clone, Debug)]
 pub struct Network(Rc<RefCell<State>>);
 
@@ -85,36 +85,36 @@ struct State {
     rng: SeededRng,
     now: Duration,
     servers: Vec<Option<Server>>,
-    /// Servers whose whole node is gone: nobody even refuses a connection there.
+    /// Servers whose whole node is gone: it does not even refuse connections.
     silent: BTreeSet<Rank>,
-    /// How many times as long messages from and to a server take.
+    /// The factor by which messages from and to a server are slower.
     slow: BTreeMap<Rank, u32>,
-    /// Pairs that are cut off from each other, with when that began.
+    /// Pairs of servers that are cut off from each other, with the time at which the cut began.
     cuts: BTreeMap<(Rank, Rank), Duration>,
     conns: BTreeMap<u64, Conn>,
     next_conn: u64,
-    /// What arrives, by when, in the order of sending.
+    /// Packets under way, by arrival time and then in the order of sending.
     wire: BTreeMap<(Duration, u64), Packet>,
     next_packet: u64,
     count: MessageCounts,
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 struct Server {
     incarnation: u64,
     links: Links,
     next_call: u64,
     events: VecDeque<Event>,
-    /// The connection by which each server is asked.
+    /// The connection for calls to each server.
     asks: BTreeMap<Rank, u64>,
-    /// The newest connection by which each server asks.
+    /// The newest connection by which each server calls.
     asked_by: BTreeMap<Rank, u64>,
     counters: RefusalCounters,
 }
 
 impl Network {
-    /// With places for so many servers, none of which runs.
+    /// Creates a network for `servers` servers, none of which runs.
     pub fn new(servers: u16, timing: Timing, faults: NetworkFaults, seed: u64) -> Network {
         Network(Rc::new(RefCell::new(State {
             timing,
@@ -133,7 +133,7 @@ impl Network {
         })))
     }
 
-    /// Starts a server in one of its lives; it dies when the end is dropped.
+    /// Starts one incarnation of a server; the server dies when the endpoint is dropped.
     pub fn start(&self, rank: Rank, incarnation: u64) -> Endpoint {
         let mut state = self.0.borrow_mut();
         state.silent.remove(&rank);
@@ -157,12 +157,12 @@ impl Network {
         }
     }
 
-    /// The time, from the network's beginning.
+    /// The time since the network's creation.
     pub fn now(&self) -> Duration {
         self.0.borrow().now
     }
 
-    /// When something happens next, if nobody does anything.
+    /// The time of the next event, if no server does anything.
     pub fn due(&self) -> Option<Duration> {
         let state = self.0.borrow();
         let arrives = state.wire.keys().next().map(|(at, _)| *at);
@@ -171,7 +171,7 @@ impl Network {
         looks.chain(arrives).min().map(|due| due.max(state.now))
     }
 
-    /// Lets all happen that happens up to a time, and lets it be that time.
+    /// Runs all events up to a time, and sets the clock to it.
     pub fn run_until(&self, at: Duration) {
         while let Some(due) = self.due().filter(|due| *due <= at) {
             self.0.borrow_mut().step(due);
@@ -190,28 +190,28 @@ impl Network {
         self.0.borrow_mut().heal(a, b);
     }
 
-    /// Lets messages from and to a server take so many times as long.
+    /// Makes messages from and to a server slower by a factor.
     pub fn slow(&self, rank: Rank, times: u32) {
         self.0.borrow_mut().slow.insert(rank, times.max(1));
     }
 
-    /// A server's node is no more: when its end is dropped, nobody is told.
+    /// Makes a server's node disappear: when its endpoint is dropped, no other server is told.
     pub fn vanish(&self, rank: Rank) {
         self.0.borrow_mut().silent.insert(rank);
     }
 
-    /// Changes what happens to messages from now on.
+    /// Changes the faults from now on.
     pub fn set_faults(&self, faults: NetworkFaults) {
         self.0.borrow_mut().faults = faults;
     }
 
-    /// What happened to messages so far.
+    /// The counts so far.
     pub fn count(&self) -> MessageCounts {
         self.0.borrow().count
     }
 }
 
-/// What a server holds. Dropping it kills the server.
+/// A server's end of the network. Dropping it kills the server.
 #[derive(Debug)]
 pub struct Endpoint {
     network: Network,
@@ -273,13 +273,13 @@ impl Drop for Endpoint {
 }
 
 impl State {
-    /// A server that runs: its end is there.
+    /// A running server: its endpoint exists.
     fn server(&mut self, rank: Rank) -> &mut Server {
         let server = self.servers[usize::from(rank.0)].as_mut();
         server.expect("a server lives as long as its end")
     }
 
-    /// The next thing happens.
+    /// Runs the next event.
     fn step(&mut self, due: Duration) {
         self.now = due;
         for at in 0..self.servers.len() {
@@ -314,7 +314,7 @@ impl State {
         }
     }
 
-    /// Each end finds out, if the cut that began at `cut` lasts.
+    /// Lets each end notice a cut that began at `cut`, if it lasts.
     fn await_silence(&mut self, conn: u64, cut: Duration) {
         for side in 0..2 {
             let late = self.rng.duration((Duration::ZERO, SILENCE / 4));
@@ -336,7 +336,7 @@ impl State {
         }
     }
 
-    /// A server's process or node is no more.
+    /// Removes a server whose process or node is gone.
     fn died(&mut self, rank: Rank) {
         self.servers[usize::from(rank.0)] = None;
         let silent = self.silent.contains(&rank);

@@ -1,28 +1,28 @@
-//! Numbers from a seed: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+//! Random numbers from a seed: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 //!
-//! Our own, so that a seed means the same run whatever becomes of a library.
+//! Written here, so that a seed gives the same run whatever happens to a library.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Draws numbers. Clones draw from one sequence.
+/// A seeded generator. Clones share one sequence.
 #[derive(Clone, Debug)]
 pub struct SeededRng(Rc<Cell<u64>>);
 
 impl SeededRng {
-    /// The sequence of a seed.
+    /// Creates the sequence of a seed.
     pub fn new(seed: u64) -> SeededRng {
         SeededRng(Rc::new(Cell::new(seed)))
     }
 
-    /// A sequence of its own, for something that must draw the same however often others do.
+    /// Creates an independent sequence, for a user that must draw the same however often others do.
     #[must_use]
     pub fn fork(&self) -> SeededRng {
         SeededRng::new(self.next())
     }
 
-    /// Any number.
+    /// The next number.
     pub fn next(&self) -> u64 {
         let at = self.0.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
         self.0.set(at);
@@ -31,23 +31,23 @@ impl SeededRng {
         mixed ^ (mixed >> 31)
     }
 
-    /// 0 to `below - 1`; 0 if there is nothing below.
+    /// A number from 0 to `below - 1`, or 0 if `below` is 0.
     pub fn below(&self, below: u64) -> u64 {
         self.next() % below.max(1)
     }
 
-    /// One of so many things.
+    /// An index below `below`.
     #[allow(clippy::cast_possible_truncation)] // less than `below`, a usize
     pub fn pick(&self, below: usize) -> usize {
         self.below(below as u64) as usize
     }
 
-    /// True that often.
+    /// True with a probability of `per_mille` of 1000.
     pub fn chance(&self, per_mille: u32) -> bool {
         self.below(1000) < u64::from(per_mille)
     }
 
-    /// A time from `least` on, up to `most`.
+    /// A duration from `least` to `most`, both included.
     pub fn duration(&self, (least, most): (Duration, Duration)) -> Duration {
         let span = most.saturating_sub(least).as_nanos();
         let span = u64::try_from(span).unwrap_or(u64::MAX);

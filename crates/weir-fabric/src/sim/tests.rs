@@ -1,4 +1,4 @@
-//! What the weather may do to calls, and what not.
+//! What faults may and may not do to calls.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Two servers, of which the second answers everything with what it was asked.
+/// Two servers, of which the second answers each call with the call's own message.
 struct Pair {
     network: Network,
     asker: Endpoint,

@@ -1,4 +1,4 @@
-//! Connections of the simulated network, and what goes over them.
+//! Connections of the simulated network, and the frames on them.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use super::State;
 use crate::links::TransportAction;
 use crate::{CallId, Message, Token};
 
-/// The side that dialled, and the one that was dialled.
+/// The sides of a connection.
 const DIALLER: usize = 0;
 const ACCEPTOR: usize = 1;
 
-/// Something that arrives, or a time that has come.
+/// A frame that arrives, or a timer that expires.
 #[derive(Clone, Debug)]
 pub(super) enum Frame {
     /// The dialler greets.
     Hello,
-    /// The acceptor, in this life, answers that.
+    /// The acceptor answers with its incarnation.
     Challenge(u64),
-    /// The dialler has proved itself.
+    /// The dialler has proved its identity.
     Proof,
     Request {
         call: CallId,
@@ -32,25 +32,26 @@ pub(super) enum Frame {
     },
     /// The other side closed the connection, or the network broke it.
     Closed,
-    /// The handshake must be over.
+    /// The time limit of the handshake.
     Late,
-    /// Nothing was acknowledged since the cut that began then, if it lasts.
+    /// Nothing was acknowledged since the cut that began at this time, if it lasts.
     Silence(Duration),
 }
 
 impl Frame {
-    /// Whether it goes over the wire; the others are clocks of the side itself.
+    /// Returns true if the frame goes over the wire; the others are timers of the side itself.
     fn travels(&self) -> bool {
         !matches!(self, Frame::Late | Frame::Silence(_))
     }
 
-    /// Whether it may come twice and overtake others: what [`crate::links`] must bear.
+    /// Returns true if the frame may arrive twice and overtake others, which [`crate::links`] must
+    /// tolerate.
     fn is_call(&self) -> bool {
         matches!(self, Frame::Request { .. } | Frame::Reply { .. })
     }
 }
 
-/// A frame on its way to one side of a connection.
+/// A frame under way to one side of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     conn: u64,
@@ -66,21 +67,21 @@ impl Packet {
 
 #[derive(Debug)]
 pub(super) struct Conn {
-    /// Who dialled, who was dialled.
+    /// The dialler and the acceptor.
     pub(super) ends: [Rank; 2],
-    /// In which life.
+    /// Their incarnations.
     lives: [u64; 2],
-    /// Whether each side holds it for open.
+    /// Each side's view of the connection.
     pub(super) open: [bool; 2],
-    /// Whether the dialler may ask.
+    /// The dialler may call.
     proved: bool,
-    /// When it breaks: nothing arrives from then on.
+    /// The time of the break: nothing arrives after it.
     breaks_at: Option<Duration>,
-    /// When the last frame to each side arrives, for their order.
+    /// The arrival time of the last frame to each side, to keep their order.
     last: [Duration; 2],
-    /// When the last one of the handshake does: no call overtakes it.
+    /// The arrival time of the last handshake frame to each side: no call overtakes it.
     shaken: [Duration; 2],
-    /// What a cut holds.
+    /// Packets that a cut holds.
     pub(super) held: Vec<Packet>,
 }
 
@@ -91,7 +92,7 @@ impl Conn {
 }
 
 impl State {
-    /// Does what a server's calls need done.
+    /// Carries out the actions of a server's calls.
     pub(super) fn run_actions(&mut self, rank: Rank) {
         loop {
             let server = self.servers[usize::from(rank.0)].as_mut();
@@ -145,7 +146,7 @@ impl State {
         self.arrives_at(late, Packet::new(id, DIALLER, Frame::Late));
     }
 
-    /// Sends a frame to one side, as the weather is.
+    /// Sends a frame to one side, subject to faults.
     fn send(&mut self, id: u64, to: usize, frame: Frame) {
         let Some(conn) = self.conns.get(&id).filter(|conn| conn.open[1 - to]) else {
             return;
@@ -162,7 +163,7 @@ impl State {
         self.travel(Packet::new(id, to, frame));
     }
 
-    /// A connection breaks while what was just sent is under way, or a little later.
+    /// Breaks a connection while the message just sent is under way, or a little later.
     fn break_soon(&mut self, id: u64) {
         self.count.broken += 1;
         let soon = (Duration::ZERO, self.faults.delay.1 * 2);
@@ -176,7 +177,7 @@ impl State {
         }
     }
 
-    /// A packet goes on its way.
+    /// Schedules the arrival of a packet.
     pub(super) fn travel(&mut self, packet: Packet) {
         let Some(conn) = self.conns.get(&packet.conn) else {
             return;
@@ -205,7 +206,7 @@ impl State {
         self.wire.insert((at, self.next_packet), packet);
     }
 
-    /// A packet is there, unless a cut holds it.
+    /// Delivers a packet, unless a cut holds it.
     pub(super) fn arrive(&mut self, packet: Packet) {
         let (id, side) = (packet.conn, packet.to);
         let Some(conn) = self.conns.get(&id).filter(|conn| conn.open[side]) else {
@@ -216,7 +217,7 @@ impl State {
         if broken && packet.frame.travels() && !matches!(packet.frame, Frame::Closed) {
             return;
         }
-        // What breaks a connection is known at both sides without the network.
+        // Both sides notice a break without the network.
         if packet.frame.travels() && !broken && self.is_cut(ends) {
             self.count.held += 1;
             if let Some(conn) = self.conns.get_mut(&id) {
@@ -226,7 +227,7 @@ impl State {
         }
         let at = ends[side];
         if self.servers[usize::from(at.0)].is_none() {
-            // A node without the server refuses; where the node is gone, nothing comes back.
+            // A node without the server refuses; from a node that is gone nothing comes back.
             if !self.silent.contains(&at) {
                 self.close(id, side);
             }
@@ -277,7 +278,7 @@ impl State {
             Frame::Late if !proved => self.close(id, side),
             Frame::Silence(cut) => {
                 let since = self.cuts.get(&super::pair(ends[0], ends[1]));
-                // Of a new connection the cut is older than its first frame.
+                // The cut may be older than a new connection's first frame.
                 if since.is_some_and(|since| *since <= cut) {
                     self.close(id, side);
                 }
@@ -287,14 +288,14 @@ impl State {
         self.run_actions(at);
     }
 
-    /// One side closes: the other hears of it.
+    /// Closes one side, and tells the other.
     fn close(&mut self, id: u64, side: usize) {
         let closed = Packet::new(id, 1 - side, Frame::Closed);
         self.travel(closed);
         self.closed(id, side);
     }
 
-    /// A connection is closed for one side; when it is for both, it is no more.
+    /// Closes a connection for one side; it is removed once both sides have closed it.
     fn closed(&mut self, id: u64, side: usize) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;

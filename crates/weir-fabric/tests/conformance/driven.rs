@@ -1,4 +1,4 @@
-//! TCP over loopback where who asks and answers serves the sockets.
+//! TCP over loopback; the caller serves the sockets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub struct Polled(Loopback);
 impl Transport for Polled {
     type End = PolledTcp;
 
-    /// A stranger waits for a server, which nobody serves meanwhile: see `tcp`.
+    /// A stranger waits for a server, whose sockets are not served meanwhile: see `tcp`.
     const OPEN: bool = false;
 
     fn new(servers: u16, timing: Timing) -> Polled {
@@ -37,7 +37,7 @@ impl Transport for Polled {
     }
 
     fn pass(&mut self) {
-        // Not one but all of them may have something: a little while.
+        // Any of them may have something: a short wait.
         std::thread::sleep(Duration::from_micros(500));
     }
 

@@ -1,6 +1,6 @@
-//! libfabric's provider `tcp;ofi_rxm` over loopback. Trouble is someone who shuts the provider's
-//! sockets down under it. (A relay does not do: the provider takes a server for another one where
-//! its name leads elsewhere.)
+//! libfabric's provider `tcp;ofi_rxm` over loopback. A thread makes trouble by shutting down the
+//! provider's sockets. (A relay does not work: the provider takes a server for another one if its
+//! name leads elsewhere.)
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,7 +23,7 @@ use crate::servers::{Transport, Wrong};
 const PROVIDER: &str = "tcp;ofi_rxm";
 const INSTANCE: InstanceId = InstanceId([9; 16]);
 
-/// Whether the tests can be run here.
+/// An error if the tests cannot run here.
 pub fn usable() -> Result<(), String> {
     let found = find().map_err(|why| why.to_string())?;
     match found.usable.iter().any(|name| name == PROVIDER) {
@@ -42,7 +42,7 @@ pub struct Endpoints<const READS: bool> {
     timing: Timing,
     begin: Instant,
     names: Vec<Vec<u8>>,
-    /// Of servers that do not run yet.
+    /// Servers that do not run yet.
     bound: HashMap<Rank, Bound>,
     wake: Sender<()>,
     woken: Receiver<()>,
@@ -132,7 +132,7 @@ impl<const READS: bool> Transport for Endpoints<READS> {
     }
 }
 
-/// What a stranger says.
+/// A packet of a stranger.
 fn words(to: Rank, wrong: Wrong) -> Vec<u8> {
     let mut head = Head {
         instance: INSTANCE,
@@ -172,7 +172,7 @@ impl Trouble {
             let mut pause_ms = 1;
             while !seen.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(pause_ms));
-                // Some breaks hit what is under way, some a line that is being made.
+                // Some breaks hit messages under way, some a line that is being opened.
                 pause_ms = pause_ms * 5 % 23;
                 connections_of(&ports).for_each(|socket| {
                     let _ = shutdown(socket, Shutdown::Both);

@@ -1,13 +1,13 @@
-//! One suite for all transports: what a [`weir_fabric::Fabric`] does, whatever carries it.
+//! One suite for all transports: the behaviour of a [`weir_fabric::Fabric`], whatever carries it.
 //!
 //! | module | subject |
 //! | --- | --- |
 //! | `suite` | the cases |
-//! | `servers` | what they are written in, and what a transport must give: `Transport` |
+//! | `servers` | the servers that the cases run on, and the `Transport` trait |
 //! | `tcp` | over loopback, the sockets served by a thread |
-//! | `driven` | the same, served by who polls |
+//! | `driven` | the same, the sockets served by the caller |
 //! | `libfabric` | over its provider `tcp;ofi_rxm`, with and without remote reads |
-//! | `relay` | trouble for TCP |
+//! | `relay` | broken connections for TCP |
 //! | `sim` | in one thread |
 //!
 //! Another transport implements `Transport` in a module of its own and gets a line in `main`.

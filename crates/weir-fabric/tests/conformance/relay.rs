@@ -1,4 +1,4 @@
-//! Trouble for TCP connections.
+//! A relay that breaks TCP connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

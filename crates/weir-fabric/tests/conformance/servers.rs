@@ -1,4 +1,4 @@
-//! Servers of one transport, driven by one thread: what the cases of the suite are written in.
+//! Servers of one transport, driven by one thread: the vocabulary of the suite's cases.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,45 +6,45 @@ use std::time::Duration;
 use weir_core::types::Rank;
 use weir_fabric::{CallError, CallId, Event, Fabric, Message, RefusalCounters, Timing, Token};
 
-/// Longer than anything here may take, by the transport's clock.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A time limit for everything here, by the transport's clock.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Of cases in which no server is lost. On a busy machine it may take some seconds until one that is
-/// there is reached; cases that are about the time say another.
-pub const PATIENT: Timing = Timing {
+/// The timing of cases in which no server is lost. On a busy machine it may take some seconds until
+/// a running server is reached. Cases about time have their own timing.
+pub const SLOW_TIMING: Timing = Timing {
     deadline: Duration::from_secs(50),
     give_up: Duration::from_secs(20),
     handshake: Duration::from_secs(20),
 };
 
-/// What is wrong with someone who speaks to a server.
+/// The error in a stranger's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// It does not speak the protocol at all.
+    /// Not this protocol.
     Malformed,
-    /// Another version of it.
+    /// Another version.
     Version,
-    /// It is of another instance.
+    /// Another instance.
     Instance,
-    /// It looks for another server.
+    /// Another server's rank.
     Rank,
-    /// It does not know the secret.
+    /// A wrong secret.
     Secret,
 }
 
-/// A transport under test: a network with places for some servers. Dropping an end kills that
-/// server; starting it again gives it the place it had.
+/// A transport under test: a network with positions for some servers. Dropping an end kills that
+/// server; starting it again reuses its position.
 pub trait Transport {
-    /// What a server holds.
+    /// A server's end.
     type End: Fabric;
 
-    /// Whether anyone else can speak to its servers.
+    /// Strangers can send to its servers.
     const OPEN: bool = true;
 
-    /// A network on which nothing goes wrong, and no server runs yet.
+    /// Creates a network without faults and without running servers.
     fn new(servers: u16, timing: Timing) -> Self;
 
-    /// One that loses connections or messages, and repeats messages, all the time.
+    /// Creates a network that loses connections or messages, and repeats messages, all the time.
     fn troubled(servers: u16, timing: Timing) -> Self;
 
     /// Starts a server.
@@ -56,48 +56,48 @@ pub trait Transport {
     /// Returns when an end may have an event, or after a little while.
     fn pass(&mut self);
 
-    /// Someone who is not of the instance speaks to a running server.
+    /// A stranger sends to a running server.
     fn stranger(&mut self, to: Rank, wrong: Wrong);
 }
 
-/// What a server does with a request.
+/// A server's handling of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Conduct {
-    /// Answers with what it was asked.
+    /// Replies with the request's message.
     Echo,
-    /// Keeps it.
+    /// Keeps the request.
     Hold,
 }
 
-/// A server that runs.
+/// A running server.
 pub struct Server<E> {
     pub end: E,
     pub conduct: Conduct,
     /// Calls that ended.
     done: HashMap<CallId, Result<Message, CallError>>,
-    /// Whom it lost, in order.
+    /// Lost peers, in order.
     pub lost: Vec<Rank>,
-    /// Requests that came.
+    /// Requests received.
     pub asked: usize,
-    /// Those without bulk. What is answered with bulk is done again if its connection breaks.
+    /// Requests without bulk. A request with bulk is carried out again if its connection breaks.
     pub acted: usize,
-    /// Those that it keeps.
+    /// Kept requests.
     pub held: Vec<(Token, Message)>,
 }
 
-/// All of them.
+/// All running servers.
 pub struct Servers<T: Transport> {
     pub net: T,
     running: HashMap<Rank, Server<T::End>>,
 }
 
 impl<T: Transport> Servers<T> {
-    /// `count` servers that echo, on a good network.
+    /// Starts `count` servers that echo, on a network without faults.
     pub fn run(count: u16) -> Self {
-        Self::on(T::new(count, PATIENT), count)
+        Self::on(T::new(count, SLOW_TIMING), count)
     }
 
-    /// `count` servers that echo on `net`, which may have more places.
+    /// Starts `count` servers that echo on `net`, which may have more positions.
     pub fn on(net: T, count: u16) -> Self {
         let running = HashMap::new();
         let mut servers = Servers { net, running };
@@ -132,20 +132,20 @@ impl<T: Transport> Servers<T> {
         self.server(from).end.call(Rank(to), message)
     }
 
-    /// Waits for a call's end.
+    /// Waits for the end of a call.
     pub fn wait(&mut self, at: u16, id: CallId) -> Result<Message, CallError> {
         self.until("a call ends", |all| all.server(at).done.contains_key(&id));
         self.server(at).done.remove(&id).expect("it has ended")
     }
 
-    /// Asks and waits.
+    /// Calls and waits.
     pub fn ask(&mut self, from: u16, to: u16, message: Message) -> Result<Message, CallError> {
         let id = self.call(from, to, message);
         self.wait(from, id)
     }
 
-    /// Answers what a server kept.
-    pub fn let_go(&mut self, rank: u16) {
+    /// Replies to the requests that a server kept.
+    pub fn answer_held(&mut self, rank: u16) {
         let server = self.server(rank);
         for (token, message) in std::mem::take(&mut server.held) {
             server.end.reply(token, message);
@@ -160,7 +160,7 @@ impl<T: Transport> Servers<T> {
         self.net.now().saturating_sub(begin)
     }
 
-    /// Lets things happen until `so`.
+    /// Runs until `so` is true.
     pub fn until(&mut self, what: &str, mut so: impl FnMut(&mut Self) -> bool) {
         let begin = self.net.now();
         loop {
@@ -168,12 +168,12 @@ impl<T: Transport> Servers<T> {
             if so(self) {
                 return;
             }
-            assert!(self.since(begin) < PATIENCE, "not in time: {what}");
+            assert!(self.since(begin) < TIME_LIMIT, "not in time: {what}");
             self.net.pass();
         }
     }
 
-    /// Takes in what happened at all servers.
+    /// Takes all events of all servers.
     fn take(&mut self) {
         for server in self.running.values_mut() {
             while let Some(event) = server.end.poll() {

@@ -1,4 +1,4 @@
-//! The simulated network. Trouble is its weather.
+//! The simulated network, with and without faults.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const STORM: NetworkFaults = NetworkFaults {
     overtakes_per_mille: 50,
 };
 
-/// A network, and a seed that nothing depends on.
+/// A network with an arbitrary seed.
 pub struct Simulated(Network);
 
 impl Transport for Simulated {

@@ -1,13 +1,14 @@
-//! What every transport must do. A case is a function of the transport; `CASES` names them all.
+//! The requirements of every transport. A case is a function of the transport; `cases` lists them
+//! all.
 
 use std::time::Duration;
 
 use weir_core::types::Rank;
 use weir_fabric::{CallError, Message, Timing};
 
-use crate::servers::{Conduct, Servers, Transport, Wrong, PATIENT};
+use crate::servers::{Conduct, Servers, Transport, Wrong, SLOW_TIMING};
 
-/// All cases, with what they show.
+/// All cases by name.
 pub fn cases<T: Transport>() -> Vec<(&'static str, fn())> {
     let mut cases: Vec<(&'static str, fn())> = vec![
         ("messages_of_all_sizes_come_back", sizes::<T>),
@@ -41,7 +42,7 @@ fn message(body: usize, bulk: usize, seed: usize) -> Message {
     }
 }
 
-/// Whether that is the reply. What is wrong is told without megabytes of it.
+/// Returns true if a reply is the expected one; prints a difference without megabytes of bytes.
 fn is(reply: &Result<Message, CallError>, expected: &Message) -> bool {
     match reply {
         Ok(reply) if reply == expected => return true,
@@ -78,7 +79,7 @@ fn sizes<T: Transport>() {
 
 fn many_at_once<T: Transport>() {
     let mut all = Servers::<T>::run(2);
-    // Now and then large ones among them.
+    // A large one from time to time.
     let bulk = |i| i % 7 * 1000 + if i % 200 == 0 { 2 << 20 } else { 0 };
     let calls: Vec<_> = (0..2000)
         .map(|i| {
@@ -127,7 +128,7 @@ fn deadline<T: Transport>() {
         ..Timing::default()
     };
     let mut all = Servers::on(T::new(3, timing), 3);
-    // Connecting is no part of what is timed.
+    // Connecting is not measured.
     for to in [1, 2] {
         assert!(all.ask(0, to, message(1, 0, 0)).is_ok());
     }
@@ -140,8 +141,8 @@ fn deadline<T: Transport>() {
     let took = all.since(begin);
     assert!(took >= timing.deadline && took < timing.deadline * 3);
     assert_eq!(all.server(0).lost, [], "it does not answer, but it lives");
-    // Its answer comes too late, and is no answer to anything else.
-    all.let_go(1);
+    // The late reply is not taken for the reply to another call.
+    all.answer_held(1);
     all.server(1).conduct = Conduct::Echo;
     assert_eq!(all.ask(0, 1, message(9, 0, 4)), Ok(message(9, 0, 4)));
 }
@@ -155,7 +156,7 @@ fn nobody<T: Transport>() {
 }
 
 fn hung<T: Transport>() {
-    // A place that is held, and nobody works there.
+    // The port is bound, and no server listens.
     let timing = Timing::default();
     let mut all = Servers::on(T::new(3, timing), 2);
     let begin = all.net.now();
@@ -163,7 +164,7 @@ fn hung<T: Transport>() {
     let large = message(1, 1 << 20, 0);
     assert_eq!(all.ask(0, 1, large.clone()), Ok(large));
     assert_eq!(all.wait(0, hangs), Err(CallError::Unreachable));
-    // One attempt shows that it does not answer; another is under way when it is given up.
+    // One attempt shows that the server does not answer; another is under way when it is given up.
     assert!(all.since(begin) < timing.handshake * 2 + timing.give_up);
 }
 
@@ -175,7 +176,7 @@ fn killed<T: Transport>() {
     assert_eq!(all.ask(0, 1, message(5, 0, 1)), Err(CallError::Unreachable));
     assert!(all.since(begin) < Timing::default().give_up * 2);
     assert_eq!(all.server(0).lost, [Rank(1)]);
-    // Once given up, it is not waited for as long again.
+    // A server that was given up is not waited for as long again.
     let begin = all.net.now();
     assert_eq!(all.ask(0, 1, message(5, 0, 1)), Err(CallError::Unreachable));
     assert!(all.since(begin) < Timing::default().give_up);
@@ -227,7 +228,7 @@ fn slow<T: Transport>() {
     let late = Timing::default().give_up * 4;
     all.until("time passes", |all| all.since(begin) > late);
     assert_eq!(all.server(0).lost, [], "it lives");
-    all.let_go(1);
+    all.answer_held(1);
     assert!(is(&all.wait(0, id), &sent));
     assert_eq!(all.server(1).asked, 1);
 }
@@ -235,7 +236,7 @@ fn slow<T: Transport>() {
 fn trouble<T: Transport>() {
     let timing = Timing {
         handshake: Timing::default().handshake,
-        ..PATIENT
+        ..SLOW_TIMING
     };
     let mut all = Servers::on(T::troubled(2, timing), 2);
     let calls: Vec<_> = (0..300)

@@ -1,5 +1,4 @@
-//! TCP over loopback. Trouble is a relay before each server that breaks every connection after
-//! some bytes.
+//! TCP over loopback. A relay before each server breaks every connection after some bytes.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -19,18 +18,18 @@ use crate::servers::{Transport, Wrong};
 pub struct Loopback {
     timing: Timing,
     begin: Instant,
-    /// Where servers listen.
+    /// The addresses at which servers listen.
     places: Vec<SocketAddr>,
-    /// Where others look for them.
+    /// The addresses to which other servers connect.
     addresses: Vec<SocketAddr>,
-    /// Of servers that do not run yet.
+    /// Servers that do not run yet.
     listeners: HashMap<Rank, TcpListener>,
     wake: Sender<()>,
     woken: Receiver<()>,
 }
 
 impl Loopback {
-    /// What a server of it is started with.
+    /// The arguments with which a server is started.
     pub fn place(&mut self, rank: Rank, incarnation: u64) -> (TcpListener, Membership, Timing) {
         let place = self.places[usize::from(rank.0)];
         let listener = self.listeners.remove(&rank);
@@ -93,7 +92,7 @@ impl Transport for Loopback {
     fn stranger(&mut self, to: Rank, wrong: Wrong) {
         let mut stranger = TcpStream::connect(self.places[usize::from(to.0)]).unwrap();
         stranger.write_all(&words(to, wrong)).unwrap();
-        // Whatever it is told, it is hung up on.
+        // The server closes the connection in any case.
         stranger
             .set_read_timeout(Some(Duration::from_secs(10)))
             .unwrap();
@@ -104,7 +103,7 @@ impl Transport for Loopback {
     }
 }
 
-/// What a stranger says.
+/// A frame of a stranger.
 fn words(to: Rank, wrong: Wrong) -> Vec<u8> {
     let mut greeting = Greeting {
         version: VERSION,

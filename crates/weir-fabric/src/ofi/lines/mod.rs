@@ -1,16 +1,15 @@
-//! Lines: what stands for connections where there are none. No endpoint and no clock of its
-//! own.
+//! Lines: connections over an endpoint that has none. No endpoint and no clock of its own.
 //!
-//! Libfabric's endpoints send to anyone at any time. A send to a server that is gone may
-//! succeed, a read from one that hangs never ends, and what was on its way when the provider's
-//! own connection broke is lost while what follows arrives. So a server that asks another first
-//! greets it; the answer tells its life and makes a line. While something is asked over a line,
-//! its dialler sends a ping now and then, and the answer counts what came. A line is broken when
-//! the other is silent, when it says that it is of another life, when the provider cannot send,
-//! or when something that was sent has not come by the second ping after it. Then the dialler
-//! greets anew, under the next number, and [`crate::links`] sends what has no reply again.
+//! Libfabric's endpoints send to any peer at any time. A send to a server that is gone may succeed,
+//! a read from one that hangs never ends, and packets under way when the provider's own connection
+//! broke are lost while later ones arrive. So a server greets another before the first call; the
+//! answer has the other's incarnation and opens a line. While calls on a line have no reply, its
+//! dialler sends a ping from time to time, and the answer counts the received messages. A line
+//! breaks when the other server is silent, when it reports another incarnation, when the provider
+//! cannot send, or when a message has not arrived by the second ping after it. Then the dialler
+//! greets anew, under the next number, and [`crate::links`] sends all calls without a reply again.
 //!
-//! Nothing is sent over a line that nobody waits for: an idle server sleeps.
+//! Nothing is sent over a line without pending calls: an idle server sleeps.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -20,41 +19,41 @@ use weir_core::types::Rank;
 use super::packet::{Head, PacketContent};
 use crate::Timing;
 
-/// Between greetings that are not answered.
+/// The interval between unanswered greetings.
 const GREET_AGAIN: Duration = Duration::from_millis(50);
-/// The shortest silence by which a line is broken, for machines that are busy.
+/// The shortest silence that breaks a line, for busy machines.
 const SILENCE_LEAST: Duration = Duration::from_millis(300);
-/// The longest.
+/// The longest silence.
 const SILENCE_MOST: Duration = Duration::from_secs(1);
 
-/// What is to be done.
+/// An action for the endpoint's thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LineAction {
-    /// Send this.
+    /// Send a packet.
     Send {
-        /// To whom.
+        /// The receiver.
         to: Rank,
-        /// In which life of it.
+        /// Its incarnation.
         life: u64,
-        /// On which line.
+        /// The line.
         line: u64,
-        /// What.
+        /// The content.
         content: PacketContent,
     },
-    /// A dialled server is there, in this life.
+    /// A dialled server answered, in this incarnation.
     Connected(Rank, u64),
-    /// A dialled server is not, or no longer, since then.
+    /// A dialled server cannot be reached since this time.
     ConnectionError(Rank, Duration),
 }
 
-/// Whether what came over the line of one that asks is to be heard.
+/// The line of a packet from a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LineCheck {
-    /// On the line that it has.
+    /// The caller's present line.
     Current,
-    /// On a new line: [`Lines::accept`] it if its life has not ended.
+    /// A new line: [`Lines::accept`] it if its incarnation has not ended.
     New,
-    /// For a former life of this server, or on a line that was left.
+    /// A line of a former incarnation of this server, or an abandoned line.
     Stale,
 }
 
@@ -64,24 +63,24 @@ enum Stage {
     Up,
 }
 
-/// A line that was dialled here.
+/// A line that this server dialled.
 #[derive(Debug)]
 struct DialledLine {
     line: u64,
     stage: Stage,
-    /// The other's life, once it is known.
+    /// The other server's incarnation, once it is known.
     life: u64,
     sent: u64,
     answered: u64,
-    /// Whether something is asked over it.
+    /// Calls on the line have no reply yet.
     busy: bool,
-    /// When something came of which the other must have been alive, or it was dialled.
+    /// The time of the last sign of life, or of dialling.
     heard: Duration,
     pinged: Duration,
     ping: u64,
-    /// Requests that had been sent at the last ping.
+    /// Requests sent before the last ping.
     sent_by_ping: u64,
-    /// What must have come by now: requests there, replies here.
+    /// The messages that must have arrived by now.
     expected: MessageCounts,
 }
 
@@ -92,7 +91,7 @@ pub struct MessageCounts {
     pub replies: u64,
 }
 
-/// A line that another dialled.
+/// A line that another server dialled.
 #[derive(Debug)]
 struct AcceptedLine {
     line: u64,
@@ -105,7 +104,7 @@ struct AcceptedLine {
 #[derive(Debug)]
 pub struct Lines {
     life: u64,
-    /// What a greeting says: by which name this server is reached.
+    /// The name by which this server is reached, for greetings.
     name: Vec<u8>,
     timing: Timing,
     next_line: u64,
@@ -116,7 +115,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Of a server in one of its lives.
+    /// Creates the lines of one incarnation of a server.
     pub fn new(life: u64, name: Vec<u8>, timing: Timing) -> Lines {
         Lines {
             life,
@@ -130,7 +129,7 @@ impl Lines {
         }
     }
 
-    /// What is to be done next.
+    /// The next action.
     pub fn next_action(&mut self) -> Option<LineAction> {
         self.actions.pop_front()
     }
@@ -145,7 +144,7 @@ impl Lines {
 
     /// Greets a server.
     pub fn dial(&mut self, now: Duration, to: Rank) {
-        // Whoever is gone must be known to be well before the calls to it are given up.
+        // A server that is gone must be known to be gone well before the calls to it are given up.
         let patience = self.timing.handshake.min(self.timing.give_up / 2);
         let outward = DialledLine {
             line: self.next_line,
@@ -179,8 +178,8 @@ impl Lines {
         }
     }
 
-    /// Tells a server where this one is, without a line. Who was started anew may have another
-    /// name than the one that others know.
+    /// Sends this server's name to another server, without a line. A restarted server may have
+    /// another name than the others know.
     pub fn announce(&mut self, to: Rank) {
         self.actions.push_back(LineAction::Send {
             to,
@@ -190,7 +189,7 @@ impl Lines {
         });
     }
 
-    /// A server greets; `known` is the newest life of it that is known.
+    /// Answers a greeting; `known` is the newest known incarnation of the sender.
     pub fn greeted(&mut self, head: &Head, known: Option<u64>) {
         if known.is_none_or(|known| known <= head.from_life) {
             self.answer(head, PacketContent::Welcome);
@@ -206,7 +205,7 @@ impl Lines {
         });
     }
 
-    /// A greeting was answered.
+    /// Opens a line whose greeting was answered.
     pub fn welcomed(&mut self, now: Duration, head: &Head) {
         let Some(outward) = self.outward.get_mut(&head.from) else {
             return;
@@ -222,7 +221,7 @@ impl Lines {
         }
     }
 
-    /// Who was asked says that the line is not one of its life.
+    /// Breaks a line that belongs to another incarnation of the other server.
     pub fn redial(&mut self, now: Duration, head: &Head) {
         let line = self.outward.get(&head.from).map(|outward| outward.line);
         if line == Some(head.line) && head.to_life == self.life {
@@ -230,25 +229,25 @@ impl Lines {
         }
     }
 
-    /// The line over which a server is asked: its life and the line's number.
+    /// The incarnation and number of the line for calls to a server.
     pub fn to_ask(&self, to: Rank) -> Option<(u64, u64)> {
         let outward = self.outward.get(&to)?;
         (outward.stage == Stage::Up).then_some((outward.life, outward.line))
     }
 
-    /// The line by which a server asks.
+    /// The incarnation and number of the line by which a server calls.
     pub fn to_answer(&self, to: Rank) -> Option<(u64, u64)> {
         let inward = self.inward.get(&to)?;
         Some((inward.life, inward.line))
     }
 
-    /// The life of a server that a line goes to or comes from.
+    /// The incarnation of a server on its line in either direction, or 0.
     pub fn life_of(&self, rank: Rank) -> u64 {
         let asked = self.to_ask(rank).or_else(|| self.to_answer(rank));
         asked.map_or(0, |(life, _)| life)
     }
 
-    /// A request goes out.
+    /// Counts a request that is sent.
     pub fn asked(&mut self, now: Duration, to: Rank) {
         if let Some(outward) = self.outward.get_mut(&to) {
             outward.sent += 1;
@@ -259,14 +258,14 @@ impl Lines {
         }
     }
 
-    /// A reply goes out.
+    /// Counts a reply that is sent.
     pub fn replied(&mut self, to: Rank) {
         if let Some(inward) = self.inward.get_mut(&to) {
             inward.replied += 1;
         }
     }
 
-    /// A reply came; false: over no line that stands.
+    /// Counts a received reply; returns false if its line is not open.
     pub fn answered(&mut self, now: Duration, head: &Head) -> bool {
         let Some(outward) = self.outward_of(head) else {
             return false;
@@ -283,14 +282,14 @@ impl Lines {
         (same && outward.stage == Stage::Up && head.to_life == life).then_some(outward)
     }
 
-    /// Bytes came that a server was asked for.
+    /// Notes that requested bytes came from a server.
     pub fn alive(&mut self, now: Duration, rank: Rank) {
         if let Some(outward) = self.outward.get_mut(&rank) {
             outward.heard = now;
         }
     }
 
-    /// Something came from one that asks.
+    /// Checks the line of a packet from a caller.
     pub fn check_line(&mut self, head: &Head) -> LineCheck {
         if head.to_life != self.life {
             self.answer(head, PacketContent::Redial);
@@ -306,7 +305,7 @@ impl Lines {
         }
     }
 
-    /// From now on this is the line by which a server asks.
+    /// Makes a line the one by which a server calls.
     pub fn accept(&mut self, head: &Head) {
         let inward = AcceptedLine {
             line: head.line,
@@ -317,21 +316,21 @@ impl Lines {
         self.inward.insert(head.from, inward);
     }
 
-    /// A request came.
+    /// Counts a received request.
     pub fn received(&mut self, from: Rank) {
         if let Some(inward) = self.inward.get_mut(&from) {
             inward.received += 1;
         }
     }
 
-    /// A request that came cannot be had whole: it is to be sent again.
+    /// Uncounts a received request that cannot be completed, so that it is sent again.
     pub fn not_received(&mut self, from: Rank) {
         if let Some(inward) = self.inward.get_mut(&from) {
             inward.received = inward.received.saturating_sub(1);
         }
     }
 
-    /// Who asks wants to know what came.
+    /// Answers a ping with the counts.
     pub fn pinged(&mut self, head: &Head, number: u64) {
         let Some(inward) = self.inward.get(&head.from) else {
             return;
@@ -344,7 +343,7 @@ impl Lines {
         self.answer(head, content);
     }
 
-    /// What came there.
+    /// Compares a pong's counts with the messages sent; breaks the line if one was lost.
     pub fn ponged(&mut self, now: Duration, head: &Head, number: u64, counts: MessageCounts) {
         let Some(outward) = self.outward_of(head) else {
             return;
@@ -364,8 +363,8 @@ impl Lines {
         };
     }
 
-    /// The provider cannot send to a server, or what was read from it is not what it said; or
-    /// nothing was heard of it since then.
+    /// Breaks a line: the provider cannot send to the server, its offered memory had other bytes
+    /// than announced, or nothing came from it since then.
     pub fn break_off(&mut self, since: Duration, to: Rank) {
         if let Some(outward) = self.outward.remove(&to) {
             tracing::debug!(rank = to.0, line = outward.line, "a line is broken");
@@ -374,7 +373,7 @@ impl Lines {
         }
     }
 
-    /// When [`Lines::look`] has something to do, if nothing happens before.
+    /// The time at which [`Lines::check_deadlines`] has something to do next.
     pub fn due(&self) -> Option<Duration> {
         let due = |outward: &DialledLine| match outward.stage {
             Stage::Greeting { until, again } => Some(until.min(again)),
@@ -383,12 +382,13 @@ impl Lines {
         self.outward.values().filter_map(due).min()
     }
 
-    /// Greets and pings again, and breaks what is silent. `awaited` says from whom a reply is.
+    /// Repeats greetings and pings, and breaks silent lines. `awaited` is true for a server that
+    /// owes a reply.
     pub fn check_deadlines(&mut self, now: Duration, awaited: impl Fn(Rank) -> bool) {
         let (silence, between_pings) = (self.silence(), self.between_pings());
         let (mut greet, mut broken) = (Vec::new(), Vec::new());
-        // While this thread did not run it heard nobody. Asleep it is awakened by the next ping
-        // at the latest, so what is much longer is no sleep.
+        // This thread receives nothing while it does not run. A sleep ends with the next ping at
+        // the latest, so a much longer gap is not a sleep.
         let away = now.saturating_sub(self.looked);
         let deaf = match away > between_pings * 2 {
             true => away,

@@ -1,4 +1,4 @@
-//! What a line is broken by, and what not.
+//! The events that break a line, and those that do not.
 
 use super::*;
 use weir_core::roster::InstanceId;
@@ -14,7 +14,7 @@ fn actions(lines: &mut Lines) -> Vec<LineAction> {
     std::iter::from_fn(|| lines.next_action()).collect()
 }
 
-/// What a step says, as it comes to the other.
+/// The head and content of an action's packet as the other server receives it.
 fn head(from: Rank, life: u64, step: &LineAction) -> (Head, PacketContent) {
     let LineAction::Send {
         to,

@@ -1,4 +1,4 @@
-//! The packets of the libfabric transport: the layout, and the proof that each carries.
+//! The packets of the libfabric transport: the layout, and the MAC of each.
 //!
 //! ```text
 //!  0        4    6      8          24     26   28        32            40            48     56
@@ -7,10 +7,10 @@
 //! +--------+----+------+----------+------+----+---------+-------------+-------------+------+----
 //!   u32      u16  u16    16 bytes   u16   u16   u32       of `from`     of `to`       u64
 //!                                                                     little-endian
-//! ... what the kind says ... | MAC, 32 bytes
+//! ... the content ... | MAC, 32 bytes
 //! ```
 //!
-//! | kind | what follows |
+//! | kind | content |
 //! | --- | --- |
 //! | HELLO | the sender's libfabric name; `to`'s incarnation is 0: not known yet |
 //! | WELCOME, REDIAL | nothing |
@@ -18,17 +18,17 @@
 //! | REPLY | call (u64); the parts body and bulk |
 //! | PING | number, requests sent (u64) |
 //! | PONG | number, requests received, replies sent (u64) |
-//! | GOT | call (u64): what the reply offered has been read |
+//! | GOT | call (u64): the reply's offered memory has been read |
 //! | PULL | ticket, key, offset, length (u64) |
 //! | PIECE | ticket, offset (u64), bytes |
 //!
-//! A part is its length (u32) and 0 (u32) with its bytes after both parts, or 1 and the key,
-//! the address (u64) and the BLAKE3 hash of memory that the receiver is to read.
+//! A part is its length (u32) and 0 (u32), with its bytes after both parts; or its length and 1,
+//! with the key, the address (u64) and the BLAKE3 hash of memory that the receiver is to read.
 //!
-//! The MAC is BLAKE3 over all before it, keyed with a key that is derived from the instance's
-//! secret for this alone. It says who speaks and to whom, in which life of both; the line is
-//! new with each greeting. So what is sent again by someone who listened is either known
-//! already, or of a life or a line that has ended, and does nothing.
+//! The MAC is BLAKE3 over all bytes before it, keyed with a key that is derived from the instance's
+//! secret for this purpose alone. It covers the sender and the receiver, the incarnations of both,
+//! and the line, which is new with each greeting. So a replayed packet is either a known duplicate,
+//! or of an incarnation or a line that has ended, and has no effect.
 
 mod read;
 #[cfg(test)]
@@ -46,27 +46,27 @@ use read::Reader;
 pub const VERSION: u16 = 1;
 /// "WFOF".
 const MAGIC: u32 = u32::from_le_bytes(*b"WFOF");
-/// The longest packet. Below what providers send in one message of their own (16 KiB at rxm).
+/// The longest packet: shorter than one message of the providers' own (16 KiB at rxm).
 pub const PACKET_MOST: usize = 12 << 10;
-/// Bytes of body and bulk that travel in the packet itself, at most.
+/// The most bytes of body and bulk that travel in the packet itself.
 pub const INLINE_MOST: usize = 11 << 10;
-/// Bytes of a piece.
+/// The most bytes of a piece.
 pub const PIECE_MOST: usize = INLINE_MOST;
 const HEAD_BYTES: usize = 56;
 const MAC_BYTES: usize = 32;
 
-/// What MACs are made with.
+/// The key of MACs.
 #[derive(Clone)]
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// For one instance.
+    /// Derives the key of an instance.
     pub fn derive(secret: &Secret) -> Key {
         let context = "weir fabric, packets of the libfabric transport, 1";
         Key(blake3::derive_key(context, secret.expose()))
     }
 
-    /// The MAC of what is before it.
+    /// The MAC of the bytes before it.
     pub fn mac(&self, said: &[u8]) -> Hash {
         blake3::keyed_hash(&self.0, said)
     }
@@ -78,7 +78,7 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// From whom, to whom, in which lives, on which line.
+/// The sender and receiver of a packet, their incarnations, and the line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     /// The instance.
@@ -87,117 +87,117 @@ pub struct Head {
     pub from: Rank,
     /// The receiver.
     pub to: Rank,
-    /// The sender's life.
+    /// The sender's incarnation.
     pub from_life: u64,
-    /// The receiver's; 0 in greetings.
+    /// The receiver's incarnation; 0 in greetings.
     pub to_life: u64,
-    /// A number of who dialled, greater with each greeting.
+    /// A number of the dialler, greater with each greeting.
     pub line: u64,
 }
 
-/// A body, or bulk.
+/// A body or bulk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Here it is.
+    /// The bytes.
     Inline(Vec<u8>),
-    /// It is to be read from the sender.
+    /// Memory that the receiver reads.
     Offered(Offered),
 }
 
 /// Memory of the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offered {
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len: usize,
-    /// What allows it to be read.
+    /// The key that permits the read.
     pub key: u64,
-    /// Where it begins.
+    /// The start address.
     pub address: u64,
-    /// Of its bytes.
+    /// The hash of the bytes.
     pub hash: Hash,
 }
 
-/// What a packet says.
+/// The content of a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PacketContent {
-    /// Who dials, by which name it is reached.
+    /// The dialler greets, with its libfabric name.
     Hello(Vec<u8>),
-    /// The line stands.
+    /// The line is open.
     Welcome,
-    /// The line does not stand: the receiver of it has another life.
+    /// The line is not open: the receiver has another incarnation.
     Redial,
     /// A call.
     Request {
-        /// Its number.
+        /// Its id.
         call: CallId,
         /// All calls below it have ended.
         ended_below: u64,
-        /// What is asked.
+        /// The operation.
         body: Part,
         /// Bytes of files.
         bulk: Part,
     },
-    /// Its reply.
+    /// A reply.
     Reply {
-        /// Its number.
+        /// The call's id.
         call: CallId,
-        /// What is answered.
+        /// The result.
         body: Part,
         /// Bytes of files.
         bulk: Part,
     },
-    /// Who dialled asks what came.
+    /// The dialler asks for the counts of received messages.
     Ping {
-        /// Of this ping.
+        /// The ping's number.
         number: u64,
         /// Requests sent on the line so far.
         sent: u64,
     },
-    /// This did.
+    /// The counts.
     Pong {
-        /// Of the ping.
+        /// The ping's number.
         number: u64,
-        /// Requests.
+        /// Requests received.
         received: u64,
-        /// Replies that were sent.
+        /// Replies sent.
         replied: u64,
     },
-    /// What a reply offered has been read.
+    /// The caller has read the reply's offered memory.
     Got(CallId),
-    /// Send a piece of what is offered.
+    /// A request for a piece of offered memory.
     Pull {
-        /// Goes back with the piece.
+        /// Returned with the piece.
         ticket: u64,
-        /// What allows it.
+        /// The key that permits the read.
         key: u64,
-        /// Where the piece begins, in bytes.
+        /// The offset of the piece in bytes.
         offset: u64,
-        /// How long it is, in bytes.
+        /// The length in bytes.
         len: usize,
     },
-    /// The piece.
+    /// A piece of offered memory.
     Piece {
-        /// Of the request for it.
+        /// The request's ticket.
         ticket: u64,
-        /// Where it begins, in bytes.
+        /// The offset in bytes.
         offset: u64,
-        /// It.
+        /// The bytes.
         bytes: Vec<u8>,
     },
 }
 
-/// Why a packet is refused.
+/// The reason why a packet is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// No packet of this protocol.
+    /// Not a packet of this protocol.
     Malformed,
-    /// Of another version.
+    /// Another version.
     Version,
-    /// Of another instance.
+    /// Another instance.
     Instance,
-    /// For another server, or from none.
+    /// Another receiver, or an unknown sender.
     Rank,
-    /// Its MAC is wrong.
+    /// A wrong MAC.
     Secret,
 }
 
@@ -207,7 +207,7 @@ impl From<Malformed> for Refused {
     }
 }
 
-/// A packet as it travels.
+/// Encodes a packet and adds its MAC.
 pub fn seal(key: &Key, head: &Head, content: &PacketContent) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     out.extend(MAGIC.to_le_bytes());
@@ -267,8 +267,8 @@ pub fn seal(key: &Key, head: &Head, content: &PacketContent) -> Vec<u8> {
     out
 }
 
-/// Reads a packet that came to server `me` of `servers`. What is cheap to see is seen first;
-/// nothing is believed before the MAC is right.
+/// Decodes a packet that came to server `me` of `servers`. Cheap checks come first; nothing is
+/// trusted before the MAC is checked.
 pub fn open(
     key: &Key,
     instance: InstanceId,
@@ -309,7 +309,7 @@ pub fn open(
     }
     let (said, mac) = packet.split_at(end);
     let mac = mac.first_chunk::<MAC_BYTES>().ok_or(Malformed)?;
-    // Comparing hashes takes the same time wherever they differ.
+    // Hashes are compared in constant time.
     if key.mac(said) != *mac {
         return Err(Refused::Secret);
     }
@@ -333,7 +333,7 @@ fn kind(content: &PacketContent) -> u16 {
 }
 
 fn put_parts(out: &mut Vec<u8>, body: &Part, bulk: &Part) {
-    // What is longer than a u32 says is refused before it gets here.
+    // A part longer than a u32 is refused before this.
     let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
     for part in [body, bulk] {
         match part {

@@ -1,4 +1,4 @@
-//! Reading packets: every length is checked against what is there and what may be.
+//! Decodes packets: every length is checked against the packet and the limits.
 
 use blake3::Hash;
 use weir_core::types::Rank;
@@ -7,7 +7,7 @@ use super::{Offered, PacketContent, Part, PIECE_MOST};
 use crate::frame::{Malformed, BODY_MOST, BULK_MOST};
 use crate::CallId;
 
-/// The bytes that are left.
+/// The remaining bytes.
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         Ok((self.inline(body)?, self.inline(bulk)?))
     }
 
-    /// What a part's head says: a length, or an offer.
+    /// Decodes a part's head: a length, or an offer.
     fn part(&mut self, most: usize) -> Result<Result<usize, Offered>, Malformed> {
         let len = usize::try_from(self.number::<4>()?).map_err(|_| Malformed)?;
         let offered = match self.number::<4>()? {

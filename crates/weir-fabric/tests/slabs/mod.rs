@@ -1,4 +1,4 @@
-//! A shelf and landings of plain vectors, for tests and benchmarks.
+//! A log source and landings of plain vectors, for tests and benchmarks.
 
 use std::io::{self, Read as _};
 use std::os::fd::BorrowedFd;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use socket2::SockRef;
 use weir_fabric::bulk::{Landing, LogSource, Medium, Piece, ReadError};
 
-/// One slab of memory, number 0, and one of storage, number 1, of the same bytes.
+/// A slab in memory, number 0, and one on storage, number 1, with the same bytes.
 pub struct Slabs(pub Arc<Vec<u8>>);
 
 impl Slabs {
@@ -52,14 +52,14 @@ impl LogSource for Slabs {
     }
 }
 
-/// A vector, handed back at the end, with a number to know it by.
-pub struct Place {
+/// A landing that hands its vector back at the end, with a number to identify it.
+pub struct VecLanding {
     pub number: usize,
     pub bytes: Vec<u8>,
     pub back: Sender<(usize, Vec<u8>, Result<(), ReadError>)>,
 }
 
-impl Landing for Place {
+impl Landing for VecLanding {
     fn receive(&mut self, from: BorrowedFd<'_>, at: usize, most: usize) -> io::Result<usize> {
         (&*SockRef::from(&from)).read(&mut self.bytes[at..at + most])
     }
