@@ -6,7 +6,7 @@
 //! between them.
 
 use super::index::Runs;
-use super::overlay::{beat_of, Beat};
+use super::overlay::{strides_of, Strides};
 use super::plain::Extent;
 use super::run::{Run, Source};
 use super::strided::FEW;
@@ -22,9 +22,9 @@ impl Runs {
     }
 
     /// Puts in a run where nothing is, and joins it to the other fragments of its record.
-    pub(super) fn adopt(&mut self, mut run: Run, beat: Option<Beat>) {
-        let fits = |beat: Beat| run.count == 1 || beat_of(&run) == Some(beat);
-        let Some((stride, pos_stride)) = beat.filter(|beat| fits(*beat)) else {
+    pub(super) fn adopt(&mut self, mut run: Run, strides: Option<Strides>) {
+        let fits = |strides: Strides| run.count == 1 || strides_of(&run) == Some(strides);
+        let Some((stride, pos_stride)) = strides.filter(|strides| fits(*strides)) else {
             self.join(run);
             return;
         };

@@ -5,7 +5,7 @@
 //! have one run: those cost one small box, files without data nothing.
 
 use super::map::OffsetMap;
-use super::overlay::{beat_of, verdict, Beat, Tally, Verdict};
+use super::overlay::{precedence, strides_of, InsertCounts, Precedence, Strides};
 use super::plain::Extent;
 use super::progression::{cut, same_bytes};
 use super::run::{FreedRange, Run, RunError};
@@ -63,7 +63,7 @@ impl ExtentIndex {
         freed: &mut dyn FnMut(FreedRange),
     ) -> Result<Inserted, RunError> {
         let run = run.checked()?;
-        Ok(self.overlay(run, beat_of(&run), freed))
+        Ok(self.overlay(run, strides_of(&run), freed))
     }
 
     /// Inserts what a growing record gained since it was inserted as `before`: longer, or with more pieces.
@@ -102,7 +102,7 @@ impl ExtentIndex {
         });
         let mut sum = Inserted::default();
         for part in gained {
-            let inserted = self.overlay(part, beat_of(&run), freed);
+            let inserted = self.overlay(part, strides_of(&run), freed);
             sum.live += inserted.live;
             sum.lost += inserted.lost;
         }
@@ -112,10 +112,10 @@ impl ExtentIndex {
     fn overlay(
         &mut self,
         run: Run,
-        beat: Option<Beat>,
+        strides: Option<Strides>,
         freed: &mut dyn FnMut(FreedRange),
     ) -> Inserted {
-        let mut tally = Tally::new(freed);
+        let mut tally = InsertCounts::new(freed);
         let settled = match &mut self.repr {
             Repr::Empty if run.count == 1 => {
                 self.repr = Repr::One(Box::new(Extent::of(&run)));
@@ -125,7 +125,7 @@ impl ExtentIndex {
             _ => false,
         };
         if !settled {
-            self.many().overlay(&run, beat, &mut tally);
+            self.many().overlay(&run, strides, &mut tally);
         }
         tally.outcome(run.log_bytes())
     }
@@ -166,18 +166,18 @@ impl ExtentIndex {
 }
 
 /// Lays `new` over the only extent there is, if one extent remains.
-fn replaces(only: &mut Extent, new: &Extent, tally: &mut Tally<'_>) -> bool {
+fn replaces(only: &mut Extent, new: &Extent, tally: &mut InsertCounts<'_>) -> bool {
     if only.continued_by(new) {
         only.length += new.length;
         return true;
     }
     let covers =
         |outer: &Extent, inner: &Extent| outer.offset <= inner.offset && inner.end() <= outer.end();
-    match verdict(only.stamp, new.stamp, || only.same_bytes(new)) {
-        Verdict::Same if covers(new, only) => tally.refuse(&only.run(), Verdict::Same),
-        Verdict::Loses if covers(new, only) => tally.replace(&only.run()),
-        verdict if verdict != Verdict::Loses && covers(only, new) => {
-            tally.refuse(&new.run(), verdict);
+    match precedence(only.stamp, new.stamp, || only.same_bytes(new)) {
+        Precedence::Same if covers(new, only) => tally.refuse(&only.run(), Precedence::Same),
+        Precedence::Loses if covers(new, only) => tally.replace(&only.run()),
+        order if order != Precedence::Loses && covers(only, new) => {
+            tally.refuse(&new.run(), order);
             return true;
         }
         _ => return false,

@@ -1,12 +1,13 @@
-//! How a run that arrives is laid over those that are there.
+//! Inserting a run over those that are there.
 //!
-//! Intuition: the runs of an index share no byte, so the newcomer's dispute with each of them is a matter of those two
-//! alone. Where the newcomer wins, the old run is taken out and what it keeps is put back; where it loses, it loses just
-//! those bytes and the old run stays as it is. First come the progressions, then the extents, along which what is left of the
-//! newcomer is swept from left to right.
+//! Intuition: the runs of an index share no byte, so the new run competes with each of them
+//! separately. Where the new run wins, the old run is removed and its remaining parts are inserted
+//! again; where it loses, only the new run loses those bytes. The progressions come first, then the
+//! extents, over which the rest of the new run is swept from left to right.
 //!
-//! Edge case: the survivors are put in ([`super::adopt`]) only when all disputes are settled. Joining them to earlier
-//! harvests of their record turns extents into progressions, past which the sweep has gone already.
+//! Edge case: the surviving parts are inserted ([`super::adopt`]) only after all comparisons.
+//! Joining them to earlier harvests of their record turns extents into progressions, which the
+//! sweep has already passed.
 
 use super::index::{Inserted, Runs};
 use super::map::At;
@@ -14,11 +15,12 @@ use super::plain::Extent;
 use super::progression::{cut, cut_by_range, same_bytes, Place};
 use super::run::{FreedRange, Run};
 
-/// Strides of the record that a fragment comes from: where to look for the rest of it.
-pub(super) type Beat = (u64, u64);
+/// The strides of a fragment's record in the file and the log, by which the rest of the record is
+/// found.
+pub(super) type Strides = (u64, u64);
 
-/// Collects what an insertion does to the log.
-pub(super) struct Tally<'a> {
+/// Counts the log bytes that an insertion replaces, loses or finds present.
+pub(super) struct InsertCounts<'a> {
     freed: &'a mut dyn FnMut(FreedRange),
     /// Bytes of older runs that were replaced.
     replaced: u64,
@@ -28,28 +30,32 @@ pub(super) struct Tally<'a> {
     known: u64,
 }
 
-/// What a run in the index means to one that arrives.
+/// The order of an old run relative to the new one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It is older: the newcomer replaces it.
+pub(super) enum Precedence {
+    /// The old run is older: the new one replaces it.
     Loses,
-    /// It is newer: the newcomer's bytes are freed.
+    /// The old run is newer: the new one's bytes are freed.
     Wins,
-    /// It is the newcomer, harvested before.
+    /// The old run is the new one, harvested before.
     Same,
 }
 
-pub(super) fn verdict(old_stamp: u64, new_stamp: u64, same: impl FnOnce() -> bool) -> Verdict {
+pub(super) fn precedence(
+    old_stamp: u64,
+    new_stamp: u64,
+    same: impl FnOnce() -> bool,
+) -> Precedence {
     match old_stamp.cmp(&new_stamp) {
-        std::cmp::Ordering::Greater => Verdict::Wins,
-        std::cmp::Ordering::Equal if same() => Verdict::Same,
-        std::cmp::Ordering::Equal | std::cmp::Ordering::Less => Verdict::Loses,
+        std::cmp::Ordering::Greater => Precedence::Wins,
+        std::cmp::Ordering::Equal if same() => Precedence::Same,
+        std::cmp::Ordering::Equal | std::cmp::Ordering::Less => Precedence::Loses,
     }
 }
 
-impl<'a> Tally<'a> {
-    pub(super) fn new(freed: &'a mut dyn FnMut(FreedRange)) -> Tally<'a> {
-        Tally {
+impl<'a> InsertCounts<'a> {
+    pub(super) fn new(freed: &'a mut dyn FnMut(FreedRange)) -> InsertCounts<'a> {
+        InsertCounts {
             freed,
             replaced: 0,
             lost: 0,
@@ -62,9 +68,9 @@ impl<'a> Tally<'a> {
         old.for_each_log_range(self.freed);
     }
 
-    /// Bytes of the newcomer that stay out, for the reason given by `verdict`.
-    pub(super) fn refuse(&mut self, part: &Run, verdict: Verdict) {
-        if verdict == Verdict::Same {
+    /// Counts bytes of the new run that are not inserted, because of `order`.
+    pub(super) fn refuse(&mut self, part: &Run, order: Precedence) {
+        if order == Precedence::Same {
             self.known += part.log_bytes();
         } else {
             self.lost += part.log_bytes();
@@ -81,13 +87,18 @@ impl<'a> Tally<'a> {
 }
 
 /// The strides of a progression.
-pub(super) fn beat_of(run: &Run) -> Option<Beat> {
+pub(super) fn strides_of(run: &Run) -> Option<Strides> {
     (run.count > 1).then(|| (run.stride, run.source.pos_stride()))
 }
 
 impl Runs {
-    pub(super) fn overlay(&mut self, run: &Run, beat: Option<Beat>, tally: &mut Tally<'_>) {
-        if self.strided.is_empty() && run.count == 1 && beat.is_none() {
+    pub(super) fn overlay(
+        &mut self,
+        run: &Run,
+        strides: Option<Strides>,
+        tally: &mut InsertCounts<'_>,
+    ) {
+        if self.strided.is_empty() && run.count == 1 && strides.is_none() {
             self.overlay_extent(Extent::of(run), None, tally);
         } else {
             let mut live = Vec::new();
@@ -99,19 +110,19 @@ impl Runs {
                 }
             }
             for part in live {
-                self.adopt(part, beat);
+                self.adopt(part, strides);
             }
         }
         self.allocated += run.log_bytes() - tally.lost - tally.known;
         self.allocated -= tally.replaced;
     }
 
-    /// Settles the newcomer's dispute with the progressions; returns what is left of it.
-    fn overlay_on_strided(&mut self, run: &Run, tally: &mut Tally<'_>) -> Vec<Run> {
+    /// Compares the new run with the progressions; returns the rest of it.
+    fn overlay_on_strided(&mut self, run: &Run, tally: &mut InsertCounts<'_>) -> Vec<Run> {
         let mut pending = vec![*run];
         for old in self.strided.meeting(run) {
-            let verdict = verdict(old.stamp, run.stamp, || same_bytes(&old, run));
-            if verdict == Verdict::Loses {
+            let order = precedence(old.stamp, run.stamp, || same_bytes(&old, run));
+            if order == Precedence::Loses {
                 self.strided.remove(&old);
                 self.keep_outside(&old, run, tally);
                 continue;
@@ -120,7 +131,7 @@ impl Runs {
             for part in pending {
                 cut(&part, &old, &mut |inside, part| {
                     if inside {
-                        tally.refuse(&part, verdict);
+                        tally.refuse(&part, order);
                     } else {
                         rest.push(part);
                     }
@@ -131,8 +142,8 @@ impl Runs {
         pending
     }
 
-    /// Puts back what `old`, which was taken out, keeps beside `run`.
-    fn keep_outside(&mut self, old: &Run, run: &Run, tally: &mut Tally<'_>) {
+    /// Inserts the parts of `old`, which was removed, that lie outside `run`.
+    fn keep_outside(&mut self, old: &Run, run: &Run, tally: &mut InsertCounts<'_>) {
         cut(old, run, &mut |inside, part| {
             if inside {
                 tally.replace(&part);
@@ -148,7 +159,7 @@ impl Runs {
         &mut self,
         extent: Extent,
         mut live: Option<&mut Vec<Run>>,
-        tally: &mut Tally<'_>,
+        tally: &mut InsertCounts<'_>,
     ) {
         let mut rest = extent;
         loop {
@@ -169,9 +180,9 @@ impl Runs {
                     }
                 }
             }
-            if let Some((_, verdict)) = standing {
+            if let Some((_, order)) = standing {
                 let met = rest.part(rest.offset.max(old_start), rest.end().min(old_end));
-                tally.refuse(&met.run(), verdict);
+                tally.refuse(&met.run(), order);
             }
             if old_end >= rest.end() {
                 return;
@@ -181,11 +192,11 @@ impl Runs {
     }
 
     /// From `at` on, the first extent in the way of `new` that does not give way, and whether any before it does.
-    fn first_standing(&self, mut at: At, new: &Extent) -> (Option<(Extent, Verdict)>, bool) {
+    fn first_standing(&self, mut at: At, new: &Extent) -> (Option<(Extent, Precedence)>, bool) {
         let mut replaces = false;
         while let Some(old) = self.plain.get(at).filter(|old| old.offset < new.end()) {
-            match verdict(old.stamp, new.stamp, || old.same_bytes(new)) {
-                Verdict::Loses => replaces = true,
+            match precedence(old.stamp, new.stamp, || old.same_bytes(new)) {
+                Precedence::Loses => replaces = true,
                 standing => return (Some((*old, standing)), replaces),
             }
             at = self.plain.next(at);
@@ -194,7 +205,7 @@ impl Runs {
     }
 
     /// Puts in an extent in place of those in its range, of which `first` is the first.
-    fn replace_extents(&mut self, first: At, extent: Extent, tally: &mut Tally<'_>) {
+    fn replace_extents(&mut self, first: At, extent: Extent, tally: &mut InsertCounts<'_>) {
         let range = |extent: &Extent| (extent.offset, extent.length);
         let old = self
             .plain
@@ -215,12 +226,12 @@ impl Runs {
     }
 
     /// Lays a progression that meets no other progression over the extents. What survives goes to `live`.
-    fn overlay_progression(&mut self, run: Run, live: &mut Vec<Run>, tally: &mut Tally<'_>) {
+    fn overlay_progression(&mut self, run: Run, live: &mut Vec<Run>, tally: &mut InsertCounts<'_>) {
         // In order of the file: `rest` (its next part last) lies behind the extents that were looked at.
         let mut rest = vec![run];
         for old in self.extents_meeting(&run) {
-            let verdict = verdict(old.stamp, run.stamp, || same_bytes(&old.run(), &run));
-            if verdict == Verdict::Loses {
+            let order = precedence(old.stamp, run.stamp, || same_bytes(&old.run(), &run));
+            if order == Precedence::Loses {
                 let at = self.plain.seek(old.offset);
                 self.plain.remove(at);
                 self.keep_outside(&old.run(), &run, tally);
@@ -235,7 +246,7 @@ impl Runs {
                     old.end(),
                     &mut |place, part| match place {
                         Place::Before => live.push(part),
-                        Place::Inside => tally.refuse(&part, verdict),
+                        Place::Inside => tally.refuse(&part, order),
                         Place::After => behind.push(part),
                     },
                 );

@@ -30,7 +30,7 @@ const MAX_WALK: usize = 4096;
 
 /// An entry as found: where, and what it said.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct FoundEntry {
     /// Its granule.
     pub(super) at: u32,
     pub(super) child: Ino,
@@ -181,7 +181,7 @@ const fn kind_of(code: u8) -> Option<FileType> {
 
 /// Walks the bucket of `key`. The answer holds only under its stripe (or in the writer).
 #[inline]
-pub(super) fn find(tables: &Tables<'_>, key: &Key<'_>) -> Option<Found> {
+pub(super) fn find(tables: &Tables<'_>, key: &Key<'_>) -> Option<FoundEntry> {
     let count = tables.header.bucket_count.0.load(Relaxed);
     let bucket = bucket_of(key.hash, count);
     // Acquire: pairs with the release that linked the newest entry, and so with what
@@ -190,7 +190,7 @@ pub(super) fn find(tables: &Tables<'_>, key: &Key<'_>) -> Option<Found> {
     for _ in 0..MAX_WALK {
         let entry = Dentry::at(tables.arena, at)?;
         if entry.matches(key) {
-            return Some(Found {
+            return Some(FoundEntry {
                 at,
                 child: entry.child(),
                 kind: entry.kind()?,

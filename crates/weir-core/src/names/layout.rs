@@ -60,7 +60,7 @@ pub(super) struct Fixed {
 /// Numbers the writer keeps for whoever looks (`weir status`, `statfs`).
 #[repr(C)]
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct NamesCounters {
     pub(super) files: AtomicU64,
     pub(super) dirs: AtomicU64,
     pub(super) symlinks: AtomicU64,
@@ -77,7 +77,7 @@ pub struct NamesHeader {
     pub(super) bucket_count: Line<AtomicU32>,
     /// Odd while a directory is moved: a path read meanwhile may mix old and new.
     pub(super) moves: Line<AtomicU64>,
-    pub(super) tally: Line<Tally>,
+    pub(super) tally: Line<NamesCounters>,
     pub(super) stripes: [AtomicU64; STRIPES],
 }
 

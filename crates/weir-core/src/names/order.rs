@@ -174,15 +174,15 @@ impl Orders {
     }
 
     pub(super) fn remove(&mut self, number: u32) {
-        *self.of_mut(number) = Order::default();
+        *self.get_mut(number) = Order::default();
         self.free.push(number);
     }
 
-    pub(super) fn of(&self, number: u32) -> &Order {
+    pub(super) fn get(&self, number: u32) -> &Order {
         &self.orders[number as usize]
     }
 
-    pub(super) fn of_mut(&mut self, number: u32) -> &mut Order {
+    pub(super) fn get_mut(&mut self, number: u32) -> &mut Order {
         &mut self.orders[number as usize]
     }
 

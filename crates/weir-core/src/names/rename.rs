@@ -4,7 +4,7 @@
 //! To a reader a rename is one event: the counters of both names are odd meanwhile, so
 //! that at no moment a replaced name is missing, and of a moved one at least one is there.
 
-use super::dentry::{stripe, Found};
+use super::dentry::{stripe, FoundEntry};
 use super::hash::Key;
 use super::layout::InodeRecord;
 use super::seq::Change;
@@ -35,17 +35,17 @@ pub struct Renamed {
     pub replaced: Option<Unlinked>,
 }
 
-/// One of a rename's two places.
-struct Place<'a, 'n> {
+/// One of the two names of a rename.
+struct RenameEnd<'a, 'n> {
     ino: Ino,
     dir: &'a InodeRecord,
     key: Key<'n>,
 }
 
-/// An entry together with the place it is in.
-struct Seat<'p, 'a, 'n> {
-    place: &'p Place<'a, 'n>,
-    found: Found,
+/// An existing entry with one of the two names.
+struct NamedEntry<'p, 'a, 'n> {
+    place: &'p RenameEnd<'a, 'n>,
+    found: FoundEntry,
     record: &'a InodeRecord,
 }
 
@@ -61,8 +61,8 @@ impl<'a> Shard<'a> {
     ) -> Result<Renamed, NamesError> {
         let from = self.rename_place(parent, name)?;
         let to = self.rename_place(new_parent, new_name)?;
-        let source = self.seat(&from)?.ok_or(NamesError::NotFound)?;
-        let target = self.seat(&to)?;
+        let source = self.entry_at(&from)?.ok_or(NamesError::NotFound)?;
+        let target = self.entry_at(&to)?;
         if to.dir.nlink.load(Relaxed) == 0 {
             return Err(NamesError::NotFound);
         }
@@ -104,20 +104,20 @@ impl<'a> Shard<'a> {
         Ok(done)
     }
 
-    fn rename_place<'n>(&self, ino: Ino, name: &'n [u8]) -> Result<Place<'a, 'n>, NamesError> {
+    fn rename_place<'n>(&self, ino: Ino, name: &'n [u8]) -> Result<RenameEnd<'a, 'n>, NamesError> {
         let (dir, key) = self.place(ino, name)?;
-        Ok(Place { ino, dir, key })
+        Ok(RenameEnd { ino, dir, key })
     }
 
-    fn seat<'p, 'n>(
+    fn entry_at<'p, 'n>(
         &self,
-        place: &'p Place<'a, 'n>,
-    ) -> Result<Option<Seat<'p, 'a, 'n>>, NamesError> {
+        place: &'p RenameEnd<'a, 'n>,
+    ) -> Result<Option<NamedEntry<'p, 'a, 'n>>, NamesError> {
         let Ok(found) = self.find(&place.key) else {
             return Ok(None);
         };
         let record = self.live(found.child)?;
-        Ok(Some(Seat {
+        Ok(Some(NamedEntry {
             place,
             found,
             record,
@@ -141,8 +141,8 @@ impl<'a> Shard<'a> {
 
     fn check_target(
         &self,
-        source: &Seat<'_, '_, '_>,
-        target: &Seat<'_, '_, '_>,
+        source: &NamedEntry<'_, '_, '_>,
+        target: &NamedEntry<'_, '_, '_>,
         mode: RenameMode,
     ) -> Result<(), NamesError> {
         let exchange = mode == RenameMode::Exchange;
@@ -171,11 +171,11 @@ impl<'a> Shard<'a> {
     /// Moves to a name that is free.
     fn move_entry(
         &mut self,
-        source: &Seat<'_, '_, '_>,
-        to: &Place<'_, '_>,
+        source: &NamedEntry<'_, '_, '_>,
+        to: &RenameEnd<'_, '_>,
         now_ns: i64,
     ) -> Result<(), NamesError> {
-        let Found { child, kind, .. } = source.found;
+        let FoundEntry { child, kind, .. } = source.found;
         let at = self.prepare_entry(to.dir, &to.key, child, kind)?;
         {
             let _events = self.events(source, &to.key);
@@ -191,11 +191,11 @@ impl<'a> Shard<'a> {
     /// Puts the source in the target's place.
     fn replace(
         &mut self,
-        source: &Seat<'_, '_, '_>,
-        target: &Seat<'_, '_, '_>,
+        source: &NamedEntry<'_, '_, '_>,
+        target: &NamedEntry<'_, '_, '_>,
         now_ns: i64,
     ) -> Result<Unlinked, NamesError> {
-        let Found { child, kind, .. } = source.found;
+        let FoundEntry { child, kind, .. } = source.found;
         let replaced;
         {
             let _events = self.events(source, &target.place.key);
@@ -213,7 +213,12 @@ impl<'a> Shard<'a> {
     }
 
     /// Lets the two change places.
-    fn exchange(&mut self, source: &Seat<'_, '_, '_>, target: &Seat<'_, '_, '_>, now_ns: i64) {
+    fn exchange(
+        &mut self,
+        source: &NamedEntry<'_, '_, '_>,
+        target: &NamedEntry<'_, '_, '_>,
+        now_ns: i64,
+    ) {
         {
             let _events = self.events(source, &target.place.key);
             let _target_moves = self.moves(target);
@@ -235,9 +240,9 @@ impl<'a> Shard<'a> {
     }
 
     /// Makes the renamed inode say by which entry it is named, if that was the old one.
-    fn name_by(seat: &Seat<'_, '_, '_>, at: u32, parent: Ino, now_ns: i64) {
-        let record = seat.record;
-        if [0, seat.found.at].contains(&record.entry.load(Relaxed)) {
+    fn name_by(entry: &NamedEntry<'_, '_, '_>, at: u32, parent: Ino, now_ns: i64) {
+        let record = entry.record;
+        if [0, entry.found.at].contains(&record.entry.load(Relaxed)) {
             record.entry.store(at, Relaxed);
             record.parent.store(parent.0, Relaxed);
         }
@@ -246,7 +251,12 @@ impl<'a> Shard<'a> {
 
     /// Updates both directories: times, and links from `..` of what moved, less the
     /// `lost_dirs` that were replaced.
-    fn touch_both(source: &Seat<'_, '_, '_>, to: &Place<'_, '_>, lost_dirs: i32, now_ns: i64) {
+    fn touch_both(
+        source: &NamedEntry<'_, '_, '_>,
+        to: &RenameEnd<'_, '_>,
+        lost_dirs: i32,
+        now_ns: i64,
+    ) {
         let elsewhere = source.place.ino != to.ino;
         let moved_dirs = i32::from(elsewhere && source.found.kind == FileType::Dir);
         touch_dir(source.place.dir, -moved_dirs, now_ns);
@@ -254,27 +264,27 @@ impl<'a> Shard<'a> {
     }
 
     /// Makes the counters odd under which the two names, and paths through the source, are read.
-    fn events(&self, source: &Seat<'_, '_, '_>, to: &Key<'_>) -> [Option<Change<'a>>; 3] {
+    fn events(&self, source: &NamedEntry<'_, '_, '_>, to: &Key<'_>) -> [Option<Change<'a>>; 3] {
         let names = [source.place.key.hash, to.hash];
         let [from, to] = names.map(|hash| Some(Change::begin(stripe(&self.tables, hash))));
         // Dropped in order: an inner change of the same counter must not be the outer one.
         [to, from, self.moves(source)]
     }
 
-    fn moves(&self, seat: &Seat<'_, '_, '_>) -> Option<Change<'a>> {
-        let is_dir = seat.found.kind == FileType::Dir;
+    fn moves(&self, entry: &NamedEntry<'_, '_, '_>) -> Option<Change<'a>> {
+        let is_dir = entry.found.kind == FileType::Dir;
         is_dir.then(|| Change::begin(&self.tables.header.moves.0))
     }
 }
 
 /// Refuses if the directory that gains a child directory has too many links.
 fn check_links(
-    source: &Seat<'_, '_, '_>,
-    target: Option<&Seat<'_, '_, '_>>,
-    to: &Place<'_, '_>,
+    source: &NamedEntry<'_, '_, '_>,
+    target: Option<&NamedEntry<'_, '_, '_>>,
+    to: &RenameEnd<'_, '_>,
     mode: RenameMode,
 ) -> Result<(), NamesError> {
-    let is_dir = |seat: &Seat<'_, '_, '_>| seat.found.kind == FileType::Dir;
+    let is_dir = |entry: &NamedEntry<'_, '_, '_>| entry.found.kind == FileType::Dir;
     let source_dir = is_dir(source);
     let target_dir = target.is_some_and(is_dir);
     let full = |dir: &InodeRecord| dir.nlink.load(Relaxed) >= LINK_MAX;

@@ -5,7 +5,7 @@
 //!
 //! Left out: what an operation is ([`super::shard`]).
 
-use super::dentry::{find, Found};
+use super::dentry::{find, FoundEntry};
 use super::hash::Key;
 use super::inodes::NewInode;
 use super::layout::InodeRecord;
@@ -67,7 +67,11 @@ impl<'a> Shard<'a> {
     }
 
     /// Takes the link that `found` is from its inode; the entry itself stays.
-    pub(super) fn drop_link(&mut self, found: &Found, now_ns: i64) -> Result<Unlinked, NamesError> {
+    pub(super) fn drop_link(
+        &mut self,
+        found: &FoundEntry,
+        now_ns: i64,
+    ) -> Result<Unlinked, NamesError> {
         let record = self.live(found.child)?;
         let _change = Change::begin(&record.seq);
         let nlink = match found.kind {
@@ -149,16 +153,16 @@ impl<'a> Shard<'a> {
         }
     }
 
-    pub(super) fn find(&self, key: &Key<'_>) -> Result<Found, NamesError> {
+    pub(super) fn find(&self, key: &Key<'_>) -> Result<FoundEntry, NamesError> {
         find(&self.tables, key).ok_or(NamesError::NotFound)
     }
 
     pub(super) fn order(&self, dir: &InodeRecord) -> &Order {
-        self.orders.of(dir.aux.load(Relaxed))
+        self.orders.get(dir.aux.load(Relaxed))
     }
 
     pub(super) fn order_mut(&mut self, dir: &InodeRecord) -> &mut Order {
-        self.orders.of_mut(dir.aux.load(Relaxed))
+        self.orders.get_mut(dir.aux.load(Relaxed))
     }
 
     /// Publishes the counts.
