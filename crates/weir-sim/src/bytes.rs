@@ -22,9 +22,9 @@
 //! no cut has certainly undone, and what lies behind it by no write that the reader must see,
 //! unless something may have cut it off.
 //!
-//! Which of two writes is newer is known only where one had ended, and had been published if
-//! they are of two nodes and the file is not raw, before the other began. What is not known is not held against
-//! anybody, so whatever this check finds is a fault.
+//! The order of two writes is known only if one had ended before the other began; if they are of
+//! two nodes and the file is not raw, it must also have been published. The check assumes nothing
+//! about unknown orders, so whatever it finds is a fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,14 +34,14 @@ use weir_core::types::{Ino, Rank};
 /// Bytes of a block.
 pub const BLOCK: u64 = 64;
 
-/// What a block holds.
+/// The content of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Block {
     /// Zeros, or it lies behind the end.
     Empty,
-    /// What this write wrote.
+    /// The tag of a write.
     Tag(u64),
-    /// Neither.
+    /// Other bytes.
     Torn,
 }
 
@@ -51,7 +51,7 @@ impl Block {
         tag.to_le_bytes().repeat(8)
     }
 
-    /// What bytes are.
+    /// Classifies a block's bytes.
     pub fn of(bytes: &[u8]) -> Block {
         let Some((first, _)) = bytes.split_first_chunk::<8>() else {
             return Block::Empty;
@@ -65,7 +65,7 @@ impl Block {
     }
 }
 
-/// From an event to an event, by their places in the one order of all.
+/// The time from a call to its return, as positions in the order of all events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     /// The call.
@@ -80,7 +80,7 @@ impl Span {
     }
 }
 
-/// Something that changes blocks.
+/// A change of blocks.
 #[derive(Clone, Debug)]
 struct Change {
     rank: Rank,
@@ -94,7 +94,7 @@ struct Change {
     appended: bool,
 }
 
-/// What happened to one file.
+/// The history of one file.
 #[derive(Clone, Debug, Default)]
 struct File {
     changes: Vec<Change>,
@@ -104,48 +104,48 @@ struct File {
     locking: bool,
     /// When a program was granted the first lock of it.
     locked: Option<u64>,
-    /// When a program first asked that it be laminated.
+    /// The event at which a program first requested its lamination.
     laminating: Option<u64>,
-    /// When a program was first told that it was.
+    /// The event at which a program first learned of its lamination.
     laminated: Option<u64>,
     /// It has a name when all is over. Of a file that has none, everything is published.
     named: bool,
 }
 
-/// What is promised of all files.
+/// The guarantees for all files.
 #[derive(Clone, Debug, Default)]
-pub struct Promise {
-    /// When other nodes see what is written.
+pub struct Guarantees {
+    /// The visibility of files.
     pub visibility: Visibility,
-    /// Servers that are killed for good, at some time.
+    /// Servers that are killed for good at some time.
     pub lost: BTreeSet<Rank>,
     /// Calls to servers may fail.
     pub fails_calls: bool,
 }
 
-/// One file under a promise.
+/// One file, checked against the guarantees.
 #[derive(Clone, Copy)]
 struct Check<'a> {
     file: &'a File,
-    promise: &'a Promise,
+    guarantees: &'a Guarantees,
 }
 
 impl Check<'_> {
     /// True if a call that begins at `began` has to take `change` for a change of a raw file.
     fn is_raw(&self, change: &Change, began: u64) -> bool {
         let by_lock =
-            |locked| locked < began && (locked < change.span.began || !self.promise.fails_calls);
-        let raw = self.promise.visibility == Visibility::ReadAfterWrite;
+            |locked| locked < began && (locked < change.span.began || !self.guarantees.fails_calls);
+        let raw = self.guarantees.visibility == Visibility::ReadAfterWrite;
         raw || self.file.locked.is_some_and(by_lock)
     }
 
     /// True if publishing that began at `began` shows nothing to other nodes.
     fn is_held_back(&self, began: u64) -> bool {
-        let ral = self.promise.visibility == Visibility::ReadAfterLaminate;
+        let ral = self.guarantees.visibility == Visibility::ReadAfterLaminate;
         ral && self.file.locked.is_none_or(|locked| began < locked)
     }
 
-    /// When a change is known to all nodes, if that is known.
+    /// The event at which all nodes know a change, if that is known.
     fn known(&self, change: &Change) -> Option<u64> {
         if change.what == Block::Empty {
             return Some(change.span.ended);
@@ -156,14 +156,14 @@ impl Check<'_> {
                 && span.ended != u64::MAX
                 && !self.is_held_back(span.began)
         });
-        // Lamination makes known what all nodes have, and nothing that only a lost one had.
-        let is_kept = !self.promise.lost.contains(&change.rank);
+        // Lamination publishes the bytes of all nodes, except those of lost ones.
+        let is_kept = !self.guarantees.lost.contains(&change.rank);
         let laminated = self.file.laminated;
         let laminated = laminated.filter(|at| is_kept && change.span.ended < *at);
         later.map(|(_, span)| span.ended).chain(laminated).min()
     }
 
-    /// Whether `a` is certainly older than `b`.
+    /// Returns true if `a` is certainly older than `b`.
     fn older(&self, a: &Change, b: &Change) -> bool {
         if (a.rank == b.rank || self.is_raw(a, b.span.began)) && a.span.before(&b.span) {
             return true;
@@ -171,10 +171,10 @@ impl Check<'_> {
         self.known(a).is_some_and(|known| known < b.span.began)
     }
 
-    /// Whether a reader must see a change, or what is newer.
+    /// Returns true if a reader must see a change, or a newer one.
     fn is_visible(&self, change: &Change, read: &Read) -> bool {
         let raw = self.is_raw(change, read.span.began);
-        let is_kept = !self.promise.lost.contains(&change.rank);
+        let is_kept = !self.guarantees.lost.contains(&change.rank);
         let laminated = self.file.laminated.filter(|at| *at < read.span.began);
         if laminated.is_some_and(|at| change.span.ended < at) && is_kept {
             return true;
@@ -191,7 +191,8 @@ impl Check<'_> {
         }
     }
 
-    /// Whether `block` may lie inside the file: something reached beyond it, and was not cut off
+    /// Returns true if `block` may lie inside the file: a change reached beyond it, and was not cut
+    /// off before the read.
     /// before the read.
     fn may_be_inside(&self, read: &Read, block: u64) -> bool {
         let cuts = |at: &Change| at.what == Block::Empty && at.first <= block;
@@ -222,7 +223,7 @@ impl Check<'_> {
         })
     }
 
-    /// Something that was done to the file once a program had been told that it was laminated.
+    /// A change of the file after a program had learned of its lamination.
     fn changed_after_lamination(&self) -> Option<&Change> {
         let laminated = self.file.laminated?;
         let is_later = |change: &&Change| {
@@ -235,7 +236,7 @@ impl Check<'_> {
     /// True if a reader saw what a write of another node wrote to a `ral` file, and nobody had
     /// asked that it be laminated, or for a lock of it.
     fn is_early(&self, read: &Read, block: u64, seen: Block) -> bool {
-        let held_back = self.promise.visibility == Visibility::ReadAfterLaminate
+        let held_back = self.guarantees.visibility == Visibility::ReadAfterLaminate
             && self.file.named
             && !self.file.locking
             && (self.file.laminating).is_none_or(|began| read.span.ended < began);
@@ -248,7 +249,7 @@ impl Check<'_> {
 
     /// Two appends that share blocks, unless the file may have been cut between them.
     fn appended_twice(&self) -> Option<(&Change, &Change)> {
-        // What was not published, for a server or a node is lost, is nobody's.
+        // Appends that were not published because a node was lost do not count.
         let is_there = |a: &&Change| self.known(a).is_some();
         let appends = || {
             let appended = self.file.changes.iter().filter(|change| change.appended);
@@ -296,45 +297,45 @@ impl Check<'_> {
 /// A read.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
-    /// Where.
+    /// The reader's node.
     pub rank: Rank,
-    /// When the reader opened the file.
+    /// The event at which the reader opened the file.
     pub opened: u64,
-    /// When it read.
+    /// The time of the read.
     pub span: Span,
-    /// The block behind the last that it got: the end of the file, or of what was asked for.
+    /// The end of the blocks read: the end of the file, or of the requested range.
     pub reached: u64,
 }
 
 /// A change that has begun.
 #[derive(Clone, Copy, Debug)]
-pub struct Begun(Ino, usize);
+pub struct ChangeId(Ino, usize);
 
-/// What happened to all files.
+/// The history of all files.
 #[derive(Clone, Debug, Default)]
 pub struct Bytes {
-    promise: Promise,
+    guarantees: Guarantees,
     files: BTreeMap<Ino, File>,
     reads: Vec<(Ino, Read, u64, Vec<Block>)>,
 }
 
 impl Bytes {
-    /// Of files of which this is promised.
-    pub fn new(promise: Promise) -> Bytes {
+    /// Creates an empty history.
+    pub fn new(guarantees: Guarantees) -> Bytes {
         Bytes {
-            promise,
+            guarantees,
             ..Bytes::default()
         }
     }
 
-    /// Blocks `[first, end)` are being changed: how that ends is not known yet, and may never be.
+    /// Records that a change of blocks `[first, end)` begins; its result may never be known.
     pub fn begin(
         &mut self,
         ino: Ino,
         (rank, began): (Rank, u64),
         (first, end): (u64, u64),
         what: Block,
-    ) -> Begun {
+    ) -> ChangeId {
         let changes = &mut self.files.entry(ino).or_default().changes;
         changes.push(Change {
             rank,
@@ -347,31 +348,31 @@ impl Bytes {
             what,
             appended: false,
         });
-        Begun(ino, changes.len() - 1)
+        ChangeId(ino, changes.len() - 1)
     }
 
-    /// That is over: these blocks were appended.
-    pub fn end_append(&mut self, begun: Begun, ended: u64, blocks: (u64, u64)) {
+    /// Records the blocks of an append that has ended.
+    pub fn end_append(&mut self, begun: ChangeId, ended: u64, blocks: (u64, u64)) {
         self.end(begun, ended, blocks);
         let file = self.files.entry(begun.0).or_default();
         file.changes[begun.1].appended = true;
     }
 
-    /// That is over: these blocks were changed.
-    pub fn end(&mut self, begun: Begun, ended: u64, (first, end): (u64, u64)) {
+    /// Records the blocks of a change that has ended.
+    pub fn end(&mut self, begun: ChangeId, ended: u64, (first, end): (u64, u64)) {
         let file = self.files.entry(begun.0).or_default();
         let change = &mut file.changes[begun.1];
         change.span.ended = ended;
         (change.first, change.end) = (first, end);
     }
 
-    /// A program asks that a file be laminated.
+    /// Records a request to laminate a file.
     pub fn laminating(&mut self, ino: Ino, began: u64) {
         let file = self.files.entry(ino).or_default();
         file.laminating = file.laminating.or(Some(began));
     }
 
-    /// A program was told that a file is laminated.
+    /// Records that a program learned of a lamination.
     pub fn laminated(&mut self, ino: Ino, told: u64) {
         let file = self.files.entry(ino).or_default();
         file.laminated = file.laminated.or(Some(told));
@@ -383,7 +384,7 @@ impl Bytes {
         file.is_some_and(|file| file.laminating.is_some())
     }
 
-    /// A file has a name when all is over.
+    /// Records that a file has a name at the end.
     pub fn named(&mut self, ino: Ino) {
         self.files.entry(ino).or_default().named = true;
     }
@@ -397,39 +398,39 @@ impl Bytes {
     /// True if all nodes show the same of a file that nobody has open, laminated or not.
     pub fn is_shown_everywhere(&self, ino: Ino) -> bool {
         let file = self.files.get(&ino);
-        self.promise.visibility != Visibility::ReadAfterLaminate
+        self.guarantees.visibility != Visibility::ReadAfterLaminate
             || file.is_some_and(|file| file.locked.is_some())
     }
 
-    /// A program asks for a lock of a file.
+    /// Records a request for a lock of a file.
     pub fn locking(&mut self, ino: Ino) {
         self.files.entry(ino).or_default().locking = true;
     }
 
-    /// A program was granted a lock of a file.
+    /// Records a granted lock of a file.
     pub fn locked(&mut self, ino: Ino, granted: u64) {
         let file = self.files.entry(ino).or_default();
         file.locked = file.locked.or(Some(granted));
     }
 
-    /// A node published what it had written.
+    /// Records that a node published its writes.
     pub fn published(&mut self, ino: Ino, rank: Rank, span: Span) {
         let file = self.files.entry(ino).or_default();
         file.published.push((rank, span));
     }
 
-    /// Blocks were read, from `first` on.
+    /// Records blocks read, from `first` on.
     pub fn read(&mut self, ino: Ino, read: Read, first: u64, blocks: Vec<Block>) {
         self.reads.push((ino, read, first, blocks));
     }
 
-    /// What was read that must not have been.
+    /// The reads that violate the guarantees.
     pub fn faults(&self) -> Vec<String> {
         let none = File::default();
         let mut faults = Vec::new();
-        let promise = &self.promise;
+        let guarantees = &self.guarantees;
         for (ino, file) in &self.files {
-            let file = Check { file, promise };
+            let file = Check { file, guarantees };
             if let Some((a, b)) = file.appended_twice() {
                 faults.push(format!("{ino:?}: two appends share bytes: {a:?}, {b:?}"));
             }
@@ -441,7 +442,7 @@ impl Bytes {
         for (ino, read, first, blocks) in &self.reads {
             let file = Check {
                 file: self.files.get(ino).unwrap_or(&none),
-                promise,
+                guarantees,
             };
             for (block, seen) in (*first..).zip(blocks) {
                 let of = |change: &Change| {
@@ -545,8 +546,8 @@ mod tests {
         assert_eq!(faults(read(1, 4, 6), &[one, one, two, Block::Torn]), 2);
     }
 
-    fn raw(lost: &[Rank]) -> Promise {
-        Promise {
+    fn raw(lost: &[Rank]) -> Guarantees {
+        Guarantees {
             visibility: Visibility::ReadAfterWrite,
             lost: lost.iter().copied().collect(),
             fails_calls: false,
@@ -558,7 +559,7 @@ mod tests {
         let (one, two) = (Block::Tag(1), Block::Tag(2));
         let faults = |lost: &[Rank], began, seen| {
             let mut bytes = story();
-            bytes.promise = raw(lost);
+            bytes.guarantees = raw(lost);
             bytes.read(FILE, read(1, 0, began), 0, vec![seen]);
             bytes.faults().len()
         };
@@ -587,7 +588,7 @@ mod tests {
         assert_eq!((faults(7, 8), faults(7, 6)), (1, 0));
         // The writer's node may have failed to publish before the lock.
         let mut bytes = story();
-        bytes.promise.fails_calls = true;
+        bytes.guarantees.fails_calls = true;
         bytes.locked(FILE, 7);
         bytes.read(FILE, read(1, 0, 8), 0, vec![Block::Tag(1)]);
         assert_eq!(bytes.faults(), [""; 0]);
@@ -596,9 +597,9 @@ mod tests {
     #[test]
     fn what_is_laminated_is_the_same_for_all() {
         let (one, two, empty) = (Block::Tag(1), Block::Tag(2), Block::Empty);
-        let ral = Promise {
+        let ral = Guarantees {
             visibility: Visibility::ReadAfterLaminate,
-            ..Promise::default()
+            ..Guarantees::default()
         };
         let story = || {
             let mut bytes = Bytes::new(ral.clone());
@@ -706,7 +707,7 @@ mod tests {
         assert_eq!(twice.faults().len(), 1);
         // What only a lost node appended is nobody's, also once the file is laminated.
         let mut lost = story();
-        lost.promise.lost.insert(Rank(0));
+        lost.guarantees.lost.insert(Rank(0));
         append(&mut lost, span(10, 11), (4, 6));
         let begun = lost.begin(FILE, (Rank(1), 20), (0, u64::MAX), Block::Tag(8));
         lost.end_append(begun, 21, (4, 5));

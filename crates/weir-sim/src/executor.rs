@@ -35,7 +35,7 @@ struct Task {
 pub struct Executor(Rc<Inner>);
 
 struct Inner {
-    dice: SeededRng,
+    rng: SeededRng,
     tasks: RefCell<BTreeMap<u64, Task>>,
     next: Cell<u64>,
     ready: Ready,
@@ -59,9 +59,9 @@ impl Wake for TaskWaker {
 
 impl Executor {
     /// Nothing to do, at time 0.
-    pub fn new(dice: SeededRng) -> Executor {
+    pub fn new(rng: SeededRng) -> Executor {
         Executor(Rc::new(Inner {
-            dice,
+            rng,
             tasks: RefCell::default(),
             next: Cell::new(0),
             ready: Ready::default(),
@@ -115,7 +115,7 @@ impl Executor {
     pub fn step(&self) -> bool {
         let id = {
             let mut ready = self.0.ready.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(id) = ready.iter().nth(self.0.dice.pick(ready.len())).copied() else {
+            let Some(id) = ready.iter().nth(self.0.rng.pick(ready.len())).copied() else {
                 return false;
             };
             ready.remove(&id);

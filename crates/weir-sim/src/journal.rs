@@ -1,9 +1,9 @@
-//! The journal of a simulated server: the real file of `weir-store` on the machine's tmpfs, which
-//! is begun anew much sooner, so that runs of a few hundred changes see that.
+//! The journal of a simulated server: the real file of `weir-store` on the machine's tmpfs. A new
+//! journal is started much sooner than in production, so that short runs test that, too.
 //!
-//! Between two tasks a server can be killed anywhere. Within one the moment that counts is that of
-//! a commit: what was done to shared memory before it is there, and nobody has been told. A
-//! [`Fuse`] kills there, by unwinding the task ([`Killed`]).
+//! Between two tasks a server can be killed anywhere. Within a task the critical moment is a
+//! commit: shared memory has changed, and no client has been told. A [`KillSwitch`] kills the
+//! server there, by unwinding the task ([`Killed`]).
 
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
@@ -16,36 +16,36 @@ use weir_store::journal::JournalFile;
 
 use crate::machine::Machine;
 
-/// What a task is unwound with whose server is killed.
+/// The panic payload that unwinds a task of a killed server.
 #[derive(Clone, Copy, Debug)]
 pub struct Killed;
 
 /// Kills a server at one of its next commits.
 #[derive(Clone, Debug, Default)]
-pub struct Fuse(Rc<Cell<Option<u32>>>);
+pub struct KillSwitch(Rc<Cell<Option<u32>>>);
 
-impl Fuse {
-    /// At a commit of soon: `burns` is counted down before each and after it.
-    pub fn light(&self, burns: u32) {
-        self.0.set(Some(burns.max(1)));
+impl KillSwitch {
+    /// Kills at the commit at which `kill_after`, counted down before and after each commit, is 0.
+    pub fn arm(&self, kill_after: u32) {
+        self.0.set(Some(kill_after.max(1)));
     }
 
-    /// Nothing is killed.
-    pub fn quench(&self) {
+    /// Cancels the kill.
+    pub fn disarm(&self) {
         self.0.set(None);
     }
 
-    /// Whether it will kill.
-    pub fn is_lit(&self) -> bool {
+    /// Returns true if a kill is pending.
+    pub fn is_armed(&self) -> bool {
         self.0.get().is_some_and(|left| left > 0)
     }
 
-    /// Whether it has killed.
-    pub fn is_burnt(&self) -> bool {
+    /// Returns true if the server was killed.
+    pub fn has_killed(&self) -> bool {
         self.0.get() == Some(0)
     }
 
-    fn burn(&self) {
+    fn count_down(&self) {
         let Some(left) = self.0.get() else { return };
         self.0.set(Some(left.saturating_sub(1)));
         if left <= 1 {
@@ -54,9 +54,9 @@ impl Fuse {
     }
 }
 
-/// Runs something of a server; `None`: it was killed over it.
+/// Runs an action of a server; returns `None` if the server was killed in it.
 pub fn unless_killed<T>(act: impl FnOnce() -> T) -> Option<T> {
-    // What a killed server leaves is dropped, but for what is shared memory.
+    // The killed server's memory is dropped, except for shared memory.
     match std::panic::catch_unwind(AssertUnwindSafe(act)) {
         Ok(done) => Some(done),
         Err(why) if why.is::<Killed>() => None,
@@ -64,25 +64,25 @@ pub fn unless_killed<T>(act: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// A journal that is being written.
+/// A journal being written.
 #[derive(Debug)]
-pub struct Written {
+pub struct SimJournal {
     file: JournalFile,
-    fuse: Fuse,
-    /// It is begun anew after so many bytes.
+    kill_switch: KillSwitch,
+    /// A new journal is started after this many bytes.
     long: usize,
-    /// Bytes that were appended since it was.
+    /// Bytes appended to the present journal.
     appended: usize,
 }
 
-impl Written {
-    /// Begins the journal of a server, with what there is already.
+impl SimJournal {
+    /// Creates the journal of a server, beginning with its present state.
     pub fn begin(
         machine: &Machine,
         (rank, servers): (Rank, u16),
         long: usize,
         show: &dyn Fn(Visit<'_>),
-    ) -> Written {
+    ) -> SimJournal {
         let head = Head {
             rank,
             servers,
@@ -92,15 +92,15 @@ impl Written {
         let file = JournalFile::create(machine.dir(), head, &mut |out| {
             show(&mut |item| out.add(item));
         });
-        Written {
+        SimJournal {
             file: file.expect("room on tmpfs"),
-            fuse: machine.fuse.clone(),
+            kill_switch: machine.kill_switch.clone(),
             long,
             appended: 0,
         }
     }
 
-    /// What the server that was killed left.
+    /// Reads the state that a killed server left.
     pub fn read(machine: &Machine) -> Replayed {
         let bytes = weir_store::journal::read(machine.dir()).expect("a file that can be read");
         let bytes = bytes.expect("a server leaves its journal");
@@ -108,11 +108,11 @@ impl Written {
     }
 }
 
-impl Journal for Written {
+impl Journal for SimJournal {
     fn append(&mut self, items: &[u8]) {
-        self.fuse.burn();
+        self.kill_switch.count_down();
         self.file.append(items).expect("room on tmpfs");
-        self.fuse.burn();
+        self.kill_switch.count_down();
         self.appended += items.len();
     }
 

@@ -1,6 +1,6 @@
-//! Whether what several clients saw can be what one namespace did, one operation after the
-//! other, each within the time from its call to its return: linearizability (Herlihy and Wing,
-//! 1990), by the search of Wing and Gong (1993) with Lowe's memory of what led nowhere (2017).
+//! Linearizability (Herlihy and Wing, 1990): checks that one namespace could have produced all
+//! clients' results, one operation after the other, each within the time from its call to its
+//! return. The search is that of Wing and Gong (1993) with Lowe's memory of failed states (2017).
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,70 +8,70 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::model::{Model, NameOp, Outcome};
 
 /// Steps of the search before it gives up.
-const MOST_STEPS: usize = 300_000;
+const STEPS_MAX: usize = 300_000;
 
-/// One operation, as its caller saw it. Times are places in the one order of all events.
+/// One operation as its caller saw it. Times are positions in the order of all events.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
-    /// Who asked.
+    /// The caller.
     pub client: usize,
-    /// When.
+    /// The event of the call.
     pub began: u64,
-    /// When it was over; `None`: its caller was killed.
+    /// The event of the return; `None`: the caller was killed.
     pub ended: Option<u64>,
-    /// What.
+    /// The operation.
     pub op: NameOp,
-    /// How it ended.
+    /// The result.
     pub outcome: Outcome,
 }
 
 impl Call {
-    /// By when it must have happened, if it has.
+    /// The event before which it must have happened, if it has.
     fn must(&self) -> Option<u64> {
         self.ended.filter(|_| self.outcome != Outcome::Unknown)
     }
 }
 
-/// What the search found.
+/// The result of the search.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum CheckResult {
     /// There is an order.
     Linear,
-    /// There is none: so many operations can be put in order at most, and then this one, which
-    /// must come before any other begins, cannot have had its outcome.
+    /// There is none: at most `most` operations can be ordered. Then `call`, which must come before
+    /// any other begins, cannot have had its result.
     Broken {
-        /// How many.
+        /// The number of operations.
         most: usize,
-        /// Which.
+        /// The operation.
         call: usize,
     },
-    /// It would take too long to find out.
+    /// The search was too long.
     Undecided,
 }
 
-/// A place of the search: what has been put in order, and what is left to try there.
-struct Level {
+/// A node of the search: the operation chosen there, and the choices left.
+struct SearchNode {
     choices: Vec<(usize, Model)>,
-    /// The call that was put here.
+    /// The chosen call.
     chosen: Option<usize>,
 }
 
-/// Looks for an order of `calls` from the first state on.
-pub fn check(first: &Model, calls: &[Call]) -> Verdict {
+/// Searches for an order of `calls` from a first state.
+pub fn check(first: &Model, calls: &[Call]) -> CheckResult {
     let mut done = vec![false; calls.len()];
     let mut known: HashSet<(u64, u64)> = HashSet::new();
     let must = calls.iter().filter(|call| call.must().is_some()).count();
     let (mut left, mut most, mut stuck) = (must, 0, 0);
-    let mut levels = vec![Level {
+    let mut levels = vec![SearchNode {
         choices: choices(calls, &done, first),
         chosen: None,
     }];
-    for _ in 0..MOST_STEPS {
+    for _ in 0..STEPS_MAX {
         if left == 0 {
-            return Verdict::Linear;
+            return CheckResult::Linear;
         }
         let Some(level) = levels.last_mut() else {
-            return Verdict::Broken { most, call: stuck };
+            return CheckResult::Broken { most, call: stuck };
         };
         let Some((call, model)) = level.choices.pop() else {
             if let Some(chosen) = level.chosen {
@@ -92,16 +92,16 @@ pub fn check(first: &Model, calls: &[Call]) -> Verdict {
             most = must - left;
             stuck = next_to_end(calls, &done).unwrap_or(call);
         }
-        levels.push(Level {
+        levels.push(SearchNode {
             choices: choices(calls, &done, &model),
             chosen: Some(call),
         });
     }
-    Verdict::Undecided
+    CheckResult::Undecided
 }
 
-/// Of calls that can be put in no order, those that are in each other's way: without calls that
-/// changed nothing and are not needed for that.
+/// Of calls without an order, those that conflict: without calls that changed nothing and are not
+/// needed for the conflict.
 pub fn conflict(first: &Model, calls: &[Call]) -> Vec<Call> {
     let changes_nothing =
         |call: &Call| call.outcome == Outcome::Refused || matches!(call.op, NameOp::Find(_));
@@ -111,14 +111,14 @@ pub fn conflict(first: &Model, calls: &[Call]) -> Vec<Call> {
         .filter(|at| changes_nothing(&calls[*at]))
     {
         let without = [&left[..at], &left[at + 1..]].concat();
-        if matches!(check(first, &without), Verdict::Broken { .. }) {
+        if matches!(check(first, &without), CheckResult::Broken { .. }) {
             left = without;
         }
     }
     left
 }
 
-/// Two hashes of a place, so that no two are taken for one.
+/// Two hashes of a state, so that two states are not confused.
 fn print(done: &[bool], model: &Model) -> (u64, u64) {
     let hash = |salt: u64| {
         let mut hasher = DefaultHasher::new();
@@ -128,21 +128,21 @@ fn print(done: &[bool], model: &Model) -> (u64, u64) {
     (hash(1), hash(2))
 }
 
-/// The call whose end comes first of those that are left.
+/// The remaining call that returned first.
 fn next_to_end(calls: &[Call], done: &[bool]) -> Option<usize> {
     let left = (0..calls.len()).filter(|at| !done[*at]);
     let ends = left.filter_map(|at| Some((calls[at].must()?, at)));
     ends.min().map(|(_, at)| at)
 }
 
-/// What may happen next; the likeliest last.
+/// The possible next calls; the likeliest last.
 fn choices(calls: &[Call], done: &[bool], model: &Model) -> Vec<(usize, Model)> {
     let first_end = next_to_end(calls, done).and_then(|at| calls[at].must());
     let first_end = first_end.unwrap_or(u64::MAX);
     let mut open: Vec<usize> = (0..calls.len())
         .filter(|at| !done[*at] && calls[*at].began < first_end)
         .collect();
-    // What may not have happened at all is tried when nothing else explains what was seen.
+    // An operation that may not have happened is tried last.
     open.sort_by_key(|at| std::cmp::Reverse(calls[*at].must().unwrap_or(u64::MAX)));
     open.into_iter()
         .flat_map(|at| {
@@ -155,16 +155,16 @@ fn choices(calls: &[Call], done: &[bool], model: &Model) -> Vec<(usize, Model)> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Seat;
+    use crate::model::DirName;
     use weir_core::names::FileType::{Dir, File};
     use weir_core::types::Ino;
 
-    fn check(calls: &[Call]) -> Verdict {
+    fn check(calls: &[Call]) -> CheckResult {
         super::check(&Model::new(Ino(1), false), calls)
     }
 
-    fn at(dir: u64, name: u8) -> Seat {
-        Seat {
+    fn at(dir: u64, name: u8) -> DirName {
+        DirName {
             dir: Ino(dir),
             name,
         }
@@ -214,30 +214,30 @@ mod tests {
             seen(3, 4, 1, found(7)),
             seen(6, 7, 2, found(7)),
         ];
-        assert_eq!(check(&fine), Verdict::Linear);
+        assert_eq!(check(&fine), CheckResult::Linear);
         let early = [
             made.clone(),
             moved.clone(),
             seen(3, 4, 2, found(7)),
             seen(4, 5, 1, NOTHING),
         ];
-        assert_eq!(check(&early), Verdict::Linear);
+        assert_eq!(check(&early), CheckResult::Linear);
         for broken in [
             seen(6, 7, 1, found(7)),
             seen(6, 7, 2, NOTHING),
             seen(6, 7, 2, found(8)),
         ] {
             let calls = [made.clone(), moved.clone(), broken];
-            assert!(matches!(check(&calls), Verdict::Broken { call: 2, .. }));
+            assert!(matches!(check(&calls), CheckResult::Broken { call: 2, .. }));
         }
-        // Once seen as done, it is done.
+        // An operation whose effect was seen was done.
         let back = [
             made,
             moved,
             seen(3, 4, 2, found(7)),
             seen(6, 7, 1, found(7)),
         ];
-        assert!(matches!(check(&back), Verdict::Broken { .. }));
+        assert!(matches!(check(&back), CheckResult::Broken { .. }));
     }
 
     #[test]
@@ -245,7 +245,10 @@ mod tests {
         let unknown = call(0, 1, make(1), Outcome::Unknown);
         let find = |began, outcome| call(began, began + 1, NameOp::Find(at(1, 1)), outcome);
         let unlink = |began| call(began, began + 1, NameOp::Unlink(at(1, 1)), NOTHING);
-        assert_eq!(check(&[unknown.clone(), find(2, NOTHING)]), Verdict::Linear);
+        assert_eq!(
+            check(&[unknown.clone(), find(2, NOTHING)]),
+            CheckResult::Linear
+        );
         let later = [
             unknown.clone(),
             find(2, NOTHING),
@@ -253,9 +256,9 @@ mod tests {
             unlink(6),
             find(8, NOTHING),
         ];
-        assert_eq!(check(&later), Verdict::Linear);
+        assert_eq!(check(&later), CheckResult::Linear);
         let twice = [unknown, find(2, found(9)), unlink(4), find(6, found(9))];
-        assert!(matches!(check(&twice), Verdict::Broken { .. }));
+        assert!(matches!(check(&twice), CheckResult::Broken { .. }));
     }
 
     #[test]
@@ -285,7 +288,7 @@ mod tests {
             (into_itself(NOTHING), false),
         ] {
             let calls = [&tree[..], &[last]].concat();
-            assert_eq!(check(&calls) == Verdict::Linear, linear);
+            assert_eq!(check(&calls) == CheckResult::Linear, linear);
         }
     }
 
@@ -310,7 +313,7 @@ mod tests {
         ] {
             let calls = [&gone[..], &[link(outcome)]].concat();
             let verdict = super::check(&Model::new(Ino(1), loses_calls), &calls);
-            assert_eq!(verdict == Verdict::Linear, linear);
+            assert_eq!(verdict == CheckResult::Linear, linear);
         }
     }
 }

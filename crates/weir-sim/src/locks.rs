@@ -2,41 +2,41 @@
 //! program holds one that conflicts with it. A program holds a lock from the return of the call that
 //! takes it to the call that gives it back.
 //!
-//! Not held against anybody: locks of a program whose node a fault may cut off or whose server it
-//! may kill, and locks of files whose home it may. A home that is started again has none, and one
-//! that was cut off drops those of the other side (docs/SEMANTICS.md).
+//! Exempt are the locks of programs whose node a fault may cut off or whose server it may kill, and
+//! locks of files whose home a fault may affect. A restarted home has no locks, and a home that was
+//! cut off drops those of the other side (docs/SEMANTICS.md).
 
 use std::collections::BTreeSet;
 
 use weir_core::types::{Ino, Rank};
 
-/// Whose a lock is.
+/// The kind of a lock's owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Of {
-    /// An open file description's, of the whole file: flock(2).
+pub enum LockOwner {
+    /// An open file description, with a lock of the whole file: flock(2).
     Whole,
-    /// A process's: F_SETLK of fcntl(2).
+    /// A process: F_SETLK of fcntl(2).
     Process,
-    /// An open file description's: F_OFD_SETLK.
+    /// An open file description: F_OFD_SETLK.
     Description,
 }
 
 /// A lock that a program wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
-    /// Whose.
-    pub of: Of,
+    /// The owner.
+    pub of: LockOwner,
     /// True for a lock for writing, which excludes all others.
     pub exclusive: bool,
     /// First byte.
     pub start: u64,
-    /// Byte behind the last.
+    /// The end, exclusive.
     pub end: u64,
 }
 
 impl Lock {
-    /// All bytes of a file, for writing.
-    pub fn of_all(of: Of) -> Lock {
+    /// A write lock of all bytes of a file.
+    pub fn of_all(of: LockOwner) -> Lock {
         Lock {
             of,
             exclusive: true,
@@ -46,7 +46,7 @@ impl Lock {
     }
 
     fn conflicts(&self, other: &Lock) -> bool {
-        (self.of == Of::Whole) == (other.of == Of::Whole)
+        (self.of == LockOwner::Whole) == (other.of == LockOwner::Whole)
             && (self.exclusive || other.exclusive)
             && self.start < other.end
             && other.start < self.end
@@ -59,15 +59,15 @@ struct Held {
     client: usize,
     ino: Ino,
     lock: Lock,
-    /// The call's return.
+    /// The event of the call's return.
     granted: u64,
-    /// The call by which it was given back; `None`: its program was killed, no one knows when.
+    /// The event of the releasing call; `None`: the program was killed at an unknown time.
     given_back: Option<u64>,
-    /// Its home, or its program's node, may have been troubled.
+    /// A fault may have affected the home or the program's node.
     doubtful: bool,
 }
 
-/// All locks.
+/// All granted locks.
 #[derive(Debug, Default)]
 pub struct Locks {
     troubled: BTreeSet<Rank>,
@@ -75,12 +75,12 @@ pub struct Locks {
     asked: BTreeSet<Ino>,
 }
 
-/// Which of them.
+/// The number of a granted lock.
 #[derive(Clone, Copy, Debug)]
-pub struct Granted(usize);
+pub struct LockId(usize);
 
 impl Locks {
-    /// Where these servers are troubled at some time.
+    /// Creates a check for a run in which these servers are affected by faults.
     pub fn new(troubled: BTreeSet<Rank>) -> Locks {
         Locks {
             troubled,
@@ -88,7 +88,7 @@ impl Locks {
         }
     }
 
-    /// A lock of a file is asked for.
+    /// Records a request for a lock of a file.
     pub fn asked(&mut self, ino: Ino) {
         self.asked.insert(ino);
     }
@@ -98,13 +98,13 @@ impl Locks {
         self.asked.contains(&ino)
     }
 
-    /// A program at a node has it.
+    /// Records a lock granted to a program at a node.
     pub fn granted(
         &mut self,
         (client, rank): (usize, Rank),
         (ino, lock): (Ino, Lock),
         granted: u64,
-    ) -> Granted {
+    ) -> LockId {
         let doubtful = [rank, ino.rank()].iter().any(|r| self.troubled.contains(r));
         self.held.push(Held {
             client,
@@ -114,15 +114,15 @@ impl Locks {
             given_back: None,
             doubtful,
         });
-        Granted(self.held.len() - 1)
+        LockId(self.held.len() - 1)
     }
 
-    /// It begins to give it back.
-    pub fn given_back(&mut self, granted: Granted, when: u64) {
+    /// Records the start of a release.
+    pub fn given_back(&mut self, granted: LockId, when: u64) {
         self.held[granted.0].given_back = Some(when);
     }
 
-    /// Locks that were granted and should not have been.
+    /// The locks that were wrongly granted.
     pub fn faults(&self) -> Vec<String> {
         let sure: Vec<&Held> = self.held.iter().filter(|held| !held.doubtful).collect();
         let mut faults = Vec::new();
@@ -149,7 +149,7 @@ mod tests {
 
     const FILE: Ino = Ino(7);
 
-    fn lock(of: Of, exclusive: bool, start: u64, end: u64) -> Lock {
+    fn lock(of: LockOwner, exclusive: bool, start: u64, end: u64) -> Lock {
         Lock {
             of,
             exclusive,
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn two_programs_have_no_locks_that_conflict() {
-        let all = Lock::of_all(Of::Whole);
+        let all = Lock::of_all(LockOwner::Whole);
         assert_eq!(faults(all, all, 15), 1);
         assert_eq!(faults(all, all, 21), 0, "given back");
         let shared = Lock {
@@ -178,15 +178,21 @@ mod tests {
         };
         assert_eq!(faults(shared, shared, 15), 0);
         assert_eq!(faults(shared, all, 15), 1);
-        let some = lock(Of::Process, true, 5, 9);
+        let some = lock(LockOwner::Process, true, 5, 9);
         assert_eq!(faults(all, some, 15), 0, "they do not see each other");
-        assert_eq!(faults(some, lock(Of::Description, true, 8, 10), 15), 1);
-        assert_eq!(faults(some, lock(Of::Description, true, 9, 10), 15), 0);
+        assert_eq!(
+            faults(some, lock(LockOwner::Description, true, 8, 10), 15),
+            1
+        );
+        assert_eq!(
+            faults(some, lock(LockOwner::Description, true, 9, 10), 15),
+            0
+        );
     }
 
     #[test]
     fn who_was_killed_or_cut_off_may_have_lost_them() {
-        let all = Lock::of_all(Of::Whole);
+        let all = Lock::of_all(LockOwner::Whole);
         let mut locks = Locks::default();
         locks.granted((0, Rank(0)), (FILE, all), 10);
         locks.granted((1, Rank(1)), (FILE, all), 15);

@@ -28,7 +28,7 @@ use weir_store::map::{create_sparse, Mapping, Region};
 use weir_store::shm::ShmRecord;
 use weir_store::slabmap::{SlabMap, Window};
 
-use crate::journal::Fuse;
+use crate::journal::KillSwitch;
 use crate::storage::{self, Storage};
 
 /// Tables of a node.
@@ -103,7 +103,7 @@ pub struct Machine {
     /// The bytes that are lent, as all processes map them.
     pub slabs: Rc<SlabMap>,
     /// Kills the server over a commit.
-    pub fuse: Fuse,
+    pub kill_switch: KillSwitch,
     kernel: Kernel,
     /// Regions of clients, by the number that each was given last.
     regions: RefCell<BTreeMap<ClientId, Arc<Memory>>>,
@@ -122,7 +122,7 @@ impl Machine {
         let living = Living::default();
         Machine {
             slabs,
-            fuse: Fuse::default(),
+            kill_switch: KillSwitch::default(),
             kernel: Kernel { pool, living },
             regions: RefCell::default(),
             made: Cell::new(0),

@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use weir_sim::plan::{Plan, Without};
+use weir_sim::plan::{Exclusions, Plan};
 use weir_sim::run::{run, Outcome};
 use weir_sim::shrink::shrink;
 
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
 
 /// What a seed draws, or a part of it.
 fn plan_of(seed: u64, faults: Faults) -> Plan {
-    let plan = Plan::of(seed);
+    let plan = Plan::from_seed(seed);
     match faults {
         Faults::Mild => plan.mild(),
         Faults::Usual => plan,
@@ -120,7 +120,7 @@ fn line(seed: u64, outcome: &Outcome) -> String {
 
 fn replay(words: &[String], faults: Faults) -> Option<ExitCode> {
     let seed = words.first()?.parse().ok()?;
-    let mut without = Without::default();
+    let mut without = Exclusions::default();
     for pair in words[1..].chunks(2) {
         let [key, value] = pair else { return None };
         let numbers = || value.split(',').map(|n| n.parse().ok()).collect();

@@ -1,7 +1,7 @@
-//! What the namespace is to do: plain maps, and each operation as one step.
+//! The expected namespace: plain maps, with each operation as one step.
 //!
-//! An operation whose outcome is not known (its caller got EIO, or was killed) may have been
-//! done or not; what it made has a number that is found out when somebody sees it.
+//! An operation with an unknown result (its caller got EIO, or was killed) may have been done or
+//! not. The number of an inode that it made is learned when a later operation sees it.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use weir_core::types::Ino;
 /// An inode: its number, or the operation that made it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Id {
-    /// By its number everywhere.
+    /// A known inode number.
     Known(Ino),
-    /// By the operation, as long as nobody saw its number.
+    /// The operation that made the inode, while its number is unknown.
     Made(usize),
 }
 
-/// What a name names.
+/// The inode and type that a name refers to.
 pub type Named = (Id, FileType);
 
 /// A name in a directory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Seat {
+pub struct DirName {
     /// The directory.
     pub dir: Ino,
     /// The name.
@@ -34,9 +34,9 @@ pub struct Seat {
 pub enum NameOp {
     /// Makes a file or directory.
     Make {
-        /// Where.
-        at: Seat,
-        /// What.
+        /// The name.
+        at: DirName,
+        /// The type.
         kind: FileType,
         /// Refuse if the name is taken.
         exclusive: bool,
@@ -46,44 +46,44 @@ pub enum NameOp {
         /// The file.
         ino: Ino,
         /// The name.
-        at: Seat,
+        at: DirName,
     },
     /// Takes a name from a file.
-    Unlink(Seat),
+    Unlink(DirName),
     /// Removes a directory.
-    Rmdir(Seat),
+    Rmdir(DirName),
     /// renameat2(2) with its flags: 0, RENAME_NOREPLACE, RENAME_EXCHANGE.
     Rename {
         /// The old name.
-        from: Seat,
+        from: DirName,
         /// The new one.
-        to: Seat,
+        to: DirName,
         /// See above.
         flags: u32,
     },
-    /// What a name names.
-    Find(Seat),
+    /// Looks a name up.
+    Find(DirName),
 }
 
 impl NameOp {
-    /// True if it may matter to the operation what a name names.
-    fn looks_at(&self, name: &Seat) -> bool {
+    /// Returns true if the operation may depend on a name.
+    fn looks_at(&self, name: &DirName) -> bool {
         match self {
             NameOp::Make { at, .. } | NameOp::Find(at) | NameOp::Unlink(at) => at == name,
-            // They depend on all names: a directory must be empty, a file must have a name.
+            // These depend on all names: a directory must be empty, a file must have a name.
             NameOp::Rmdir(_) | NameOp::Rename { .. } | NameOp::Link { .. } => true,
         }
     }
 }
 
-/// How an operation ended.
+/// The result of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It was done; what was made or found, if anything.
+    /// It was done; the inode that was made or found, if any.
     Done(Option<(Ino, FileType)>),
-    /// It was refused for a reason of the namespace.
+    /// The namespace refused it.
     Refused,
-    /// Nobody knows.
+    /// The result is unknown.
     Unknown,
 }
 
@@ -99,18 +99,18 @@ struct Dir {
 pub struct Model {
     root: Ino,
     dirs: BTreeMap<Id, Dir>,
-    /// A file's home may hear only later that a name went.
+    /// A file's home may learn later that a name was removed.
     loses_calls: bool,
-    /// Names that renames have left which nobody knows how they ended: each goes at some time, unless
-    /// it names something else by then.
-    leaving: Vec<(Seat, Named)>,
+    /// Names left by renames with an unknown result: each disappears at some time, unless it refers
+    /// to another inode by then.
+    leaving: Vec<(DirName, Named)>,
 }
 
 const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 
 impl Model {
-    /// Only the root; whether servers may not reach each other.
+    /// Creates a model with only the root; `true` if servers may lose contact.
     pub fn new(root: Ino, loses_calls: bool) -> Model {
         let dir = Dir {
             parent: Id::Known(root),
@@ -124,10 +124,11 @@ impl Model {
         }
     }
 
-    /// The states in which operation `number` can have led to `outcome`: none if it cannot.
+    /// The states in which operation `number` can have had `outcome`; none if it cannot.
     pub fn after(&self, number: usize, op: &NameOp, outcome: Outcome) -> Vec<Model> {
         let mut after = Vec::new();
-        // Names may go before it, in whatever order. What it does not look at goes later as well.
+        // Names may disappear before it, in any order. Names that do not matter to it may as well
+        // disappear later.
         let mut before = self.clone();
         before
             .leaving
@@ -136,7 +137,7 @@ impl Model {
         let going: Vec<usize> = (0..before.leaving.len()).filter(goes).collect();
         for some in (1..1_u32 << going.len().min(8)).rev() {
             let mut left = before.clone();
-            // From the last one on, so that the places of the others stay.
+            // From the last one on, so that the indices of the others stay valid.
             for (bit, at) in going.iter().enumerate().rev() {
                 if some >> bit & 1 == 1 {
                     let (name, _) = left.leaving.remove(*at);
@@ -149,7 +150,7 @@ impl Model {
         after
     }
 
-    /// As [`Model::after`], while no name goes.
+    /// As [`Model::after`], without disappearing names.
     fn after_at_once(&self, number: usize, op: &NameOp, outcome: Outcome) -> Vec<Model> {
         let mut after = Vec::new();
         let mut next = self.clone();
@@ -160,7 +161,7 @@ impl Model {
                 }
             }
             Outcome::Refused => {
-                // Nothing may stand in its way but what the model knows of.
+                // Only entries that the model knows can prevent it.
                 if !next.act(number, op, None) {
                     after.push(self.clone());
                 }
@@ -169,7 +170,8 @@ impl Model {
                 if next.act(number, op, None) || next.link_again(op) {
                     after.push(next);
                 }
-                // A rename that ended between its two steps leaves both names; the old one may go later.
+                // A rename interrupted between its two steps leaves both names; the old one may
+                // disappear later.
                 if let NameOp::Rename {
                     from,
                     to,
@@ -198,12 +200,12 @@ impl Model {
         after
     }
 
-    fn get(&self, at: &Seat) -> Option<Named> {
+    fn get(&self, at: &DirName) -> Option<Named> {
         let dir = self.dirs.get(&Id::Known(at.dir))?;
         dir.entries.get(&at.name).copied()
     }
 
-    fn put(&mut self, at: &Seat, what: Named) -> bool {
+    fn put(&mut self, at: &DirName, what: Named) -> bool {
         let Some(dir) = self.dirs.get_mut(&Id::Known(at.dir)) else {
             return false;
         };
@@ -214,14 +216,14 @@ impl Model {
         true
     }
 
-    fn take(&mut self, at: &Seat) {
+    fn take(&mut self, at: &DirName) {
         if let Some(dir) = self.dirs.get_mut(&Id::Known(at.dir)) {
             dir.entries.remove(&at.name);
         }
     }
 
-    /// Lets an inode that an operation made have the number that was seen.
-    fn learn(&mut self, at: &Seat, seen: (Ino, FileType)) -> bool {
+    /// Gives an inode that an operation made the number that was seen.
+    fn learn(&mut self, at: &DirName, seen: (Ino, FileType)) -> bool {
         match self.get(at) {
             Some((Id::Known(ino), kind)) => (ino, kind) == seen,
             Some((made, kind)) if kind == seen.1 => {
@@ -251,8 +253,8 @@ impl Model {
         named.any(|named| named.0 == id)
     }
 
-    /// Does an operation; false: it would be refused, or not have that result. A number that
-    /// is not known counts as any.
+    /// Applies an operation; returns false if it would be refused or have another result. An
+    /// unknown number matches any.
     fn act(&mut self, number: usize, op: &NameOp, seen: Option<(Ino, FileType)>) -> bool {
         match op {
             NameOp::Make {
@@ -261,7 +263,7 @@ impl Model {
                 exclusive,
             } => {
                 if let Some(found) = self.get(at) {
-                    // A file that is there is as good as made.
+                    // An existing file is as good as a new one.
                     return !exclusive
                         && *kind == FileType::File
                         && seen.is_none_or(|seen| seen.1 == found.1 && self.learn(at, seen));
@@ -284,7 +286,7 @@ impl Model {
             }
             NameOp::Link { ino, at } => {
                 let id = Id::Known(*ino);
-                // Whether a file without a name still is one is known to who has it open.
+                // Only a process that has a file open knows if a file without a name still exists.
                 self.get(at).is_none() && self.knows(id) && self.put(at, (id, FileType::File))
             }
             NameOp::Unlink(at) => match self.get(at) {
@@ -310,8 +312,8 @@ impl Model {
         }
     }
 
-    /// A file that has no name any more gets one, as its home may count a link that is gone: that
-    /// may be refused, or not. It has as many names as links in the end, which is looked at.
+    /// A file without names gets one. Its home may count a removed link, so the call may succeed or
+    /// fail. In the end the file has as many names as links, which is checked.
     fn link_again(&mut self, op: &NameOp) -> bool {
         let NameOp::Link { ino, at } = op else {
             return false;
@@ -326,7 +328,7 @@ impl Model {
             .is_some_and(|dir| dir.entries.is_empty())
     }
 
-    fn rename(&mut self, from: &Seat, to: &Seat, flags: u32) -> bool {
+    fn rename(&mut self, from: &DirName, to: &DirName, flags: u32) -> bool {
         let Some(source) = self.get(from) else {
             return false;
         };

@@ -1,7 +1,8 @@
-//! What a seed draws: a cluster, who runs on it, the weather, and what goes wrong when.
+//! The plan that a seed draws: a cluster, its programs, network faults, and other faults with their
+//! times.
 //!
-//! Each client draws what it does from a sequence of its own, so that a plan can be reduced,
-//! by clients, by operations, by faults, and what is left does what it did.
+//! Each client draws its operations from a sequence of its own. So a plan can be reduced by
+//! clients, operations and faults, and the rest behaves as before.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,119 +15,132 @@ use weir_fabric::sim::NetworkFaults;
 /// The most servers.
 const SERVERS: u64 = 8;
 
-/// Messages that take so many times as long may come too late to be answered in time.
+/// A slowdown by this factor or more may delay replies beyond their deadline.
 const SLOW: u32 = 32;
 
-/// Something that goes wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Trouble {
+pub enum FaultKind {
     /// Two servers cannot reach each other.
     Cut(Rank, Rank),
     /// A server is cut off from all others.
     Alone(Rank),
-    /// Messages from and to a server take so many times as long.
+    /// Messages from and to a server are slower by a factor.
     Slow(Rank, u32),
     /// A client is killed.
     KillClient(usize),
     /// A server and its clients are killed and do not come back.
     KillServer(Rank),
-    /// The same, and nothing of its node says so.
+    /// As [`FaultKind::KillServer`], and the node is gone: it does not refuse connections.
     KillNode(Rank),
-    /// A server is killed, and started again on its node when the fault is over; its clients live.
+    /// A server is killed, and restarted on its node when the fault ends; its clients live.
     Restart(Rank, Kill),
 }
 
-/// How a server is killed that is started again.
+/// The way in which a restarted server is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Kill {
-    /// Not at once, but over one of its next commits: see [`crate::journal::Fuse::light`].
-    pub burns: Option<u32>,
-    /// So many times it is killed again while it comes back.
-    pub stumbles: u32,
+    /// Killed at one of its next commits instead of at once: see
+    /// [`crate::journal::KillSwitch::arm`].
+    pub kill_after: Option<u32>,
+    /// The number of times that it is killed again while it restarts.
+    pub kills_at_restart: u32,
 }
 
-impl Trouble {
+impl FaultKind {
     /// Its name in reports.
     pub fn name(&self) -> &'static str {
         match self {
-            Trouble::Cut(..) => "cut",
-            Trouble::Alone(_) => "alone",
-            Trouble::Slow(..) => "slow",
-            Trouble::KillClient(_) => "client killed",
-            Trouble::KillServer(_) => "server killed",
-            Trouble::KillNode(_) => "node killed",
-            Trouble::Restart(_, Kill { stumbles: 1.., .. }) => "server restarted twice",
-            Trouble::Restart(_, Kill { burns: Some(_), .. }) => "server restarted from a commit",
-            Trouble::Restart(..) => "server restarted",
+            FaultKind::Cut(..) => "cut",
+            FaultKind::Alone(_) => "alone",
+            FaultKind::Slow(..) => "slow",
+            FaultKind::KillClient(_) => "client killed",
+            FaultKind::KillServer(_) => "server killed",
+            FaultKind::KillNode(_) => "node killed",
+            FaultKind::Restart(
+                _,
+                Kill {
+                    kills_at_restart: 1..,
+                    ..
+                },
+            ) => "server restarted twice",
+            FaultKind::Restart(
+                _,
+                Kill {
+                    kill_after: Some(_),
+                    ..
+                },
+            ) => "server restarted from a commit",
+            FaultKind::Restart(..) => "server restarted",
         }
     }
 
-    /// Whether calls may fail because of it.
+    /// Returns true if calls may fail because of the fault.
     pub fn fails_calls(&self) -> bool {
         match self {
-            Trouble::KillClient(_) => false,
-            // Messages may come too late to be answered in time.
-            Trouble::Slow(_, times) => *times >= SLOW,
+            FaultKind::KillClient(_) => false,
+            // Replies may come after the deadline.
+            FaultKind::Slow(_, times) => *times >= SLOW,
             _ => true,
         }
     }
 
-    /// The servers that it strikes.
+    /// The affected servers.
     fn servers(&self) -> Vec<Rank> {
         match *self {
-            Trouble::Cut(one, other) => vec![one, other],
-            Trouble::Alone(rank)
-            | Trouble::Slow(rank, _)
-            | Trouble::KillServer(rank)
-            | Trouble::KillNode(rank)
-            | Trouble::Restart(rank, _) => vec![rank],
-            Trouble::KillClient(_) => Vec::new(),
+            FaultKind::Cut(one, other) => vec![one, other],
+            FaultKind::Alone(rank)
+            | FaultKind::Slow(rank, _)
+            | FaultKind::KillServer(rank)
+            | FaultKind::KillNode(rank)
+            | FaultKind::Restart(rank, _) => vec![rank],
+            FaultKind::KillClient(_) => Vec::new(),
         }
     }
 
-    /// Whether a server comes back from its journal.
+    /// Returns true if a server restarts from its journal.
     pub fn restarts(&self) -> bool {
-        matches!(self, Trouble::Restart(..))
+        matches!(self, FaultKind::Restart(..))
     }
 
-    /// Whether a server does not come back.
+    /// Returns true if a server is killed for good.
     pub fn kills_server(&self) -> bool {
-        matches!(self, Trouble::KillServer(_) | Trouble::KillNode(_))
+        matches!(self, FaultKind::KillServer(_) | FaultKind::KillNode(_))
     }
 }
 
-/// When something goes wrong, and for how long.
+/// A fault with its time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// When it begins.
+    /// The start.
     pub at: Duration,
-    /// How long it lasts, if it ends.
+    /// The duration, if the fault ends.
     pub lasts: Duration,
-    /// What.
-    pub what: Trouble,
+    /// The kind.
+    pub what: FaultKind,
 }
 
-/// What programs do.
+/// The operations of programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Habit {
+pub enum Workload {
     /// Everything.
     All,
-    /// They append to a few files and do little else.
+    /// Mostly appends to a few files.
     Logs,
-    /// They make and rename directories and files and do little else.
+    /// Mostly making and renaming directories and files.
     Moves,
-    /// They write and cut a few files and do little else.
+    /// Mostly writing and truncating a few files.
     Cuts,
 }
 
-/// If programs laminate files.
+/// The programs' use of lamination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Laminations {
-    /// They do not.
+pub enum LaminationUse {
+    /// No lamination.
     None,
-    /// They do.
+    /// Programs laminate files.
     Any,
-    /// They do, and other nodes see files only then, in place of what [`Plan::raw`] says.
+    /// Programs laminate files, and other nodes see files only then, instead of by [`Plan::raw`].
     Ral,
 }
 
@@ -137,129 +151,125 @@ pub struct Client {
     pub number: usize,
     /// Its node.
     pub rank: Rank,
-    /// What it draws from.
+    /// The seed of its operations.
     pub seed: u64,
-    /// How many operations it does.
+    /// The number of its operations.
     pub operations: usize,
 }
 
-/// What a run is.
+/// The parameters of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// How many servers.
+    /// The number of servers.
     pub servers: u16,
     /// The programs.
     pub clients: Vec<Client>,
-    /// Units of storage a node.
+    /// Storage units on each node.
     pub units: usize,
-    /// Whether memory is lent warm.
+    /// Memory is lent warm.
     pub warm: bool,
     /// Longest pause of a program between two operations.
     pub pause: Duration,
-    /// What programs do.
-    pub habit: Habit,
-    /// Whether files are raw: what a write wrote is seen everywhere when it returned.
+    /// The operations of programs.
+    pub workload: Workload,
+    /// Files are raw: a write is visible everywhere when it has returned.
     pub raw: bool,
-    /// True if programs lock files.
+    /// Programs lock files.
     pub locks: bool,
-    /// If programs laminate files.
-    pub laminations: Laminations,
-    /// After so many bytes a server's journal is begun anew.
+    /// The programs' use of lamination.
+    pub laminations: LaminationUse,
+    /// A server starts a new journal after this many bytes.
     pub journal_bytes: usize,
-    /// What happens to messages.
-    pub weather: NetworkFaults,
-    /// What goes wrong.
+    /// The faults of messages.
+    pub network_faults: NetworkFaults,
+    /// The other faults.
     pub faults: Vec<Fault>,
 }
 
-/// What of a plan is left out.
+/// The parts of a plan to leave out.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Without {
+pub struct Exclusions {
     /// Clients.
     pub clients: Vec<usize>,
     /// Faults.
     pub faults: Vec<usize>,
-    /// Operations of each client beyond so many.
+    /// The limit of operations of each client.
     pub operations: Option<usize>,
 }
 
 impl Plan {
-    /// What a seed draws.
-    pub fn of(seed: u64) -> Plan {
-        let dice = SeededRng::new(seed);
-        let servers = u16::try_from(2 + dice.below(SERVERS - 1)).expect("few");
+    /// Draws the plan of a seed.
+    pub fn from_seed(seed: u64) -> Plan {
+        let rng = SeededRng::new(seed);
+        let servers = u16::try_from(2 + rng.below(SERVERS - 1)).expect("few");
         let rank =
-            |dice: &SeededRng| Rank(u16::try_from(dice.below(u64::from(servers))).expect("few"));
-        let pause = Duration::from_millis([1, 20, 400][dice.pick(3)]);
-        let count = 2 + dice.pick(6);
-        let operations = 10 + dice.pick(40);
+            |rng: &SeededRng| Rank(u16::try_from(rng.below(u64::from(servers))).expect("few"));
+        let pause = Duration::from_millis([1, 20, 400][rng.pick(3)]);
+        let count = 2 + rng.pick(6);
+        let operations = 10 + rng.pick(40);
         let clients = (0..count)
             .map(|number| Client {
                 number,
-                rank: rank(&dice),
-                seed: dice.next(),
+                rank: rank(&rng),
+                seed: rng.next(),
                 operations,
             })
             .collect();
-        let units = [24, 100, 1000][dice.pick(3)];
-        let warm = dice.chance(500);
-        let weather = weather(&dice);
+        let units = [24, 100, 1000][rng.pick(3)];
+        let warm = rng.chance(500);
+        let network_faults = draw_network_faults(&rng);
         let span = pause * u32::try_from(operations).expect("few") / 2;
-        let faults: Vec<Fault> = (0..dice.pick(4))
+        let faults: Vec<Fault> = (0..rng.pick(4))
             .map(|_| {
-                let at = dice.duration((Duration::ZERO, span));
-                let longest = [300, 3_000, 12_000][dice.pick(3)];
+                let at = rng.duration((Duration::ZERO, span));
+                let longest = [300, 3_000, 12_000][rng.pick(3)];
                 let lasts =
-                    dice.duration((Duration::from_millis(1), Duration::from_millis(longest)));
-                let what = match dice.below(12) {
-                    0..4 => Trouble::Cut(rank(&dice), rank(&dice)),
-                    4..6 => Trouble::Alone(rank(&dice)),
-                    6..8 => Trouble::Slow(rank(&dice), 1 << dice.below(10)),
-                    8..10 => Trouble::KillClient(dice.pick(count)),
-                    10 => Trouble::KillServer(rank(&dice)),
-                    _ => Trouble::KillNode(rank(&dice)),
+                    rng.duration((Duration::from_millis(1), Duration::from_millis(longest)));
+                let what = match rng.below(12) {
+                    0..4 => FaultKind::Cut(rank(&rng), rank(&rng)),
+                    4..6 => FaultKind::Alone(rank(&rng)),
+                    6..8 => FaultKind::Slow(rank(&rng), 1 << rng.below(10)),
+                    8..10 => FaultKind::KillClient(rng.pick(count)),
+                    10 => FaultKind::KillServer(rank(&rng)),
+                    _ => FaultKind::KillNode(rank(&rng)),
                 };
                 Fault { at, lasts, what }
             })
             .collect();
-        // Drawn last, so that plans of before they were drawn are what they were, but for it.
-        let habit = match dice.chance(200) {
-            true => Habit::Logs,
-            false => Habit::All,
+        // Drawn last, so that older seeds keep the rest of their plans.
+        let workload = match rng.chance(200) {
+            true => Workload::Logs,
+            false => Workload::All,
         };
-        let restarts = if dice.chance(400) {
-            1 + dice.pick(3)
-        } else {
-            0
-        };
+        let restarts = if rng.chance(400) { 1 + rng.pick(3) } else { 0 };
         let mut restarts: Vec<Fault> = (0..restarts)
             .map(|_| {
-                let at = dice.duration((Duration::ZERO, span));
-                let longest = [30, 1_000, 6_000][dice.pick(3)];
+                let at = rng.duration((Duration::ZERO, span));
+                let longest = [30, 1_000, 6_000][rng.pick(3)];
                 let lasts =
-                    dice.duration((Duration::from_millis(1), Duration::from_millis(longest)));
-                let what = Trouble::Restart(rank(&dice), Kill::default());
+                    rng.duration((Duration::from_millis(1), Duration::from_millis(longest)));
+                let what = FaultKind::Restart(rank(&rng), Kill::default());
                 Fault { at, lasts, what }
             })
             .collect();
-        let journal_bytes = [1 << 10, 8 << 10, 8 << 20][dice.pick(3)];
+        let journal_bytes = [1 << 10, 8 << 10, 8 << 20][rng.pick(3)];
         for restart in &mut restarts {
-            if let Trouble::Restart(_, kill) = &mut restart.what {
-                kill.burns = dice
+            if let FaultKind::Restart(_, kill) = &mut restart.what {
+                kill.kill_after = rng
                     .chance(500)
-                    .then(|| 1 + u32::try_from(dice.below(40)).expect("few"));
-                kill.stumbles = u32::from(dice.chance(150));
+                    .then(|| 1 + u32::try_from(rng.below(40)).expect("few"));
+                kill.kills_at_restart = u32::from(rng.chance(150));
             }
         }
         let faults = faults.into_iter().chain(restarts).collect();
-        let raw = dice.chance(500);
-        let locks = dice.chance(400);
-        let laminations = match dice.chance(300) {
-            true if dice.chance(300) => Laminations::Ral,
-            true => Laminations::Any,
-            false => Laminations::None,
+        let raw = rng.chance(500);
+        let locks = rng.chance(400);
+        let laminations = match rng.chance(300) {
+            true if rng.chance(300) => LaminationUse::Ral,
+            true => LaminationUse::Any,
+            false => LaminationUse::None,
         };
         Plan {
             seed,
@@ -268,19 +278,19 @@ impl Plan {
             units,
             warm,
             pause,
-            habit,
+            workload,
             raw,
             locks,
             laminations,
             journal_bytes,
-            weather,
+            network_faults,
             faults,
         }
     }
 
-    /// The plan without some of it.
+    /// The plan without the excluded parts.
     #[must_use]
-    pub fn without(mut self, without: &Without) -> Plan {
+    pub fn without(mut self, without: &Exclusions) -> Plan {
         self.clients
             .retain(|client| !without.clients.contains(&client.number));
         for client in &mut self.clients {
@@ -294,37 +304,37 @@ impl Plan {
         self
     }
 
-    /// The plan without faults by which calls to servers are lost.
+    /// The plan without faults that lose calls to servers.
     #[must_use]
     pub fn mild(mut self) -> Plan {
         self.faults.retain(|fault| !fault.what.fails_calls());
         self
     }
 
-    /// The plan with programs that lock nothing.
+    /// The plan without locks.
     #[must_use]
     pub fn without_locks(mut self) -> Plan {
         self.locks = false;
         self
     }
 
-    /// The plan with programs that laminate nothing.
+    /// The plan without lamination.
     #[must_use]
     pub fn without_laminations(mut self) -> Plan {
-        self.laminations = Laminations::None;
+        self.laminations = LaminationUse::None;
         self
     }
 
-    /// When other nodes see what is written.
+    /// The visibility of files.
     pub fn visibility(&self) -> Visibility {
         match (self.laminations, self.raw) {
-            (Laminations::Ral, _) => Visibility::ReadAfterLaminate,
+            (LaminationUse::Ral, _) => Visibility::ReadAfterLaminate,
             (_, true) => Visibility::ReadAfterWrite,
             (_, false) => Visibility::ReadAfterSync,
         }
     }
 
-    /// The plan with one server at most that comes back, if no calls are lost but by that.
+    /// The plan with at most one server that restarts, if it loses no calls otherwise.
     #[must_use]
     pub fn with_one_restart(mut self) -> Plan {
         let others = |fault: &&Fault| fault.what.fails_calls() && !fault.what.restarts();
@@ -337,83 +347,83 @@ impl Plan {
         self
     }
 
-    /// The plan with programs that rename and do little else, and of all faults only servers that
-    /// come back, several about the same time.
+    /// The plan with programs that mostly rename, and with no faults but servers that restart,
+    /// several at about the same time.
     #[must_use]
     pub fn moving(mut self) -> Plan {
-        let dice = SeededRng::new(!self.seed);
-        let times = Duration::from_millis([1, 20][dice.pick(2)]);
+        let rng = SeededRng::new(!self.seed);
+        let times = Duration::from_millis([1, 20][rng.pick(2)]);
         let operations = self.clients.first().map_or(0, |client| client.operations);
         let span = times * u32::try_from(operations).expect("few") / 2;
-        (self.habit, self.pause) = (Habit::Moves, times);
-        let at = dice.duration((Duration::ZERO, span));
+        (self.workload, self.pause) = (Workload::Moves, times);
+        let at = rng.duration((Duration::ZERO, span));
         let restart = |number: usize| {
-            let longest = [5, 100, 3_000][dice.pick(3)];
-            let lasts = dice.duration((Duration::from_millis(1), Duration::from_millis(longest)));
-            let rank = Rank(u16::try_from(dice.below(u64::from(self.servers))).expect("few"));
-            let burns = 1 + u32::try_from(dice.below(30)).expect("few");
+            let longest = [5, 100, 3_000][rng.pick(3)];
+            let lasts = rng.duration((Duration::from_millis(1), Duration::from_millis(longest)));
+            let rank = Rank(u16::try_from(rng.below(u64::from(self.servers))).expect("few"));
+            let kill_after = 1 + u32::try_from(rng.below(30)).expect("few");
             let kill = Kill {
-                burns: dice.chance(800).then_some(burns),
-                stumbles: u32::from(dice.chance(100)),
+                kill_after: rng.chance(800).then_some(kill_after),
+                kills_at_restart: u32::from(rng.chance(100)),
             };
             Fault {
-                at: at + times * u32::try_from(dice.pick(1 + number * 3)).expect("few"),
+                at: at + times * u32::try_from(rng.pick(1 + number * 3)).expect("few"),
                 lasts,
-                what: Trouble::Restart(rank, kill),
+                what: FaultKind::Restart(rank, kill),
             }
         };
-        self.faults = (0..2 + dice.pick(3)).map(restart).collect();
+        self.faults = (0..2 + rng.pick(3)).map(restart).collect();
         self
     }
 
-    /// As [`Plan::moving`], but the programs write and cut a few files.
+    /// As [`Plan::moving`], but the programs write and truncate a few files.
     #[must_use]
     pub fn cutting(self) -> Plan {
-        let habit = Habit::Cuts;
+        let workload = Workload::Cuts;
         Plan {
-            habit,
+            workload,
             ..self.moving()
         }
     }
 
-    /// The plan with servers that are killed for good, if at all.
+    /// The plan with at most servers that are killed for good.
     #[must_use]
     pub fn without_restarts(mut self) -> Plan {
         self.faults.retain(|fault| !fault.what.restarts());
         self
     }
 
-    /// The plan with servers that are killed between two tasks, and come back at once.
+    /// The plan with servers that are killed between two tasks and restart at once.
     #[must_use]
     pub fn with_plain_kills(mut self) -> Plan {
         for fault in &mut self.faults {
-            if let Trouble::Restart(_, kill) = &mut fault.what {
+            if let FaultKind::Restart(_, kill) = &mut fault.what {
                 *kill = Kill::default();
             }
         }
         self
     }
 
-    /// Whether calls may fail for want of a server.
+    /// Returns true if calls may fail because a server is lost.
     pub fn fails_calls(&self) -> bool {
         self.faults.iter().any(|fault| fault.what.fails_calls())
     }
 
-    /// Servers whose calls may fail at some time.
+    /// The servers whose calls may fail at some time.
     pub fn troubled(&self) -> BTreeSet<Rank> {
         let faults = self.faults.iter().filter(|fault| fault.what.fails_calls());
         faults.flat_map(|fault| fault.what.servers()).collect()
     }
 
-    /// Whether a server is lost for good.
+    /// Returns true if a server is lost for good.
     pub fn kills_server(&self) -> bool {
         self.faults.iter().any(|fault| fault.what.kills_server())
     }
 }
 
-fn weather(dice: &SeededRng) -> NetworkFaults {
+fn draw_network_faults(rng: &SeededRng) -> NetworkFaults {
     let (us, ms) = (Duration::from_micros, Duration::from_millis);
-    match dice.below(4) {
+    match rng.below(4) {
         0 => NetworkFaults::NONE,
         1 => NetworkFaults {
             delay: (us(10), ms(5)),

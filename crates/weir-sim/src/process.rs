@@ -32,7 +32,7 @@ use weir_server::node::ClientMemory;
 use weir_store::slabmap::{ReadWindow, SlabMap};
 
 use crate::fiber::Waiter;
-use crate::locks::{Lock, Of};
+use crate::locks::{Lock, LockOwner};
 use crate::machine::Memory;
 use crate::site::Site;
 
@@ -330,8 +330,8 @@ impl<'f> Process<'f> {
         let open = self.opened(file)?;
         let ofd = open.first_ofd();
         match lock.of {
-            Of::Process => open.record_locks.set(true),
-            Of::Whole | Of::Description => open.locked.set(true),
+            LockOwner::Process => open.record_locks.set(true),
+            LockOwner::Whole | LockOwner::Description => open.locked.set(true),
         }
         let kind = if lock.exclusive { WRITE } else { READ };
         for _ in 0..LOCKING.1 {
@@ -351,7 +351,7 @@ impl<'f> Process<'f> {
 
     fn set_lock(&self, file: File, ofd: u32, lock: &Lock, kind: u32) -> Result<(), Errno> {
         let (ino, wait) = (file.local, kind != UNLOCK);
-        if lock.of == Of::Whole {
+        if lock.of == LockOwner::Whole {
             // LOCK_SH, LOCK_EX, LOCK_UN
             let operation = [1, 2, LOCK_UN][kind as usize];
             return self.call(proto::Flock {
@@ -363,7 +363,7 @@ impl<'f> Process<'f> {
         }
         self.call(proto::RecordLock {
             ino,
-            ofd: (lock.of == Of::Description).then_some(ofd),
+            ofd: (lock.of == LockOwner::Description).then_some(ofd),
             kind,
             start: lock.start,
             end: lock.end,
@@ -448,7 +448,7 @@ impl NodeClient for Process<'_> {
     }
 
     fn several(&self) -> Option<(Rank, u16)> {
-        Some((self.site.which.rank, self.site.which.servers))
+        Some((self.site.params.rank, self.site.params.servers))
     }
 
     fn now_ns(&self) -> u64 {
@@ -578,7 +578,7 @@ impl Host for Process<'_> {
     }
 
     fn rank(&self) -> u16 {
-        self.site.which.rank.0
+        self.site.params.rank.0
     }
 
     fn ask(&self, ino: Ino, reads: &[Vec<LogRange>], ahead: bool) -> Result<Vec<Landing>, Errno> {

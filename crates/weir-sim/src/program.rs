@@ -1,5 +1,5 @@
-//! What a client does: operations on a few names and files, drawn from its seed, each noted
-//! with what came of it.
+//! The operations of a client on a few names and files, drawn from its seed. Each is recorded with
+//! its result.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use weir_fabric::sim::rng::SeededRng;
 use crate::bytes::{Block, Read, Span, BLOCK};
 use crate::executor::Executor;
 use crate::linear::Call;
-use crate::locks::{Granted, Lock, Of};
-use crate::model::{NameOp, Outcome, Seat};
-use crate::plan::{Habit, Laminations, Plan};
+use crate::locks::{Lock, LockId, LockOwner};
+use crate::model::{DirName, NameOp, Outcome};
+use crate::plan::{LaminationUse, Plan, Workload};
 use crate::process::{Access, File, Process};
 use crate::record::Record;
 
@@ -26,12 +26,12 @@ const NAMES: u64 = 4;
 const BLOCKS: u64 = 24;
 /// Slices of a file that they use.
 const SLICES: [u64; 4] = [0, 0, 1, 5];
-/// Files that a program has open, at most.
+/// The most files that a program has open.
 const OPEN: usize = 3;
-/// No operation may take longer, whatever happens.
-const LONGEST: Duration = Duration::from_secs(70);
+/// The time limit of an operation under all faults.
+const OPERATION_MAX: Duration = Duration::from_secs(70);
 
-/// Who does operations and notes them.
+/// A process that carries out operations and records them.
 pub struct Actor<'f> {
     /// Its number.
     pub number: usize,
@@ -39,24 +39,24 @@ pub struct Actor<'f> {
     pub rank: Rank,
     /// Its process.
     pub process: Process<'f>,
-    /// Where it notes.
+    /// The record of operations.
     pub record: Rc<Record>,
     /// The clock.
     pub executor: Executor,
-    /// Whether calls may fail for want of a server, and for want of room.
-    pub bears: Bears,
+    /// Errors that are expected in this run.
+    pub tolerates: ToleratedErrors,
 }
 
-/// Which errors are no fault.
+/// Errors that are not failures of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bears {
-    /// EIO, and what comes of it.
+pub struct ToleratedErrors {
+    /// EIO, and its consequences.
     pub lost: bool,
     /// ENOSPC.
     pub full: bool,
 }
 
-/// Reasons of the namespace.
+/// Returns true for the namespace's own refusals.
 fn refuses(error: Errno) -> bool {
     matches!(
         error,
@@ -74,7 +74,7 @@ impl Actor<'_> {
         (self.record.event(), self.executor.now())
     }
 
-    /// Notes the end of an operation; when that was.
+    /// Records the end of an operation; returns its time.
     fn end<T: std::fmt::Debug>(
         &self,
         began: (u64, Duration),
@@ -92,15 +92,15 @@ impl Actor<'_> {
         self.record.count(lost);
         let borne = match result {
             Ok(_) => true,
-            Err(Errno::NOSPC) => self.bears.full,
-            Err(_) => usual || self.bears.lost,
+            Err(Errno::NOSPC) => self.tolerates.full,
+            Err(_) => usual || self.tolerates.lost,
         };
         if !borne {
             let error = result.as_ref().err();
             self.record
                 .fault(format!("client {number} at {rank}: {what:?} -> {error:?}"));
         }
-        if now.checked_sub(began.1).unwrap() > LONGEST {
+        if now.checked_sub(began.1).unwrap() > OPERATION_MAX {
             let took = now.checked_sub(began.1).unwrap();
             self.record
                 .fault(format!("client {number} at {rank}: {what:?} took {took:?}"));
@@ -117,7 +117,7 @@ impl Actor<'_> {
     ) -> Result<T, Errno> {
         let began = self.begin();
         let at = {
-            // Noted before it ends: who is killed over it may have done it.
+            // Recorded before it ends: a killed caller may have done it.
             let mut calls = self.record.calls.borrow_mut();
             calls.push(Call {
                 client: self.number,
@@ -129,11 +129,11 @@ impl Actor<'_> {
             calls.len() - 1
         };
         let result = act();
-        // It was made, and taken away before it was opened.
+        // It was made, and removed before it was opened.
         let gone = matches!(result, Err(Errno::CANCELED));
         let usual = gone || matches!(&result, Err(error) if refuses(*error));
         let ended = self.end(began, op, &result, usual);
-        // A server that was killed may have changed its tables and not committed the change.
+        // A killed server may have changed its tables without committing the change.
         let uncommitted = matches!(op, NameOp::Find(_)) && self.process.is_orphaned();
         let mut calls = self.record.calls.borrow_mut();
         calls[at].ended = Some(ended);
@@ -147,7 +147,7 @@ impl Actor<'_> {
     }
 
     /// Makes a directory.
-    pub fn mkdir(&self, at: Seat) -> Result<Ino, Errno> {
+    pub fn mkdir(&self, at: DirName) -> Result<Ino, Errno> {
         let op = proto::Mkdir {
             parent: at.dir,
             name: vec![at.name],
@@ -167,8 +167,8 @@ impl Actor<'_> {
         )
     }
 
-    /// What a name names.
-    pub fn find(&self, at: Seat) -> Result<Option<(Ino, FileType)>, Errno> {
+    /// Looks a name up.
+    pub fn find(&self, at: DirName) -> Result<Option<(Ino, FileType)>, Errno> {
         let (dir, name) = (at.dir, at.name);
         self.named(
             &NameOp::Find(at),
@@ -177,8 +177,8 @@ impl Actor<'_> {
         )
     }
 
-    /// Takes a name.
-    pub fn remove(&self, at: Seat, is_dir: bool) -> Result<(), Errno> {
+    /// Removes a name.
+    pub fn remove(&self, at: DirName, is_dir: bool) -> Result<(), Errno> {
         let (parent, name) = (at.dir, vec![at.name]);
         if is_dir {
             let op = NameOp::Rmdir(at);
@@ -191,7 +191,7 @@ impl Actor<'_> {
         }
     }
 
-    fn rename(&self, from: Seat, to: Seat, flags: u32) -> Result<(), Errno> {
+    fn rename(&self, from: DirName, to: DirName, flags: u32) -> Result<(), Errno> {
         let op = proto::Rename {
             parent: from.dir,
             name: vec![from.name],
@@ -203,7 +203,7 @@ impl Actor<'_> {
         self.named(&rename, || self.process.call(op), |()| None)
     }
 
-    fn link(&self, ino: Ino, at: Seat) -> Result<(), Errno> {
+    fn link(&self, ino: Ino, at: DirName) -> Result<(), Errno> {
         let op = proto::Link {
             ino,
             parent: at.dir,
@@ -216,7 +216,7 @@ impl Actor<'_> {
         )
     }
 
-    fn create(&self, at: Seat, exclusive: bool) -> Result<(Ino, Option<(File, Access)>), Errno> {
+    fn create(&self, at: DirName, exclusive: bool) -> Result<(Ino, Option<(File, Access)>), Errno> {
         let (dir, name) = (at.dir, at.name);
         let make = NameOp::Make {
             at,
@@ -233,7 +233,7 @@ impl Actor<'_> {
         )
     }
 
-    /// Opens a file; with when that began.
+    /// Opens a file; returns the event at which that began.
     pub fn open(&self, ino: Ino, access: Access) -> Result<(File, u64), Errno> {
         let began = self.begin();
         let noted = &self.record.bytes;
@@ -243,7 +243,7 @@ impl Actor<'_> {
             noted.borrow_mut().begin(ino, by, all, Block::Empty)
         });
         let result = self.process.open(ino, access);
-        // It may have been removed since it was found, and what was found may be a directory.
+        // The name may have been removed since the lookup, and may have been a directory.
         let sealed = noted.borrow().may_be_laminated(ino);
         let usual = matches!(&result, Err(error) if refuses(*error))
             || (result == Err(Errno::ROFS) && access.writes && sealed);
@@ -265,7 +265,7 @@ impl Actor<'_> {
             (first, first + count)
         };
         let by = (self.rank, began.0);
-        // Noted before it ends: who is killed over it may have done some of it.
+        // Recorded before it ends: a killed writer may have done some of it.
         let noted = &self.record.bytes;
         let begun = noted
             .borrow_mut()
@@ -282,8 +282,8 @@ impl Actor<'_> {
         let what = (how, file.home, first, count, tag);
         let ended = self.end(began, &what, &result, false);
         if let Ok(done) = result {
-            // Behind the back of a server that has come meanwhile: it may be there or not, and
-            // the close says EIO.
+            // A restarted server may not know of the write: the bytes may be there or not, and the
+            // close returns EIO.
             if self.process.is_left_behind() {
                 if behind {
                     self.record.fault(format!("{what:?} is nobody's"));
@@ -364,8 +364,9 @@ impl Actor<'_> {
         }
     }
 
-    /// Takes a lock of a file; `None`: others had it for too long, or it failed.
-    pub fn lock(&self, file: File, lock: Lock) -> Option<Granted> {
+    /// Takes a lock of a file; returns `None` if others held it for too long, or if the call
+    /// failed.
+    pub fn lock(&self, file: File, lock: Lock) -> Option<LockId> {
         self.record.locks.borrow_mut().asked(file.home);
         self.record.bytes.borrow_mut().locking(file.home);
         let began = self.begin();
@@ -378,8 +379,8 @@ impl Actor<'_> {
         Some(locks.granted((self.number, self.rank), (file.home, lock), ended))
     }
 
-    /// Gives it back.
-    pub fn unlock(&self, file: File, lock: Lock, granted: Granted) {
+    /// Releases a lock.
+    pub fn unlock(&self, file: File, lock: Lock, granted: LockId) {
         let began = self.begin();
         self.record.locks.borrow_mut().given_back(granted, began.0);
         let result = self.process.unlock(file, &lock);
@@ -394,7 +395,7 @@ impl Actor<'_> {
         self.published(file, began.0, ended, result == Ok(true));
     }
 
-    /// Entries of a directory.
+    /// Lists the entries of a directory.
     pub fn list(&self, dir: Ino) -> Result<Vec<proto::Entry>, Errno> {
         let began = self.begin();
         let result = self.process.readdir(dir);
@@ -407,7 +408,7 @@ impl Actor<'_> {
         result
     }
 
-    /// Changes the mode. To take the last permission to write laminates a file.
+    /// Changes the mode. Removing the last write permission laminates the file.
     fn chmod(&self, ino: Ino, mode: u32) {
         let began = self.begin();
         let writable = mode & 0o222 != 0;
@@ -425,7 +426,7 @@ impl Actor<'_> {
         self.end(began, &("chmod", ino, mode), &result, usual);
     }
 
-    /// Makes a file read-only for good, at once or once nobody has it open for writing.
+    /// Laminates a file, at once or when its last writer has closed it.
     fn laminate(&self, ino: Ino) {
         let began = self.begin();
         let noted = &self.record.bytes;
@@ -440,15 +441,15 @@ impl Actor<'_> {
     }
 }
 
-/// What a client knows.
+/// A client's knowledge.
 pub struct Program<'a, 'f> {
-    /// Who does it.
+    /// The actor.
     pub actor: &'a Actor<'f>,
-    /// What it draws from.
-    pub dice: SeededRng,
-    /// Directories that it has seen.
+    /// The generator of its operations.
+    pub rng: SeededRng,
+    /// Directories seen so far.
     pub dirs: Vec<Ino>,
-    habit: Habit,
+    workload: Workload,
     locks: bool,
     laminates: bool,
     open: Vec<Opened>,
@@ -465,59 +466,59 @@ struct Opened {
 }
 
 impl<'a, 'f> Program<'a, 'f> {
-    /// One that knows these directories.
+    /// Creates a program that knows these directories.
     pub fn new(
         actor: &'a Actor<'f>,
-        dice: SeededRng,
+        rng: SeededRng,
         plan: &Plan,
         dirs: Vec<Ino>,
     ) -> Program<'a, 'f> {
         Program {
             actor,
-            dice,
+            rng,
             dirs,
-            habit: plan.habit,
+            workload: plan.workload,
             locks: plan.locks,
-            laminates: plan.laminations != Laminations::None,
+            laminates: plan.laminations != LaminationUse::None,
             open: Vec::new(),
             files: Vec::new(),
         }
     }
 
-    fn seat(&self) -> Seat {
-        let dir = self.dirs[self.dice.pick(self.dirs.len())];
-        let name = b'a' + u8::try_from(self.dice.below(NAMES)).expect("few");
-        Seat { dir, name }
+    fn seat(&self) -> DirName {
+        let dir = self.dirs[self.rng.pick(self.dirs.len())];
+        let name = b'a' + u8::try_from(self.rng.below(NAMES)).expect("few");
+        DirName { dir, name }
     }
 
     fn blocks(&self) -> (u64, u64) {
-        let slice = SLICES[self.dice.pick(SLICES.len())];
-        let first = slice * SLICE_BYTES / BLOCK + self.dice.below(BLOCKS);
-        (first, 1 + self.dice.below(BLOCKS))
+        let slice = SLICES[self.rng.pick(SLICES.len())];
+        let first = slice * SLICE_BYTES / BLOCK + self.rng.below(BLOCKS);
+        (first, 1 + self.rng.below(BLOCKS))
     }
 
-    /// Does one operation.
+    /// Carries out one operation.
     pub fn step(&mut self) {
-        let (actor, dice) = (self.actor, self.dice.clone());
-        if self.locks && !self.open.is_empty() && dice.chance(250) {
+        let (actor, rng) = (self.actor, self.rng.clone());
+        if self.locks && !self.open.is_empty() && rng.chance(250) {
             return self.use_locked();
         }
-        if self.laminates && !self.files.is_empty() && dice.chance(40) {
+        if self.laminates && !self.files.is_empty() && rng.chance(40) {
             return self.laminate();
         }
-        match self.habit {
-            Habit::Logs if !dice.chance(150) => return self.log(),
-            Habit::Cuts if !dice.chance(50) => return self.write_or_cut(),
-            Habit::Moves if !dice.chance(50) => return self.make_or_move(),
+        match self.workload {
+            Workload::Logs if !rng.chance(150) => return self.log(),
+            Workload::Cuts if !rng.chance(50) => return self.write_or_cut(),
+            Workload::Moves if !rng.chance(50) => return self.make_or_move(),
             _ => {}
         }
-        let drawn = dice.below(100);
+        let drawn = rng.below(100);
         if drawn < 55 && !self.open.is_empty() {
             return self.use_file();
         }
-        match dice.below(100) {
+        match rng.below(100) {
             0..22 => {
-                let exclusive = dice.chance(500);
+                let exclusive = rng.chance(500);
                 self.create(self.seat(), exclusive);
             }
             22..32 => {
@@ -526,29 +527,29 @@ impl<'a, 'f> Program<'a, 'f> {
                 }
             }
             32..44 => self.look(),
-            44..56 => drop(actor.remove(self.seat(), dice.chance(250))),
+            44..56 => drop(actor.remove(self.seat(), rng.chance(250))),
             56..82 => {
-                let flags = [0, 0, 0, 1, 2][dice.pick(5)];
+                let flags = [0, 0, 0, 1, 2][rng.pick(5)];
                 let _ = actor.rename(self.seat(), self.seat(), flags);
             }
             82..90 => {
-                if let Some(ino) = self.files.get(dice.pick(self.files.len())).copied() {
+                if let Some(ino) = self.files.get(rng.pick(self.files.len())).copied() {
                     let _ = actor.link(ino, self.seat());
                 }
             }
             90..94 => {
-                if let Some(ino) = self.files.get(dice.pick(self.files.len())).copied() {
-                    actor.chmod(ino, 0o600 + u32::try_from(dice.below(8)).expect("few"));
+                if let Some(ino) = self.files.get(rng.pick(self.files.len())).copied() {
+                    actor.chmod(ino, 0o600 + u32::try_from(rng.below(8)).expect("few"));
                 }
             }
             _ => self.list(),
         }
     }
 
-    /// Makes and renames, directories above all.
+    /// Makes and renames, mostly directories.
     fn make_or_move(&mut self) {
-        let (actor, dice) = (self.actor, self.dice.clone());
-        match dice.below(100) {
+        let (actor, rng) = (self.actor, self.rng.clone());
+        match rng.below(100) {
             0..15 => {
                 if let Ok(dir) = actor.mkdir(self.seat()) {
                     self.know_dir(dir);
@@ -559,14 +560,14 @@ impl<'a, 'f> Program<'a, 'f> {
                     actor.close(file);
                 }
             }
-            25..32 => drop(actor.remove(self.seat(), dice.chance(700))),
+            25..32 => drop(actor.remove(self.seat(), rng.chance(700))),
             32..45 => {
                 if let Ok(Some((dir, FileType::Dir))) = actor.find(self.seat()) {
                     self.know_dir(dir);
                 }
             }
             _ => {
-                let flags = [0, 0, 0, 1, 2][dice.pick(5)];
+                let flags = [0, 0, 0, 1, 2][rng.pick(5)];
                 let _ = actor.rename(self.seat(), self.seat(), flags);
             }
         }
@@ -577,11 +578,11 @@ impl<'a, 'f> Program<'a, 'f> {
     fn shared_file(&mut self) -> Option<Opened> {
         let open = self.open.iter().filter(|opened| opened.writes);
         let open: Vec<Opened> = open.copied().collect();
-        let opened = open.get(self.dice.pick(open.len())).copied();
+        let opened = open.get(self.rng.pick(open.len())).copied();
         if opened.is_none() {
             let dir = self.dirs[0];
-            let name = b'a' + u8::try_from(self.dice.below(2)).expect("few");
-            self.create(Seat { dir, name }, false);
+            let name = b'a' + u8::try_from(self.rng.below(2)).expect("few");
+            self.create(DirName { dir, name }, false);
         }
         opened
     }
@@ -591,28 +592,28 @@ impl<'a, 'f> Program<'a, 'f> {
         self.actor.close(file);
     }
 
-    /// Appends to one of two files that all append to, and syncs that now and then.
+    /// Appends to one of two files shared by all programs, and syncs from time to time.
     fn log(&mut self) {
-        let dice = self.dice.clone();
+        let rng = self.rng.clone();
         let Some(Opened { file, since, .. }) = self.shared_file() else {
             return;
         };
-        match dice.below(100) {
-            0..70 => self.actor.write(file, 0, 1 + dice.below(4), true),
+        match rng.below(100) {
+            0..70 => self.actor.write(file, 0, 1 + rng.below(4), true),
             70..85 => self.actor.sync(file),
             85..93 => drop(self.actor.read((file, since), 0, 64)),
             _ => self.close(file),
         }
     }
 
-    /// Writes one of two files that all write, and cuts it now and then.
+    /// Writes one of two files shared by all programs, and truncates it from time to time.
     fn write_or_cut(&mut self) {
-        let dice = self.dice.clone();
+        let rng = self.rng.clone();
         let Some(Opened { file, since, .. }) = self.shared_file() else {
             return;
         };
         let (first, count) = self.blocks();
-        match dice.below(100) {
+        match rng.below(100) {
             0..40 => self.actor.write(file, first, count, false),
             40..45 => self.actor.write(file, 0, 1 + count % 4, true),
             45..60 => drop(self.actor.read((file, since), first, count)),
@@ -622,9 +623,9 @@ impl<'a, 'f> Program<'a, 'f> {
         }
     }
 
-    /// Cuts a file to nothing, or to `blocks` blocks.
+    /// Truncates a file to nothing, or to `blocks` blocks.
     fn truncate(&self, file: File, blocks: u64) {
-        let blocks = if self.dice.chance(500) { 0 } else { blocks };
+        let blocks = if self.rng.chance(500) { 0 } else { blocks };
         self.actor.truncate(file, blocks);
     }
 
@@ -642,7 +643,7 @@ impl<'a, 'f> Program<'a, 'f> {
 
     fn keep(&mut self, (file, since): (File, u64), writes: bool) {
         self.know_file(file.home);
-        // A file that is open already keeps what it knew.
+        // A file that is already open keeps its earlier state.
         if let Some(known) = self.open.iter_mut().find(|known| known.file == file) {
             known.writes |= writes;
             return;
@@ -658,7 +659,7 @@ impl<'a, 'f> Program<'a, 'f> {
         }
     }
 
-    fn create(&mut self, at: Seat, exclusive: bool) {
+    fn create(&mut self, at: DirName, exclusive: bool) {
         let since = self.actor.record.event();
         match self.actor.create(at, exclusive) {
             Ok((_, Some((file, access)))) => self.keep((file, since), access.writes),
@@ -668,7 +669,7 @@ impl<'a, 'f> Program<'a, 'f> {
     }
 
     fn open_file(&mut self, ino: Ino) {
-        let access = match self.dice.below(100) {
+        let access = match self.rng.below(100) {
             0..40 => Access::READ,
             40..45 => Access {
                 truncates: true,
@@ -690,21 +691,21 @@ impl<'a, 'f> Program<'a, 'f> {
     }
 
     fn list(&self) {
-        let dir = self.dirs[self.dice.pick(self.dirs.len())];
-        // A name that is taken and made anew meanwhile may come twice.
+        let dir = self.dirs[self.rng.pick(self.dirs.len())];
+        // A name that is removed and made again meanwhile may appear twice.
         let _ = self.actor.list(dir);
     }
 
     fn use_file(&mut self) {
-        let (actor, dice) = (self.actor, self.dice.clone());
-        let at = dice.pick(self.open.len());
+        let (actor, rng) = (self.actor, self.rng.clone());
+        let at = rng.pick(self.open.len());
         let Opened {
             file,
             since,
             writes,
         } = self.open[at];
         let (first, count) = self.blocks();
-        match dice.below(100) {
+        match rng.below(100) {
             0..86 if !writes => drop(actor.read((file, since), first, count)),
             0..30 => actor.write(file, first, count, false),
             30..38 => actor.write(file, 0, 1 + count % 4, true),
@@ -718,41 +719,42 @@ impl<'a, 'f> Program<'a, 'f> {
         }
     }
 
-    /// Laminates a file, by request or by its mode; first it may close it.
+    /// Laminates a file, by request or by its mode; may close it first.
     fn laminate(&mut self) {
-        let (actor, dice) = (self.actor, self.dice.clone());
-        let ino = self.files[dice.pick(self.files.len())];
+        let (actor, rng) = (self.actor, self.rng.clone());
+        let ino = self.files[rng.pick(self.files.len())];
         let open = self.open.iter().position(|opened| opened.file.home == ino);
-        if let Some(at) = open.filter(|_| dice.chance(700)) {
+        if let Some(at) = open.filter(|_| rng.chance(700)) {
             let opened = self.open.remove(at);
             actor.close(opened.file);
         }
-        if dice.chance(700) {
+        if rng.chance(700) {
             actor.laminate(ino);
         } else {
             actor.chmod(ino, 0o444);
         }
     }
 
-    /// Reads a part of a file under a lock, and writes it; then gives the lock back, or closes the
+    /// Reads a part of a file under a lock, and writes it; then releases the lock, or closes the
+    /// file.
     /// file over it.
     fn use_locked(&mut self) {
-        let (actor, dice) = (self.actor, self.dice.clone());
-        let at = dice.pick(self.open.len());
+        let (actor, rng) = (self.actor, self.rng.clone());
+        let at = rng.pick(self.open.len());
         let Opened {
             file,
             since,
             writes,
         } = self.open[at];
         let (first, count) = self.blocks();
-        let of = [Of::Whole, Of::Process, Of::Description][dice.pick(3)];
+        let of = [LockOwner::Whole, LockOwner::Process, LockOwner::Description][rng.pick(3)];
         let (start, end) = match of {
-            Of::Whole => (0, u64::MAX),
-            Of::Process | Of::Description => (first * BLOCK, (first + count) * BLOCK),
+            LockOwner::Whole => (0, u64::MAX),
+            LockOwner::Process | LockOwner::Description => (first * BLOCK, (first + count) * BLOCK),
         };
         let lock = Lock {
             of,
-            exclusive: writes && dice.chance(700),
+            exclusive: writes && rng.chance(700),
             start,
             end,
         };
@@ -763,7 +765,7 @@ impl<'a, 'f> Program<'a, 'f> {
         if lock.exclusive {
             actor.write(file, first, count, false);
         }
-        if dice.chance(850) {
+        if rng.chance(850) {
             return actor.unlock(file, lock, granted);
         }
         let event = actor.record.event();
@@ -772,7 +774,7 @@ impl<'a, 'f> Program<'a, 'f> {
         actor.close(file);
     }
 
-    /// Closes all that is open.
+    /// Closes all open files.
     pub fn finish(&mut self) {
         for opened in std::mem::take(&mut self.open) {
             self.actor.close(opened.file);

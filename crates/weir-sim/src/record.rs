@@ -5,10 +5,10 @@ use std::cell::{Cell, RefCell};
 use std::fmt::{Arguments, Write};
 use std::time::Duration;
 
-use crate::bytes::{Bytes, Promise};
+use crate::bytes::{Bytes, Guarantees};
 use crate::linear::Call;
 use crate::locks::Locks;
-use crate::plan::{Plan, Trouble};
+use crate::plan::{FaultKind, Plan};
 
 /// The notes of one run.
 #[derive(Debug, Default)]
@@ -40,12 +40,12 @@ impl Record {
     /// An empty one of a plan; with `keep`, the lines of the trace are kept.
     pub fn new(keep: bool, plan: &Plan) -> Record {
         let lost = plan.faults.iter().filter_map(|fault| match fault.what {
-            Trouble::KillServer(rank) | Trouble::KillNode(rank) => Some(rank),
+            FaultKind::KillServer(rank) | FaultKind::KillNode(rank) => Some(rank),
             _ => None,
         });
         Record {
             keep,
-            bytes: RefCell::new(Bytes::new(Promise {
+            bytes: RefCell::new(Bytes::new(Guarantees {
                 visibility: plan.visibility(),
                 lost: lost.collect(),
                 fails_calls: plan.fails_calls(),

@@ -16,19 +16,19 @@ use weir_server::cluster::ROOT;
 use crate::bytes::Block;
 use crate::executor::{Executor, Group};
 use crate::fiber::Fiber;
-use crate::linear::{self, Verdict};
-use crate::locks::{Lock, Of};
-use crate::model::{Model, Seat};
-use crate::plan::{Client, Fault, Kill, Plan, Trouble};
+use crate::linear::{self, CheckResult};
+use crate::locks::{Lock, LockOwner};
+use crate::model::{DirName, Model};
+use crate::plan::{Client, Fault, FaultKind, Kill, Plan};
 use crate::process::{Access, Process};
-use crate::program::{Actor, Bears, Program};
+use crate::program::{Actor, Program, ToleratedErrors};
 use crate::record::Record;
-use crate::site::{self, Site, Which};
+use crate::site::{self, ServerParams, Site};
 
 /// A run that lasts longer hangs.
 const MOST: Duration = Duration::from_secs(3600);
 /// Steps of tasks without time passing, at most.
-const MOST_STEPS: u64 = 2_000_000;
+const STEPS_MAX: u64 = 2_000_000;
 /// After the faults, before the look: servers that lost each other find out and come back.
 const CALM_DOWN: Duration = Duration::from_secs(8);
 /// The same, of messages that are very late.
@@ -98,13 +98,13 @@ struct World {
 
 /// Runs a plan.
 pub fn run(plan: &Plan, trace: bool) -> Outcome {
-    let dice = SeededRng::new(plan.seed).fork();
-    let executor = Executor::new(dice.fork());
+    let rng = SeededRng::new(plan.seed).fork();
+    let executor = Executor::new(rng.fork());
     let network = Network::new(
         plan.servers,
         Timing::default(),
         NetworkFaults::NONE,
-        dice.next(),
+        rng.next(),
     );
     let harness = executor.group();
     let world = Rc::new(World {
@@ -122,7 +122,7 @@ pub fn run(plan: &Plan, trace: bool) -> Outcome {
         harness,
     });
     for rank in (0..plan.servers).map(Rank) {
-        let which = Which {
+        let params = ServerParams {
             rank,
             servers: plan.servers,
             units: plan.units,
@@ -131,7 +131,7 @@ pub fn run(plan: &Plan, trace: bool) -> Outcome {
             visibility: plan.visibility(),
             seed: plan.seed ^ (u64::from(rank.0) << 32),
         };
-        let site = Site::start(which, world.around());
+        let site = Site::start(params, world.around());
         world.sites.borrow_mut().insert(rank, site);
     }
     world.story();
@@ -139,8 +139,8 @@ pub fn run(plan: &Plan, trace: bool) -> Outcome {
 }
 
 impl World {
-    fn around(&self) -> site::World<'_> {
-        site::World {
+    fn around(&self) -> site::Environment<'_> {
+        site::Environment {
             executor: &self.executor,
             network: &self.network,
         }
@@ -152,12 +152,12 @@ impl World {
             let mut dirs = vec![ROOT];
             for number in 0..DIRS {
                 let name = b'A' + number;
-                let made = actor.mkdir(Seat { dir: ROOT, name });
+                let made = actor.mkdir(DirName { dir: ROOT, name });
                 dirs.extend(made);
             }
             world.dirs.replace(dirs);
         });
-        self.network.set_faults(self.plan.weather);
+        self.network.set_faults(self.plan.network_faults);
         for client in &self.plan.clients {
             self.start(*client);
         }
@@ -204,7 +204,7 @@ impl World {
             drop(sites);
             if stepped || any {
                 steps += 1;
-                if steps > MOST_STEPS {
+                if steps > STEPS_MAX {
                     self.record
                         .fault("tasks run, and no time passes".to_owned());
                     return false;
@@ -245,31 +245,31 @@ impl World {
 
     /// Starts the process of a program, or another one with what is left of it to do. It ends when
     /// all is done, and some time after its server was killed.
-    fn go_on_as(self: &Rc<World>, mut client: Client, dice: SeededRng, dirs: Vec<Ino>) {
+    fn go_on_as(self: &Rc<World>, mut client: Client, rng: SeededRng, dirs: Vec<Ino>) {
         let pause = self.plan.pause;
         self.process(client.rank, client.number, move |actor, world| {
-            let mut program = Program::new(actor, dice.clone(), &world.plan, dirs);
+            let mut program = Program::new(actor, rng.clone(), &world.plan, dirs);
             let mut stays = None;
             while client.operations > 0 && stays != Some(0) {
                 client.operations -= 1;
-                let pause = dice.duration((Duration::ZERO, pause));
+                let pause = rng.duration((Duration::ZERO, pause));
                 let sleep = world.executor.sleep(pause);
                 actor.wait(sleep);
                 program.step();
                 stays = match stays {
-                    None if actor.process.is_orphaned() => Some(dice.below(STAYS)),
+                    None if actor.process.is_orphaned() => Some(rng.below(STAYS)),
                     stays => stays.map(|more| more - 1),
                 };
             }
             program.finish();
             if client.operations > 0 {
-                world.begin_again(client, dice, program.dirs);
+                world.begin_again(client, rng, program.dirs);
             }
         });
     }
 
     /// Starts a program's next process once its server runs.
-    fn begin_again(self: &Rc<World>, client: Client, dice: SeededRng, dirs: Vec<Ino>) {
+    fn begin_again(self: &Rc<World>, client: Client, rng: SeededRng, dirs: Vec<Ino>) {
         self.waiting.set(self.waiting.get() + 1);
         let (world, executor) = (Rc::clone(self), self.executor.clone());
         self.executor.spawn(self.harness, async move {
@@ -277,7 +277,7 @@ impl World {
                 executor.sleep(LOOK_AGAIN).await;
             }
             world.waiting.set(world.waiting.get() - 1);
-            world.go_on_as(client, dice, dirs);
+            world.go_on_as(client, rng, dirs);
         });
     }
 
@@ -319,7 +319,7 @@ impl World {
                 process: Process::new(site, (id, memory), waiter),
                 record: Rc::clone(&world.record),
                 executor: world.executor.clone(),
-                bears: Bears {
+                tolerates: ToleratedErrors {
                     lost: world.plan.fails_calls(),
                     full: world.plan.units < 1000,
                 },
@@ -358,7 +358,7 @@ impl World {
             let running = self.running.borrow();
             let here = running
                 .iter()
-                .filter(|(_, client)| client.site.which.rank == rank);
+                .filter(|(_, client)| client.site.params.rank == rank);
             here.map(|(number, _)| *number).collect()
         };
         for number in here {
@@ -370,8 +370,8 @@ impl World {
     /// A server is killed, at once or soon, and not its node's programs.
     fn kill_for_now(&self, rank: Rank, kill: Kill) {
         let Some(site) = self.site(rank) else { return };
-        match kill.burns {
-            Some(burns) => site.machine.fuse.light(burns),
+        match kill.kill_after {
+            Some(kill_after) => site.machine.kill_switch.arm(kill_after),
             None => site.kill(),
         }
     }
@@ -382,13 +382,13 @@ impl World {
         let Some(before) = self.site(rank) else {
             return;
         };
-        if kill.burns.is_some() && before.machine.fuse.is_lit() {
+        if kill.kill_after.is_some() && before.machine.kill_switch.is_armed() {
             before.kill();
         }
         if before.lives() {
             return;
         }
-        let (site, found) = Site::after(&before, kill.stumbles, self.around());
+        let (site, found) = Site::after(&before, kill.kills_at_restart, self.around());
         self.record.line(
             self.executor.now(),
             format_args!("{rank:?} is back: {found:?}"),
@@ -401,35 +401,35 @@ impl World {
         self.record
             .line(now, format_args!("fault {number}: {:?}", fault.what));
         match fault.what {
-            Trouble::Cut(a, b) if a != b => self.network.cut(a, b),
-            Trouble::Cut(..) => {}
-            Trouble::Alone(rank) => {
+            FaultKind::Cut(a, b) if a != b => self.network.cut(a, b),
+            FaultKind::Cut(..) => {}
+            FaultKind::Alone(rank) => {
                 for other in (0..self.plan.servers).map(Rank).filter(|o| *o != rank) {
                     self.network.cut(rank, other);
                 }
             }
-            Trouble::Slow(rank, times) => self.network.slow(rank, times),
-            Trouble::KillClient(number) => self.kill_client(number),
-            Trouble::KillServer(rank) => self.kill_server(rank),
-            Trouble::KillNode(rank) => {
+            FaultKind::Slow(rank, times) => self.network.slow(rank, times),
+            FaultKind::KillClient(number) => self.kill_client(number),
+            FaultKind::KillServer(rank) => self.kill_server(rank),
+            FaultKind::KillNode(rank) => {
                 self.network.vanish(rank);
                 self.kill_server(rank);
             }
-            Trouble::Restart(rank, kill) => self.kill_for_now(rank, kill),
+            FaultKind::Restart(rank, kill) => self.kill_for_now(rank, kill),
         }
     }
 
     fn end(&self, fault: Fault) {
         match fault.what {
-            Trouble::Cut(a, b) => self.network.heal(a, b),
-            Trouble::Alone(rank) => {
+            FaultKind::Cut(a, b) => self.network.heal(a, b),
+            FaultKind::Alone(rank) => {
                 for other in (0..self.plan.servers).map(Rank).filter(|o| *o != rank) {
                     self.network.heal(rank, other);
                 }
             }
-            Trouble::Slow(rank, _) => self.network.slow(rank, 1),
-            Trouble::Restart(rank, kill) => self.restart(rank, kill),
-            Trouble::KillClient(_) | Trouble::KillServer(_) | Trouble::KillNode(_) => {}
+            FaultKind::Slow(rank, _) => self.network.slow(rank, 1),
+            FaultKind::Restart(rank, kill) => self.restart(rank, kill),
+            FaultKind::KillClient(_) | FaultKind::KillServer(_) | FaultKind::KillNode(_) => {}
         }
     }
 
@@ -472,7 +472,7 @@ impl World {
             let (used, twice, rank) = (
                 site.storage.used(),
                 site.storage.freed_twice(),
-                site.which.rank,
+                site.params.rank,
             );
             if used == (0, 0) && twice == 0 {
                 continue;
@@ -519,7 +519,7 @@ impl World {
         let calls = self.record.calls.borrow();
         let first = Model::new(ROOT, self.plan.fails_calls());
         let verdict = linear::check(&first, &calls);
-        if let Verdict::Broken { most, call } = verdict {
+        if let CheckResult::Broken { most, call } = verdict {
             let shown = linear::conflict(&first, &calls);
             let shown: Vec<String> = shown.iter().map(|call| format!("{call:?}")).collect();
             self.record.fault(format!(
@@ -545,7 +545,7 @@ impl World {
             messages: self.network.count(),
             full: sites.values().map(|site| site.storage.refused()).sum(),
             drawn: self.plan.faults.iter().map(|f| f.what.name()).collect(),
-            decided: verdict != Verdict::Undecided,
+            decided: verdict != CheckResult::Undecided,
             space: self.space.get(),
             links: self.links.get(),
             lasted: self.executor.now(),
@@ -582,7 +582,7 @@ impl Tree {
             };
             for entry in entries {
                 let name = entry.name[0];
-                let found = actor.find(Seat { dir, name });
+                let found = actor.find(DirName { dir, name });
                 match found {
                     Ok(Some((ino, FileType::Dir))) => {
                         left.push((ino, [&path[..], b"/", &entry.name].concat()));
@@ -602,7 +602,7 @@ impl Tree {
         // Names that are not listed must not be found.
         for dir in world.dirs.borrow().iter() {
             for name in b'a'..b'e' {
-                let found = actor.find(Seat { dir: *dir, name });
+                let found = actor.find(DirName { dir: *dir, name });
                 let listed = tree.names.contains_key(&(*dir, vec![name]));
                 if matches!(found, Ok(Some(_))) && !listed && tree.dirs.contains(dir) {
                     tree.troubles
@@ -676,7 +676,7 @@ fn none_is_locked(actor: &Actor<'_>, files: &[Ino]) {
             actor.record.fault(fault);
             continue;
         };
-        for of in [Of::Whole, Of::Process, Of::Description] {
+        for of in [LockOwner::Whole, LockOwner::Process, LockOwner::Description] {
             let lock = Lock::of_all(of);
             if let Some(granted) = actor.lock(file, lock) {
                 actor.unlock(file, lock, granted);
@@ -695,7 +695,7 @@ fn remove_all(actor: &Actor<'_>) {
     let mut inside = Vec::new();
     while let Some(dir) = dirs.pop() {
         for entry in actor.list(dir).unwrap_or_default() {
-            let at = Seat {
+            let at = DirName {
                 dir,
                 name: entry.name[0],
             };

@@ -1,13 +1,13 @@
 //! Making a failing run smaller: without clients, faults and late operations, as long as
 //! something is still wrong.
 
-use crate::plan::{Plan, Without};
+use crate::plan::{Exclusions, Plan};
 use crate::run::run;
 
 /// What can be left out of a failing plan so that it still fails.
-pub fn shrink(plan: &Plan) -> Without {
-    let mut without = Without::default();
-    let fails = |without: &Without| {
+pub fn shrink(plan: &Plan) -> Exclusions {
+    let mut without = Exclusions::default();
+    let fails = |without: &Exclusions| {
         let reduced = plan.clone().without(without);
         // A panic is a failure too; it has been printed once already.
         let quiet = std::panic::AssertUnwindSafe(|| run(&reduced, false));
@@ -50,8 +50,8 @@ mod tests {
     #[test]
     fn what_is_left_of_a_plan_is_what_it_was() {
         let seed = 12;
-        let plan = Plan::of(seed);
-        let less = Without {
+        let plan = Plan::from_seed(seed);
+        let less = Exclusions {
             clients: vec![0],
             faults: Vec::new(),
             operations: Some(3),
@@ -66,8 +66,8 @@ mod tests {
             assert_eq!(left.operations, 3);
         }
         assert_eq!(
-            (reduced.weather, reduced.faults),
-            (plan.weather, plan.faults)
+            (reduced.network_faults, reduced.faults),
+            (plan.network_faults, plan.faults)
         );
     }
 }

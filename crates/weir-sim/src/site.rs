@@ -1,6 +1,6 @@
-//! A node and a life of its server, which is the real one with the simulated fabric around it.
-//! What `weir-server`'s runtime does with threads and sockets, a pump does here; what it does to
-//! come after a server that was killed, [`Site::after`] does, in the same order.
+//! A node with one incarnation of its server: the real server on the simulated fabric. [`Site`]
+//! polls where the runtime of `weir-server` has threads and sockets. To take over from a killed
+//! server, [`Site::after`] does the steps of that runtime in the same order.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,26 +23,26 @@ use weir_server::rules::Rules;
 use weir_store::slabmap::Window;
 
 use crate::executor::{Executor, Group};
-use crate::journal::{unless_killed, Written};
+use crate::journal::{unless_killed, SimJournal};
 use crate::machine::{Kernel, Machine, Memory, NamesRegion};
 use crate::storage::{Log, Storage};
 
-/// How often a server publishes what was not, and looks for what nobody uses any more.
+/// The interval of publishing, and of looking for unused resources.
 const TICK: Duration = Duration::from_secs(1);
-/// Inodes, entries or runs of a step of the journal's snapshot.
+/// Inodes, entries or runs in one step of the journal's snapshot.
 const SNAPSHOT_STEP: usize = 4;
-/// Clients of a node, those of before included.
+/// The most clients of a node, former ones included.
 const CLIENTS: usize = 64;
 
 type Waiting = Rc<RefCell<BTreeMap<CallId, oneshot::Sender<Result<Answer, Lost>>>>>;
 
-/// The other servers, for the logic.
-struct Others {
+/// Calls to the other servers, for the server's logic.
+struct PeerCaller {
     end: Rc<Endpoint>,
     waiting: Waiting,
 }
 
-impl Others {
+impl PeerCaller {
     fn answer(&self, to: Rank, id: CallId) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
         let (sender, answer) = oneshot::channel();
         self.waiting.borrow_mut().insert(id, sender);
@@ -50,7 +50,7 @@ impl Others {
     }
 }
 
-impl Net for Others {
+impl Net for PeerCaller {
     fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
         self.answer(to, self.end.call(to, message(request)))
     }
@@ -71,101 +71,101 @@ fn message(body: Vec<u8>) -> Message {
     }
 }
 
-/// What ends when the server is killed.
+/// The parts of a server that end when it is killed.
 #[derive(Clone)]
-struct Life {
+struct RunningServer {
     cluster: Cluster<Kernel>,
     node: Rc<RefCell<Node<'static, Kernel>>>,
     end: Rc<Endpoint>,
     waiting: Waiting,
 }
 
-/// What a server is.
+/// The parameters of a server.
 #[derive(Clone, Copy, Debug)]
-pub struct Which {
+pub struct ServerParams {
     /// Its rank.
     pub rank: Rank,
-    /// How many there are.
+    /// The number of servers.
     pub servers: u16,
     /// Units of storage.
     pub units: usize,
-    /// Whether it is lent warm.
+    /// Storage is lent warm.
     pub warm: bool,
-    /// After so many bytes its journal is begun anew.
+    /// The server starts a new journal after this many bytes.
     pub journal_bytes: usize,
-    /// When other nodes see what is written to a file.
+    /// The visibility of files.
     pub visibility: Visibility,
-    /// What it draws from when it does what it may.
+    /// The seed of its optional actions.
     pub seed: u64,
 }
 
-/// What a server lives in.
+/// The simulation around a server.
 #[derive(Clone, Copy)]
-pub struct World<'w> {
-    /// Where its tasks run.
+pub struct Environment<'w> {
+    /// The executor of its tasks.
     pub executor: &'w Executor,
-    /// How it reaches the others.
+    /// The network to the other servers.
     pub network: &'w Network,
 }
 
-/// A node in one life of its server.
+/// A node with one incarnation of its server.
 pub struct Site {
     /// The server.
-    pub which: Which,
-    /// What is shared with clients.
+    pub params: ServerParams,
+    /// The region shared with clients.
     pub open: OpenRegion<'static>,
     /// The tables, as clients see them.
     pub names: NamesView<'static>,
-    /// The bytes.
+    /// The storage.
     pub storage: Storage,
-    /// Tasks of this life of the server.
+    /// The tasks of this incarnation.
     pub group: Group,
-    /// What outlives it.
+    /// The node's state that outlives the server.
     pub machine: Rc<Machine>,
     tables: NamesRegion,
     executor: Executor,
-    life: RefCell<Option<Life>>,
+    life: RefCell<Option<RunningServer>>,
     number: u64,
-    dice: SeededRng,
+    rng: SeededRng,
     lost: Cell<u64>,
 }
 
 impl std::fmt::Debug for Site {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "site {}", self.which.rank.0)
+        write!(f, "site {}", self.params.rank.0)
     }
 }
 
-/// What a life begins with.
-struct Beginning {
+/// The state with which an incarnation starts.
+struct StartState {
     node: Node<'static, Kernel>,
     open: OpenRegion<'static>,
     tables: NamesRegion,
     storage: Storage,
     machine: Rc<Machine>,
-    /// Of which life of the server, from 1 on.
+    /// The incarnation, from 1 on.
     number: u64,
-    /// What the one before knew as one of several.
+    /// The former incarnation's cluster state.
     before: Option<journal::Cluster>,
 }
 
 impl Site {
     /// Starts a server on a fresh node.
-    pub fn start(which: Which, world: World<'_>) -> Rc<Site> {
+    pub fn start(params: ServerParams, world: Environment<'_>) -> Rc<Site> {
         let machine = Rc::new(Machine::new());
         let (open, tables) = (machine.new_open(), machine.new_names());
         let owner = Owner { uid: 0, gid: 0 };
-        let shard = Shard::new(tables.format(which.rank), 0o755, owner, 1).expect("a root");
-        let storage = Storage::new(Rc::clone(&machine.slabs), which.units, which.warm);
+        let shard = Shard::new(tables.format(params.rank), 0o755, owner, 1).expect("a root");
+        let storage = Storage::new(Rc::clone(&machine.slabs), params.units, params.warm);
         let (space, kernel) = (storage.clone(), machine.kernel());
-        let mut node = Node::new(identity(&which, 1), open, shard, space, kernel, CLIENTS);
+        let mut node = Node::new(identity(&params, 1), open, shard, space, kernel, CLIENTS);
         let policy = Policy {
-            visibility: which.visibility,
+            visibility: params.visibility,
             ..Policy::default()
         };
         let shared = node.share(policy, Rules::default(), true);
         shared.expect("the root is there");
-        let beginning = Beginning {
+        let beginning = StartState {
             node,
             open,
             tables,
@@ -174,37 +174,41 @@ impl Site {
             number: 1,
             before: None,
         };
-        Site::live(which, beginning, world)
+        Site::live(params, beginning, world)
     }
 
-    /// Starts a server again that was killed, on its node; what it found there. Before, it is
-    /// killed so many times just before it begins its journal anew.
-    pub fn after(before: &Site, stumbles: u32, world: World<'_>) -> (Rc<Site>, Found) {
+    /// Restarts a killed server on its node, from the state found there. Before that, the server is
+    /// killed `kills_at_restart` times just before it starts a new journal.
+    pub fn after(
+        before: &Site,
+        kills_at_restart: u32,
+        world: Environment<'_>,
+    ) -> (Rc<Site>, Found) {
         assert!(!before.lives(), "one life at a time");
-        for _ in 0..stumbles {
+        for _ in 0..kills_at_restart {
             drop(before.come_after());
         }
         let (beginning, found) = before.come_after();
-        (Site::live(before.which, beginning, world), found)
+        (Site::live(before.params, beginning, world), found)
     }
 
-    fn come_after(&self) -> (Beginning, Found) {
+    fn come_after(&self) -> (StartState, Found) {
         let before = self;
-        let (which, machine) = (before.which, Rc::clone(&before.machine));
-        let mut state = Written::read(&machine).state;
+        let (params, machine) = (before.params, Rc::clone(&before.machine));
+        let mut state = SimJournal::read(&machine).state;
         stop_clients(&before.open, &state);
         before.tables.open().condemn();
         let (open, tables) = (machine.new_open(), machine.new_names());
-        let shard = Shard::restore(tables.format(which.rank), &state).expect("names");
+        let shard = Shard::restore(tables.format(params.rank), &state).expect("names");
         let storage = Storage::after(&before.storage);
         let (space, kernel) = (storage.clone(), machine.kernel());
         let now_ns = before.now_ns();
-        let itself = identity(&which, now_ns);
+        let itself = identity(&params, now_ns);
         let mut node = Node::new(itself, before.open, shard, space, kernel, CLIENTS);
         let found = node.take_up(&mut state, |id| machine.region_of(id), now_ns);
         let found = found.expect("what the journal says can be taken up");
         node.reopen(open).expect("its storage is there");
-        let beginning = Beginning {
+        let beginning = StartState {
             node,
             open,
             tables,
@@ -216,31 +220,31 @@ impl Site {
         (beginning, found)
     }
 
-    fn live(which: Which, begin: Beginning, world: World<'_>) -> Rc<Site> {
+    fn live(params: ServerParams, begin: StartState, world: Environment<'_>) -> Rc<Site> {
         let node = Rc::new(RefCell::new(begin.node));
-        let end = Rc::new(world.network.start(which.rank, begin.number));
+        let end = Rc::new(world.network.start(params.rank, begin.number));
         let waiting = Waiting::default();
-        let others = Others {
+        let others = PeerCaller {
             end: Rc::clone(&end),
             waiting: Rc::clone(&waiting),
         };
         let group = world.executor.group();
         let spawner = world.executor.clone();
         let cluster = Cluster::new(
-            (which.rank, which.servers),
+            (params.rank, params.servers),
             Rc::clone(&node),
             Rc::new(others),
             Rc::new(Log(Rc::clone(&begin.machine.slabs))),
             move |task| spawner.spawn(group, task),
         );
-        // So that few servers are a tree, too.
-        cluster.set_fan_out(1 + u32::from(which.servers % 2));
+        // A small fan-out, so that few servers are a tree, too.
+        cluster.set_fan_out(1 + u32::from(params.servers % 2));
         if let Some(before) = begin.before {
             cluster.take_up(before);
             world.executor.spawn(group, cluster.announce());
         }
-        let itself = (which.rank, which.servers);
-        let journal = Written::begin(&begin.machine, itself, which.journal_bytes, &|visit| {
+        let itself = (params.rank, params.servers);
+        let journal = SimJournal::begin(&begin.machine, itself, params.journal_bytes, &|visit| {
             node.borrow().for_each_item(visit);
             cluster.for_each_item(visit);
         });
@@ -248,7 +252,7 @@ impl Site {
         node.borrow_mut().set_snapshot_step(SNAPSHOT_STEP);
         cluster.set_snapshot_step(SNAPSHOT_STEP);
         let site = Rc::new(Site {
-            which,
+            params,
             open: begin.open,
             names: NamesView::new(begin.tables.open()),
             storage: begin.storage,
@@ -256,14 +260,14 @@ impl Site {
             machine: begin.machine,
             tables: begin.tables,
             executor: world.executor.clone(),
-            life: RefCell::new(Some(Life {
+            life: RefCell::new(Some(RunningServer {
                 cluster,
                 node,
                 end,
                 waiting,
             })),
             number: begin.number,
-            dice: SeededRng::new(which.seed ^ begin.number),
+            rng: SeededRng::new(params.seed ^ begin.number),
             lost: Cell::new(0),
         });
         site.tick_for_ever();
@@ -271,33 +275,33 @@ impl Site {
         site
     }
 
-    fn life(&self) -> Option<Life> {
+    fn life(&self) -> Option<RunningServer> {
         self.life.borrow().clone()
     }
 
-    /// Whether the server runs.
+    /// Returns true if the server runs.
     pub fn lives(&self) -> bool {
         self.life.borrow().is_some()
     }
 
-    /// Kills the server if it was killed over a commit; whether it was.
+    /// Kills the server if it was killed at a commit; returns true if so.
     pub fn die(&self) -> bool {
-        let dies = self.lives() && self.machine.fuse.is_burnt();
+        let dies = self.lives() && self.machine.kill_switch.has_killed();
         if dies {
             self.kill();
         }
         dies
     }
 
-    /// The server is killed, wherever its tasks are.
+    /// Kills the server, wherever its tasks are.
     pub fn kill(&self) {
-        self.machine.fuse.quench();
+        self.machine.kill_switch.disarm();
         self.executor.kill(self.group);
         let life = self.life.borrow_mut().take();
         drop(life);
     }
 
-    /// What the service thread does now and then.
+    /// Runs the infrequent tasks of the service thread.
     fn tick_for_ever(self: &Rc<Site>) {
         let (site, executor) = (Rc::downgrade(self), self.executor.clone());
         self.executor.spawn(self.group, async move {
@@ -316,7 +320,7 @@ impl Site {
         });
     }
 
-    /// What it does more often.
+    /// Runs the frequent tasks of the service thread.
     fn look_for_ever(self: &Rc<Site>) {
         let (site, executor) = (Rc::downgrade(self), self.executor.clone());
         self.executor.spawn(self.group, async move {
@@ -330,12 +334,12 @@ impl Site {
         });
     }
 
-    /// The time, as servers are told it.
+    /// The time that servers see.
     pub fn now_ns(&self) -> i64 {
         1_000_000_000 + i64::try_from(self.executor.now().as_nanos()).expect("not for so long")
     }
 
-    /// Takes in what came from others; false if nothing did.
+    /// Handles events from other servers; returns false if there were none.
     pub fn pump(self: &Rc<Site>) -> bool {
         let Some(life) = self.life() else {
             return false;
@@ -345,7 +349,7 @@ impl Site {
         pumped.unwrap_or_else(|| self.die())
     }
 
-    fn pump_in(self: &Rc<Site>, life: &Life) -> bool {
+    fn pump_in(self: &Rc<Site>, life: &RunningServer) -> bool {
         let mut any = false;
         while let Some(event) = life.end.poll() {
             any = true;
@@ -356,9 +360,10 @@ impl Site {
         any
     }
 
-    /// A step of beginning the journal anew, now and then, so that much may happen between two.
-    fn renew_journal(&self, life: &Life) {
-        if !self.dice.chance(100) {
+    /// Runs a step of starting a new journal from time to time, so that much may happen between two
+    /// steps.
+    fn renew_journal(&self, life: &RunningServer) {
+        if !self.rng.chance(100) {
             return;
         }
         let cluster = &life.cluster;
@@ -373,7 +378,7 @@ impl Site {
             });
     }
 
-    fn take(self: &Rc<Site>, life: &Life, event: Event) {
+    fn take(self: &Rc<Site>, life: &RunningServer, event: Event) {
         match event {
             Event::Request(token, message) => {
                 let (cluster, end) = (life.cluster.clone(), Rc::downgrade(&life.end));
@@ -396,7 +401,7 @@ impl Site {
                     body: message.body,
                     bulk: message.bulk,
                 });
-                // Whoever asked may have been killed.
+                // The caller may have been killed.
                 let _ = sender.send(answer.map_err(|_| {
                     self.lost.set(self.lost.get() + 1);
                     Lost(Rank(u16::MAX))
@@ -406,7 +411,7 @@ impl Site {
         }
     }
 
-    /// Has the server do what a client asks; `None`: the server died over it.
+    /// Lets the server carry out a client's request; returns `None` if the server died.
     pub async fn ask(self: Rc<Site>, id: ClientId, request: Vec<u8>) -> Option<Vec<u8>> {
         let (sender, reply) = oneshot::channel();
         if !self.lives() {
@@ -421,24 +426,24 @@ impl Site {
             life.cluster.poll_client(id, now_ns);
             life.cluster.tick(now_ns);
             let reply = life.cluster.serve(Caller::Client(id), &request).await;
-            // The process may be gone meanwhile.
+            // The process may have ended meanwhile.
             let _ = sender.send(reply);
         });
         drop(self);
         reply.await.ok()
     }
 
-    /// The pool in which bytes of other nodes arrive.
+    /// The pool for bytes from other nodes.
     pub fn pool(&self) -> Window {
         self.machine.pool()
     }
 
-    /// Passes some time, in which what a program waits for may come.
+    /// Advances the time, so that awaited events can happen.
     pub async fn pause(&self, time: Duration) {
         self.executor.sleep(time).await;
     }
 
-    /// Takes a client process in; with its number as a process.
+    /// Adds a client process; returns the client with its process number.
     pub fn admit(&self) -> Option<(ClientId, u32, Arc<Memory>)> {
         let life = self.life()?;
         let id = life.node.borrow().vacant_client(ClientKind::Program)?;
@@ -449,7 +454,7 @@ impl Site {
         Some((id, pid, memory))
     }
 
-    /// A client's process has ended.
+    /// Removes a client whose process has ended.
     pub fn gone(&self, id: ClientId, pid: u32) {
         self.machine.end(pid);
         if let Some(life) = self.life() {
@@ -460,16 +465,16 @@ impl Site {
         }
     }
 
-    /// Calls to other servers that were lost.
+    /// The number of lost calls to other servers.
     pub fn lost(&self) -> u64 {
         self.lost.get()
     }
 }
 
-fn identity(which: &Which, started_ns: i64) -> Identity {
+fn identity(params: &ServerParams, started_ns: i64) -> Identity {
     Identity {
-        rank: which.rank,
-        servers: which.servers,
+        rank: params.rank,
+        servers: params.servers,
         pid: 1,
         started_ns,
     }

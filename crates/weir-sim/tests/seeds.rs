@@ -6,10 +6,10 @@ use weir_sim::run::run;
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in [1, 2, 3, 4, 5, 6, 7, 8] {
-        let plan = Plan::of(seed);
+        let plan = Plan::from_seed(seed);
         let (once, again) = (run(&plan, false), run(&plan, false));
         assert_eq!(once, again, "seed {seed}");
-        assert_ne!(once.hash, run(&Plan::of(seed + 100), false).hash);
+        assert_ne!(once.hash, run(&Plan::from_seed(seed + 100), false).hash);
     }
 }
 
@@ -18,7 +18,7 @@ fn the_same_seed_is_the_same_run() {
 fn servers_come_back() {
     let mut came_back = 0;
     for seed in 0..200 {
-        let plan = Plan::of(seed).moving();
+        let plan = Plan::from_seed(seed).moving();
         came_back += plan.faults.iter().filter(|f| f.what.restarts()).count();
         assert_eq!(run(&plan, false).faults, [""; 0], "seed {seed}");
     }
@@ -29,7 +29,7 @@ fn servers_come_back() {
 #[test]
 fn what_failed_once_fails_no_more() {
     // Most were found before locks were drawn.
-    let of = |seed| Plan::of(seed).without_locks().without_laminations();
+    let of = |seed| Plan::from_seed(seed).without_locks().without_laminations();
     // These before restarts were.
     let all = |seed| of(seed).without_restarts();
     // And some of these before servers were killed over commits.
@@ -141,43 +141,43 @@ fn what_failed_once_fails_no_more() {
         moving(1290),
         // A node took an answer of a home for the newest though the node had published since. It
         // appended at the beginning of the file.
-        Plan::of(3_403_495).mild(),
+        Plan::from_seed(3_403_495).mild(),
         // A lock was granted while a lock of before still told others that the file is raw now.
-        Plan::of(3_100_458).mild(),
+        Plan::from_seed(3_100_458).mild(),
         // A lock was granted to a server that had been lost since it had asked, and was never given
         // back by the one that came after it.
-        Plan::of(3_301_977),
+        Plan::from_seed(3_301_977),
         // A node that had heard from a file's attributes that it is raw did not publish when told.
-        Plan::of(3_300_577).mild(),
+        Plan::from_seed(3_300_577).mild(),
         // A write to an open file failed while the home asked whether anybody has it open: of the
         // home's attributes this node, or of what a node asked of it, the home, took that for a
         // lamination.
-        Plan::of(5132).mild(),
-        Plan::of(5019).mild(),
+        Plan::from_seed(5132).mild(),
+        Plan::from_seed(5019).mild(),
         // A server that came back laminated by itself what was due, while other nodes wrote it.
-        Plan::of(5039),
-        Plan::of(8254).moving(),
+        Plan::from_seed(5039),
+        Plan::from_seed(8254).moving(),
         // A server that came back ended files without a name before it had joined the others, with
         // bytes that it had not published.
-        Plan::of(3814),
+        Plan::from_seed(3814),
         // A lock that failed had made a file raw, and not all could be told: a node that was told to give
         // up its token of it wrote on without one.
-        Plan::of(6441),
+        Plan::from_seed(6441),
         // A home asked a node whether anybody there writes a file, while it was telling that node
         // that it may: laminated, it was open for writing.
-        Plan::of(6_111_583),
+        Plan::from_seed(6_111_583),
         // A server held a file by an answer to the server before it, which it did not know of: told
         // that it places no appends by itself, it did.
-        Plan::of(6_111_147),
+        Plan::from_seed(6_111_147),
         // A file of ral lost its last name before its maker's node heard that it is made: what was
         // written to it stayed for ever.
-        Plan::of(736).mild(),
+        Plan::from_seed(736).mild(),
         // A rename whose end nobody knows left both names, and the old one went later: the model.
-        Plan::of(6_020_142).moving().without_laminations(),
+        Plan::from_seed(6_020_142).moving().without_laminations(),
         // A kill within a truncation left a file longer in shared memory than in the journal: programs
         // of its home's node saw the one size, and all others the other one.
-        Plan::of(3_400_441),
-        Plan::of(3_401_888),
+        Plan::from_seed(3_400_441),
+        Plan::from_seed(3_401_888),
         // A name that a rename had given, and another taken, before the rename asked a home that was
         // started anew whether it had: it gave it once more.
         moving(740_126),
@@ -221,7 +221,7 @@ fn truncations_that_failed_once_fail_no_more() {
         // A file became raw while a node that had written to it was away: it published that never.
         1472,
     ] {
-        let plan = Plan::of(seed).cutting();
+        let plan = Plan::from_seed(seed).cutting();
         assert_eq!(run(&plan, false).faults, [""; 0], "seed {seed}");
     }
 }
