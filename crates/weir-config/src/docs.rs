@@ -1,7 +1,7 @@
-//! The manual of `weir.toml`, made from the declaration of the settings.
+//! The manual of `weir.toml`, generated from the declaration of the settings.
 //!
-//! Two forms of one content: docs/CONFIGURATION.md and the page weir.toml(5). A test keeps the
-//! committed file equal to what this makes.
+//! One content in two forms: docs/CONFIGURATION.md and the page weir.toml(5). A test checks that
+//! the committed file is current.
 
 use std::fmt::Write as _;
 

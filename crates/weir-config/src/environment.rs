@@ -1,11 +1,11 @@
-//! A snapshot of the environment, and which `WEIR_` variables are not settings.
+//! A snapshot of the environment, and the `WEIR_` variables that are not settings.
 //!
-//! A snapshot, so that everything that depends on the environment can be tested without
-//! changing that of the test's process (which its threads share).
+//! A snapshot lets tests set variables without changing the environment of the test process, which
+//! its threads share.
 
 use std::collections::BTreeMap;
 
-/// `WEIR_` variables that are no settings: set by weir for its own parts or naming a file.
+/// `WEIR_` variables that are not settings: weir sets them for its own parts, or they name a file.
 pub const INTERNAL_VARIABLES: &[(&str, &str)] = &[
     (
         "WEIR_CONFIG",
@@ -38,7 +38,7 @@ const INTERNAL_PREFIXES: &[&str] = &["WEIR_TEST_", "WEIR_BENCH_", "WEIR_DEBUG_"]
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// What this process was given.
+    /// The environment of this process.
     pub fn of_process() -> Self {
         std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -53,7 +53,7 @@ impl Environment {
             .filter(|v| !v.is_empty())
     }
 
-    /// The variables whose names start with `WEIR_` and that mean settings.
+    /// The variables whose names start with `WEIR_` and that are settings.
     pub(crate) fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()

@@ -1,20 +1,20 @@
-//! What can be wrong with a setting, said so that it can be put right: place, reason, remedy.
+//! Errors in settings, each with its origin, reason and remedy.
 //!
-//! All problems of a start are collected and shown together, so that a user does not meet them
-//! one run at a time.
+//! All errors of a start are collected and shown together, so that a user does not see them one run
+//! at a time.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value in force came from.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "from", rename_all = "kebab-case")]
 pub enum Origin {
-    /// Nobody set it.
+    /// The default.
     Default,
     /// `weir.toml`, with the line of the key (counted from 1).
     File {
-        /// The file as it was named or found.
+        /// The path of the file.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
@@ -39,14 +39,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong, and where.
+/// An error in a setting, with its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where the offending text stands.
+    /// The origin of the offending text.
     pub origin: Origin,
-    /// What is wrong, one line.
+    /// The error, in one line.
     pub what: String,
-    /// The nearest valid name or word, when one is near.
+    /// The nearest valid name or word, if one is near.
     pub nearest: Option<String>,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why there is no configuration.
+/// The reason why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file was named, by an option or by `WEIR_CONFIG`, and cannot be read.
@@ -83,10 +83,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Settings that are refused; never empty.
+    /// Refused settings; never empty.
     #[error("{}", lines(.0))]
     Refused(Vec<Problem>),
 }
@@ -96,10 +96,10 @@ fn lines(problems: &[Problem]) -> String {
     all.join("\n")
 }
 
-/// The candidate most like `word`, if one is like it at all.
+/// The candidate nearest to `word`, if one is near.
 ///
-/// Damerau-Levenshtein counts a swap of neighbours as one slip; a third of the word's length is
-/// the most that still reads as a slip and not as another word.
+/// Damerau-Levenshtein counts a swap of neighbours as one slip. A distance of a third of the word's
+/// length is the most that still looks like a slip rather than another word.
 pub(crate) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,

@@ -1,13 +1,13 @@
-//! The settings of weir: what they are, where each value came from, and what they come to here.
+//! The settings of weir: their declaration, their origins, and their values on this machine.
 //!
 //! Layers, each overruling the one before: the defaults, one `weir.toml`, the environment
 //! (`WEIR_SECTION_KEY`), the command line (`--set section.key=value`). Every key is declared
 //! once, in [`settings`]; its parser, default, documentation and manual page come from there.
 //!
 //! Invariants:
-//! - a key or value that is not understood is refused with its place and the nearest valid
-//!   name; nothing is skipped in silence;
-//! - the default of every key is written in the same syntax as a user would write it;
+//! - an unknown key or a malformed value is refused with its origin and the nearest valid name;
+//!   nothing is skipped silently;
+//! - the default of every key is written in the syntax that a user would use;
 //! - nothing here reads the process's environment except [`Environment::of_process`].
 //!
 //! Left out: acting on a setting. [`machine`] only turns budgets into bytes.

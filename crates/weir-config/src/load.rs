@@ -1,8 +1,8 @@
-//! Laying the layers over each other: defaults, file, environment, command line.
+//! Merging the layers: defaults, file, environment, command line.
 //!
-//! Every problem of every layer is collected; a configuration with a problem is never returned.
-//! Unknown keys of the file and the command line are refused. An unknown `WEIR_` variable only
-//! warns: variables are inherited, and one left over from another version must not stop a job.
+//! All errors of all layers are collected; a configuration with an error is never returned. Unknown
+//! keys of the file and the command line are refused. An unknown `WEIR_` variable only causes a
+//! warning: variables are inherited, and one left from another version must not stop a job.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::error::{nearest, ConfigError, Origin, Problem};
 use crate::settings::{all_keys, find, Config, KeyInfo, SECTIONS};
 use crate::types::{Bad, Raw};
 
-/// What to read.
+/// The sources of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// The file named by `--config`; it must exist.
@@ -33,12 +33,13 @@ pub struct Loaded {
     pub config: Config,
     /// The file that was read, if any.
     pub file: Option<PathBuf>,
-    /// What looks wrong and was passed over.
+    /// Suspect text that was ignored.
     pub warnings: Vec<Problem>,
     origins: BTreeMap<String, Origin>,
 }
 
-/// The file that is read when none is named: `weir.toml` here, else in the user's configuration.
+/// The default file: `weir.toml` in the current directory, else in the user's configuration
+/// directory.
 pub fn find_file(environment: &Environment, here: &Path) -> Option<PathBuf> {
     let home = || Some(Path::new(environment.get("HOME")?).join(".config"));
     let user = environment.get("XDG_CONFIG_HOME").map(PathBuf::from);
@@ -50,8 +51,8 @@ pub fn find_file(environment: &Environment, here: &Path) -> Option<PathBuf> {
 }
 
 impl Sources {
-    /// Reads and lays over. `--config` comes before `WEIR_CONFIG`, both before what is found
-    /// from the current directory `here`.
+    /// Reads and merges all layers. `--config` comes before `WEIR_CONFIG`, and both before the file
+    /// found from the current directory `here`.
     pub fn load(&self, here: &Path) -> Result<Loaded, ConfigError> {
         let named = self
             .file
@@ -78,14 +79,14 @@ impl Sources {
 }
 
 impl Loaded {
-    /// Reads the text that [`Loaded::toml`] wrote, without any other layer.
+    /// Reads the text that [`Loaded::toml`] wrote, without other layers.
     pub fn from_toml(text: &str, environment: &Environment) -> Result<Self, ConfigError> {
         let mut loader = Loader::new(environment)?;
         loader.file(Path::new("<settings in force>"), text);
         loader.finish(None)
     }
 
-    /// Where the value of `key` came from.
+    /// The origin of the value of `key`.
     pub fn origin(&self, key: &KeyInfo) -> &Origin {
         self.origins.get(&key.path()).unwrap_or(&Origin::Default)
     }
@@ -106,7 +107,7 @@ impl Loaded {
         out
     }
 
-    /// The same for programs: `section.key` to value, text as in TOML, and origin.
+    /// The settings for programs: `section.key` to value, text as in TOML, and origin.
     pub fn json(&self) -> serde_json::Value {
         let values = serde_json::to_value(&self.config).unwrap_or_default();
         all_keys()
@@ -200,7 +201,7 @@ impl<'e> Loader<'e> {
                 _ => self.problems.push(outside_sections(name.get_ref(), origin)),
             }
         }
-        // Tables are sorted by name; a reader goes by line.
+        // Tables are sorted by name; a user reads by line.
         self.problems.sort_by_key(|problem| match problem.origin {
             Origin::File { line, .. } => line,
             _ => 0,
@@ -270,7 +271,7 @@ fn unknown_section(name: &str, origin: Origin) -> Problem {
 fn unknown_key(section: &str, name: &str, origin: Origin) -> Problem {
     let here = all_keys().filter(|key| key.section == section);
     let near = nearest(name, here.map(|key| key.name));
-    // The right key in the wrong section is a common slip of its own.
+    // The right key in the wrong section is a common slip.
     let elsewhere = || all_keys().find(|key| key.name == name).map(KeyInfo::path);
     Problem::new(origin, format!("unknown key `{name}` in [{section}]"))
         .nearest(near.or_else(elsewhere))

@@ -1,9 +1,8 @@
-//! What this machine has to give, and what the budgets of a configuration come to on it.
+//! The memory and storage of this machine, and the budgets of a configuration in bytes.
 //!
 //! Sources: `MemAvailable` of `proc_meminfo(5)`; `memory.max` and `memory.current` of the cgroup
 //! v2 documentation of the kernel, `memory.limit_in_bytes` of v1; statvfs(3).
-//! What cannot be read counts as no limit: it is a reason to be told of (`weir doctor`), not to
-//! refuse to start.
+//! A value that cannot be read counts as no limit. `weir doctor` reports it; a start does not fail.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,36 +12,36 @@ use serde::Serialize;
 use crate::settings::Config;
 use crate::types::{Budget, Warm};
 
-/// `memory.warm = "auto"` stops here: warming 2 GiB takes a core about half a second.
+/// The limit of `memory.warm = "auto"`: warming 2 GiB takes a core about half a second.
 const WARM_AUTO_MOST_BYTES: u64 = 2 << 30;
 
-/// Memory and space of this node, in bytes; `None` where there is no limit or none is known.
+/// Memory and space of this node, in bytes; `None` if there is no known limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// Memory that can be had without swapping.
+    /// Memory available without swapping.
     pub available_bytes: Option<u64>,
-    /// What the control group's limit leaves.
+    /// The rest of the control group's limit.
     pub cgroup_bytes: Option<u64>,
     /// Space free in `memory.directory`.
     pub tmpfs_bytes: Option<u64>,
-    /// Space free for each of the file directories; those on one file system share its space
-    /// evenly. Empty when there is no file tier.
+    /// Free space for each of the file directories; those on one file system share its space
+    /// evenly. Empty without a file tier.
     pub storage_bytes: Vec<u64>,
 }
 
 /// Budgets in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Budgets {
-    /// Of the memory tier.
+    /// The memory tier's budget.
     pub memory_bytes: u64,
-    /// Kept warm; at most `memory_bytes`.
+    /// The warm part, at most `memory_bytes`.
     pub warm_bytes: u64,
-    /// Of the file tier, for each directory of the configuration; empty when it is disabled.
+    /// The file tier's budget for each directory of the configuration; empty when it is disabled.
     pub file_bytes: Vec<u64>,
 }
 
 impl Machine {
-    /// Looks at this machine, for the directories that `config` names.
+    /// Examines this machine, for the directories of `config`.
     pub fn look(config: &Config) -> Self {
         let directories = &config.file.directories.0;
         Self {
@@ -57,7 +56,7 @@ impl Machine {
         }
     }
 
-    /// What a percentage in `memory.budget` is of.
+    /// The base of a percentage in `memory.budget`.
     pub fn memory_bytes(&self) -> u64 {
         [self.available_bytes, self.cgroup_bytes, self.tmpfs_bytes]
             .into_iter()
@@ -68,7 +67,7 @@ impl Machine {
 }
 
 impl Budgets {
-    /// Leaves one of `servers` servers of this machine its part.
+    /// Reduces the values to the share of one of `servers` servers of this machine.
     pub fn share_among(&mut self, servers: u32) {
         let servers = u64::from(servers.max(1));
         self.memory_bytes /= servers;
@@ -78,7 +77,7 @@ impl Budgets {
             .for_each(|bytes| *bytes /= servers);
     }
 
-    /// What `config` comes to on `machine`.
+    /// The budgets of `config` on `machine`.
     pub fn of(config: &Config, machine: &Machine) -> Self {
         let memory_bytes = config.memory.budget.of(machine.memory_bytes());
         let warm_bytes = match config.memory.warm {
@@ -106,7 +105,7 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// A line `Name:   123 kB`, in bytes.
+/// The bytes in a line `Name:   123 kB`.
 fn meminfo(text: &str, name: &str) -> Option<u64> {
     let line = text
         .lines()
@@ -115,8 +114,8 @@ fn meminfo(text: &str, name: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// What a user who is not root can still write to the file system of `path`, or of its nearest
-/// parent that exists.
+/// The bytes that a user who is not root can still write to the file system of `path`, or of its
+/// nearest existing parent.
 pub fn free_bytes(path: &Path) -> Option<u64> {
     let there = path.ancestors().find(|p| p.exists())?;
     let stat = nix::sys::statvfs::statvfs(there).ok()?;
@@ -136,7 +135,7 @@ fn storage_free(directories: &[PathBuf]) -> Vec<u64> {
         .collect()
 }
 
-/// `total` divided as `shares` are; evenly when there is nothing to go by.
+/// `total` divided in proportion to `shares`; evenly if all of them are 0.
 fn in_proportion(total: u64, shares: &[u64]) -> Vec<u64> {
     let sum: u128 = shares.iter().map(|share| u128::from(*share)).sum();
     let count = shares.len().max(1) as u128;
@@ -150,7 +149,7 @@ fn in_proportion(total: u64, shares: &[u64]) -> Vec<u64> {
     parts.collect()
 }
 
-/// The least of `limit - use` over this process's control group and those it is in.
+/// The least of `limit - use` over this process's control group and its ancestors.
 fn cgroup_left(root: &Path) -> Option<u64> {
     let membership = read("/proc/self/cgroup")?;
     let v2 = membership

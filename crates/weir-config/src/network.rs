@@ -1,4 +1,4 @@
-//! Settings about the network and about reaching other nodes.
+//! Settings of the network and of access to other nodes.
 
 use std::net::IpAddr;
 
@@ -7,15 +7,15 @@ use serde::Serialize;
 use crate::environment::Environment;
 use crate::types::{quoted, Bad, Setting};
 
-/// Which of a node's addresses servers use among each other.
+/// The address that servers use among each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FabricAddress {
-    /// That of the node's name, else the first that is not a loopback.
+    /// The address of the node's name, else the first that is not a loopback.
     Auto,
     /// The first of an interface.
     Interface(String),
-    /// The first within a network: its address and how many leading bits count.
+    /// The first within a network: its address and prefix length.
     Network(IpAddr, u8),
 }
 
@@ -59,9 +59,9 @@ impl Setting for FabricAddress {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Provider {
-    /// The best that there is.
+    /// The best usable one.
     Auto,
-    /// By its name there.
+    /// The provider with this name.
     Named(String),
 }
 
@@ -87,12 +87,12 @@ impl Setting for Provider {
     }
 }
 
-/// Ports that a server may listen on, both ends included; 0 and 0 for any that is free.
+/// The ports that a server may listen on, both ends included; 0 and 0 for any free one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ports {
-    /// The first that is tried.
+    /// The first port.
     pub first: u16,
-    /// The last.
+    /// The last port.
     pub last: u16,
 }
 

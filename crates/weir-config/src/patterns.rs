@@ -7,13 +7,13 @@ use toml::de::DeValue;
 use crate::environment::Environment;
 use crate::types::{expected, quoted, Bad, Setting};
 
-/// Globs, in the order in which they were written; checked.
+/// Checked globs, in the order in which they were written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Patterns(pub Vec<String>);
 
 impl Patterns {
-    /// Each as a pattern over paths below the mount, which begin with a slash.
+    /// Each as a pattern of paths below the mount, which begin with a slash.
     pub fn below<'a>(&'a self, mount: &'a str) -> impl Iterator<Item = String> + 'a {
         self.0.iter().map(move |pattern| {
             let inside = pattern.strip_prefix(mount).filter(|p| p.starts_with('/'));

@@ -1,8 +1,8 @@
-//! The types of settings: how each is written, read and shown.
+//! The types of settings: their syntax, parsing and output.
 //!
-//! A value arrives as text (environment, command line) or as TOML. [`Setting::show`] gives TOML
-//! that reads back to the same value; `weir config` and the server's copy of the configuration
-//! rely on that.
+//! A value arrives as text (environment, command line) or as TOML. [`Setting::show`] writes TOML
+//! that parses to the same value; `weir config` and the server's copy of the configuration rely on
+//! that.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -21,12 +21,12 @@ pub enum Raw<'a> {
     Toml(&'a DeValue<'a>),
 }
 
-/// Why a value is refused.
+/// The reason why a value is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Bad {
     /// One line, after "bad value ...:".
     pub reason: String,
-    /// The word that was probably meant.
+    /// The word that the user probably meant.
     pub nearest: Option<String>,
 }
 
@@ -41,13 +41,13 @@ impl From<String> for Bad {
 
 /// A type of setting.
 pub trait Setting: Sized + Serialize {
-    /// What to write, as the manual says it.
+    /// The syntax, as the manual describes it.
     const SHAPE: &'static str;
 
-    /// Reads a word as it stands in a variable, an option or a TOML string.
+    /// Parses a word from a variable, an option or a TOML string.
     fn from_text(text: &str, env: &Environment) -> Result<Self, Bad>;
 
-    /// Reads a TOML value; strings and integers are taken as words unless a type says otherwise.
+    /// Parses a TOML value; strings and integers are parsed as words unless a type overrides this.
     fn from_toml(value: &DeValue<'_>, env: &Environment) -> Result<Self, Bad> {
         match value {
             DeValue::String(text) => Self::from_text(text, env),
@@ -61,7 +61,7 @@ pub trait Setting: Sized + Serialize {
     /// The value in TOML.
     fn show(&self) -> String;
 
-    /// Reads either form.
+    /// Parses either form.
     fn read(raw: &Raw<'_>, env: &Environment) -> Result<Self, Bad> {
         match raw {
             Raw::Text(text) => Self::from_text(text.trim(), env),
@@ -113,7 +113,7 @@ impl Size {
     }
 }
 
-/// A share of what there is, or a number of bytes.
+/// A share of a total, or a number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Budget {
@@ -124,7 +124,7 @@ pub enum Budget {
 }
 
 impl Budget {
-    /// The bytes this is of `whole`.
+    /// The number of bytes, with `whole` as the total.
     pub fn of(self, whole: u64) -> u64 {
         match self {
             Self::Bytes(size) => size.0,
@@ -133,7 +133,7 @@ impl Budget {
     }
 }
 
-/// `percent` of `whole`, to a thousandth of a percent: integers, so that 100 % is the whole.
+/// `percent` of `whole`, to a thousandth of a percent: in integers, so that 100 % is the whole.
 fn share(whole: u64, percent: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -171,13 +171,13 @@ impl Setting for Budget {
     }
 }
 
-/// How much of the memory budget is kept ready to be written.
+/// The part of the memory budget that is kept ready to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Warm {
     /// The budget, but at most 2 GiB.
     Auto,
-    /// As said; a percentage is of the memory budget.
+    /// A fixed budget; a percentage is of the memory budget.
     Fixed(Budget),
 }
 
@@ -200,7 +200,7 @@ impl Setting for Warm {
     }
 }
 
-/// The absolute path under which programs see weir. Normal: no `.`, `..` or doubled slash.
+/// The absolute path of the mount. Normalised: no `.`, `..` or doubled slash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct MountPrefix(PathBuf);
@@ -232,15 +232,15 @@ impl Setting for MountPrefix {
     }
 }
 
-/// Whether, and where, the kernel mounts the file system.
+/// The kernel mount's mode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KernelMount {
-    /// Where it can, and where it suits.
+    /// Mount if possible, at a suitable directory.
     Auto,
-    /// Not at all.
+    /// Do not mount.
     Never,
-    /// At this directory.
+    /// Mount at this directory.
     At(PathBuf),
 }
 
@@ -273,7 +273,7 @@ fn absolute(text: &str, env: &Environment) -> Result<PathBuf, Bad> {
     if path.components().any(|c| c == Component::ParentDir) {
         return Err(format!("`{text}` contains `..`").into());
     }
-    // Going through the components drops `.`, doubled and trailing slashes.
+    // Collecting the components drops `.`, doubled and trailing slashes.
     Ok(path.components().collect())
 }
 
@@ -289,7 +289,7 @@ impl Setting for PathBuf {
     }
 }
 
-/// A file that is named, or put where it belongs.
+/// A named file, or the default one.
 impl Setting for Option<PathBuf> {
     const SHAPE: &'static str = "\"auto\" or an absolute path; $VARIABLES are expanded";
 
@@ -315,8 +315,8 @@ impl Setting for Directories {
         "a list of absolute paths (in a variable or option: with `:` between); $VARIABLES are expanded";
 
     fn from_text(text: &str, env: &Environment) -> Result<Self, Bad> {
-        // Expanded before it is split: `${TMPDIR:-/tmp}` has a colon of its own, and a variable
-        // may hold a list itself.
+        // Expanded before it is split: `${TMPDIR:-/tmp}` has a colon of its own, and a variable may
+        // hold a list.
         let expanded = env.expand(text)?;
         let paths: Result<Vec<PathBuf>, Bad> = expanded
             .split(':')

@@ -1,4 +1,4 @@
-//! Between weir's values and those of the kernel's protocol.
+//! Conversions between weir's values and those of the kernel's protocol.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,17 +8,17 @@ use weir_client::types::{Stat, Time, UTIME_NOW};
 
 const S_IFMT: u32 = 0o170_000;
 
-/// The inode that the kernel means. Both count the root as 1.
+/// Converts an inode number. Both sides count the root as 1.
 pub fn ino(number: INodeNo) -> Ino {
     Ino(number.0)
 }
 
-/// The error as the kernel passes it on.
+/// Converts an error number.
 pub fn errno(error: rustix::io::Errno) -> Errno {
     Errno::from_i32(error.raw_os_error())
 }
 
-/// The kind of a file, from the bits of `st_mode`.
+/// The type of a file, from the bits of `st_mode`.
 pub fn kind(mode: u32) -> FileType {
     match mode & S_IFMT {
         0o040_000 => FileType::Directory,
@@ -29,7 +29,7 @@ pub fn kind(mode: u32) -> FileType {
     }
 }
 
-/// The attributes as the kernel keeps them.
+/// Converts attributes.
 pub fn attributes(stat: &Stat) -> FileAttr {
     FileAttr {
         ino: INodeNo(stat.ino),
@@ -59,7 +59,7 @@ fn system_time(time: Time) -> SystemTime {
     }
 }
 
-/// A time that a program sets.
+/// Converts a time set by a program.
 pub fn time(time: TimeOrNow) -> Time {
     let at = match time {
         TimeOrNow::Now => {
@@ -75,7 +75,7 @@ pub fn time(time: TimeOrNow) -> Time {
             sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
             nsec: i64::from(since.subsec_nanos()),
         },
-        // Seconds before 1970, of which the nanoseconds count forward.
+        // A time before 1970, whose nanoseconds count forward.
         Err(before) => {
             let before = before.duration();
             let whole = i64::try_from(before.as_secs()).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! Open files, by the numbers that the kernel knows them by.
+//! Open files, by the handle numbers that the kernel uses.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -16,18 +16,18 @@ pub struct OpenFiles {
 #[derive(Debug, Default)]
 struct Inner {
     open: HashMap<u64, Open>,
-    /// Those that stand for open file descriptions of interposed programs.
+    /// Files that stand for open file descriptions of interposed programs.
     follows: HashMap<u64, Followed>,
-    /// The number that was given last. None is given twice, so that a late request finds nothing.
+    /// The last number given. Numbers are not reused, so that a late request finds no file.
     last: u64,
 }
 
-/// A file, and how it was opened.
+/// An open file with its mode of opening.
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
     /// The file.
     pub file: OpenFile,
-    /// It is for private mappings alone.
+    /// It is open for private mappings alone.
     pub is_private: bool,
 }
 
@@ -41,13 +41,13 @@ impl OpenFiles {
         FileHandle(number)
     }
 
-    /// The file with a number; EBADF: there is none.
+    /// Returns the file with a number, or EBADF.
     pub fn get(&self, number: FileHandle) -> Result<Open, Errno> {
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
         inner.open.get(&number.0).copied().ok_or(Errno::BADF)
     }
 
-    /// Lets a file stand for an open file description of an interposed program.
+    /// Makes a file stand for an open file description of an interposed program.
     pub fn follow(&self, number: FileHandle, followed: Followed) {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         if inner.open.contains_key(&number.0) {
@@ -55,7 +55,7 @@ impl OpenFiles {
         }
     }
 
-    /// Bytes of a file were moved, from `offset` on.
+    /// Records that bytes of a file were moved, from `offset` on.
     pub fn moved(&self, number: FileHandle, offset: u64, bytes: usize) {
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(followed) = inner.follows.get(&number.0) {
@@ -63,7 +63,7 @@ impl OpenFiles {
         }
     }
 
-    /// Takes the file with a number out.
+    /// Removes and returns the file with a number.
     pub fn remove(&self, number: FileHandle) -> Result<Open, Errno> {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         inner.follows.remove(&number.0);

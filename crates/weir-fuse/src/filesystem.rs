@@ -27,21 +27,21 @@ use crate::requester::on_behalf;
 
 /// Of open(2), on x86-64 and aarch64.
 const O_APPEND: i32 = 0o2000;
-/// How long the kernel may believe a name or an attribute: not at all.
+/// The time for which the kernel may cache a name or an attribute: none.
 const NEVER: Duration = Duration::ZERO;
-/// An inode number is never used again for another inode: its own bits say which life it is.
+/// Inode numbers are never reused: their bits include a generation.
 const GENERATION: Generation = Generation(0);
-/// The most that one copy_file_range moves, bytes.
+/// The most bytes that one copy_file_range moves.
 const MAX_COPY: u64 = 16 << 20;
-/// About how much of a directory is asked for at a time: what the kernel's buffer holds, bytes.
+/// The size of one request for directory entries: that of the kernel's buffer, in bytes.
 const LISTING: u32 = 4096;
 
 thread_local! {
-    /// Where a thread of the mount puts the bytes that it reads.
+    /// The read buffer of a thread of the mount.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The file system that the kernel asks.
+/// The file system, as the kernel calls it.
 #[derive(Debug)]
 pub struct TreeFs {
     tree: Tree,
@@ -51,7 +51,7 @@ pub struct TreeFs {
 }
 
 impl TreeFs {
-    /// That of an instance.
+    /// Creates the file system of an instance.
     pub fn new(tree: Tree) -> TreeFs {
         TreeFs {
             tree,
@@ -66,27 +66,27 @@ impl TreeFs {
         Arc::clone(&self.pages)
     }
 
-    /// Gives a file that was opened a number.
+    /// Gives an opened file a number.
     fn opened(&self, file: OpenFile, flags: i32) -> FileHandle {
         let is_private = flags & PRIVATE == PRIVATE;
         self.pages.opened(file.ino(), is_private);
         self.files.insert(Open { file, is_private })
     }
 
-    /// Takes back the number of an open file, and closes it.
+    /// Releases the number of an open file, and closes the file.
     fn close(&self, handle: FileHandle) -> Result<(), Errno> {
         let Open { file, is_private } = self.files.remove(handle)?;
         self.pages.closed(file.ino(), is_private);
         self.tree.close(file)
     }
 
-    /// How the kernel is to treat a file that was opened with `flags`. By a descriptor that writes, a
-    /// file that is mapped is read and written in the kernel's pages: if a write went to the file
-    /// directly, another program's store could bring its page back with the bytes of before. What appends
-    /// does not know where its bytes will be, and cannot put them in pages.
+    /// The kernel's flags for a file that was opened with `flags`. Through a writable descriptor, a
+    /// mapped file is read and written in the kernel's pages: if a write bypassed them, another
+    /// program's store could write a page back with the old bytes. An appending descriptor does not
+    /// know the offset of its bytes, so it cannot use pages.
     ///
-    /// The kernel must not drop pages of a mapped file as it is opened: a page that is read again while a
-    /// write of it is under way has the bytes of before, too.
+    /// The kernel must not drop pages of a mapped file as it is opened: a page that is read again
+    /// during a write of it has the old bytes, too.
     fn treatment(&self, file: OpenFile, flags: i32) -> Result<FopenFlags, Errno> {
         let ino = file.ino();
         if flags & DROP == DROP {
@@ -107,13 +107,13 @@ impl TreeFs {
         })
     }
 
-    /// The open file that a request names.
+    /// The open file of a request.
     fn file(&self, handle: FileHandle) -> Result<OpenFile, Errno> {
         Ok(self.files.get(handle)?.file)
     }
 }
 
-/// Answers a request by a value or an error.
+/// Replies to a request with a value or an error.
 macro_rules! answer {
     ($reply:ident, $result:expr, $value:pat => $done:expr) => {
         match $result {
@@ -131,7 +131,8 @@ fn empty(reply: ReplyEmpty, done: Result<(), Errno>) {
     answer!(reply, done, () => reply.ok());
 }
 
-/// Answers a request for a value of variable length: how long it is, or the value if there is room.
+/// Replies to a request for a value of variable length: with its length, or with the value if there
+/// is room.
 fn give(reply: ReplyXattr, length: Result<usize, Errno>, value: &[u8]) {
     answer!(reply, length, length => match value.get(..length) {
         Some(value) if !value.is_empty() => reply.data(value),
@@ -139,12 +140,12 @@ fn give(reply: ReplyXattr, length: Result<usize, Errno>, value: &[u8]) {
     });
 }
 
-/// How the kernel is to treat an open file: each read and write is a request.
+/// The flags of a file without kernel pages: each read and write is a request.
 fn direct() -> FopenFlags {
     FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
 }
 
-/// The bytes of a lock, whose end the protocol says by the last one.
+/// The range of a lock; the protocol has the last byte instead of the end.
 fn wish(kind: i32, start: u64, last: u64) -> Result<Wish, Errno> {
     let end = match last {
         last if last >= i64::MAX.unsigned_abs() => u64::MAX,
@@ -163,7 +164,7 @@ impl Filesystem for TreeFs {
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            // Else the kernel asks for an attribute before each write.
+            // Otherwise the kernel requests an attribute before each write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ];
         for flag in wanted {
@@ -356,7 +357,7 @@ impl Filesystem for TreeFs {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // No process asks: the kernel wants a page.
+        // Without a lock owner the kernel requests a page, not a process.
         let is_page = owner.is_none();
         BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
@@ -393,7 +394,7 @@ impl Filesystem for TreeFs {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // Pages that were mapped have their offset, whatever the descriptor's flags say.
+        // Bytes from pages have their offset, whatever the descriptor's flags are.
         let flags = match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             true => 0,
             false => flags.0,
@@ -468,7 +469,7 @@ impl Filesystem for TreeFs {
         loop {
             let entries = match self.tree.readdir(ino(number), at, LISTING) {
                 Ok(entries) => entries,
-                // What was listed so far is told; the error comes with the next request.
+                // Entries listed so far are returned; the next request gets the error.
                 Err(error) if at == offset => return reply.error(errno(error)),
                 Err(_) => return reply.ok(),
             };
@@ -487,7 +488,7 @@ impl Filesystem for TreeFs {
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        // Each change of names is done when its call returns.
+        // Each change of names is complete when its call returns.
         reply.ok();
     }
 
@@ -692,8 +693,8 @@ impl Filesystem for TreeFs {
     }
 }
 
-/// The name of an attribute that weir may have. EOPNOTSUPP: it keeps none of that namespace; the
-/// kernel itself asks for some, which are no program's and are not counted.
+/// Checks the name of an extended attribute. EOPNOTSUPP: weir has no attributes of that namespace.
+/// The kernel itself requests some of them, which are not counted.
 fn xattr_name(name: &OsStr) -> Result<&[u8], Errno> {
     let name = name.as_bytes();
     match name.starts_with(b"user.") {

@@ -1,10 +1,10 @@
 //! `weir mount`: the tree of an instance as a file system of the kernel (FUSE).
 //!
-//! It is for programs that the interposer is not in, and for system calls that go past it: what
-//! meets the kernel lands in the same tree. A mount is one process, a client of its node's server.
+//! It serves programs without the interposer, and system calls that bypass it: they reach the same
+//! tree through the kernel. A mount is one process, a client of its node's server.
 //!
-//! *Coherence.* The kernel may believe no name and no attribute for any time, and file data bypasses
-//! its page cache (`FOPEN_DIRECT_IO`): each call asks, and finds what interposed programs did. Pages
+//! *Coherence.* The kernel caches no name and no attribute, and file data bypasses its page cache
+//! (`FOPEN_DIRECT_IO`): each call is a request, and sees the changes of interposed programs. Pages
 //! that programs have mapped are in the page cache, and then all calls go through the mount.
 //!
 //! *The end.* [`Mounted::wait`] returns when the server has ended or the file system was unmounted.
@@ -12,10 +12,10 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | this one | mounting and unmounting |
+//! | this file | mounting and unmounting |
 //! | `filesystem` | the kernel's requests |
 //! | `requester` | the process that made a request: its groups, its signals |
-//! | `files` | open files by the number that the kernel knows |
+//! | `files` | open files by the kernel's handle numbers |
 //! | `pages` | files of which the kernel keeps pages |
 //! | `locks` | owners of locks, and waiting for locks |
 //! | `convert` | attributes, times, error numbers |
@@ -48,31 +48,31 @@ use weir_client::process::mounted::{Ino, Tree};
 
 use filesystem::TreeFs;
 
-/// The types that a mount has in /proc/self/mountinfo: mount(2) is not told a subtype.
+/// The types of mounts in /proc/self/mountinfo: mount(2) takes no subtype.
 const FS_TYPES: [&str; 2] = ["fuse", "fuse.weir"];
-/// Its source there.
+/// The source of mounts in /proc/self/mountinfo.
 const SOURCE: &str = "weir";
 
-/// The most threads that serve requests. Each is asleep while there are none.
+/// The most threads that serve requests. Each sleeps while there are none.
 const MAX_THREADS: usize = 8;
 
-/// Why an instance could not be mounted.
+/// The reason why an instance could not be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// The server could not be asked.
+    /// The server did not answer.
     #[error("cannot reach the server of {run_dir}: {source}")]
     Server {
         /// The run directory of the instance.
         run_dir: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The kernel did not mount it.
+    /// The kernel refused the mount.
     #[error("cannot mount at {dir}: {source}")]
     Kernel {
         /// The directory.
         dir: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -86,9 +86,10 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts the instance with this run directory at the directory `dir`, which exists.
+    /// Mounts the instance of a run directory at the existing directory `dir`.
     ///
-    /// Root mounts by mount(2), and all users may enter; others by fusermount3, and they alone may.
+    /// Root mounts by mount(2), and all users may enter. Other users mount by fusermount3, and only
+    /// they may enter.
     pub fn new(run_dir: &Path, dir: &Path) -> Result<Mounted, MountError> {
         let tree = Tree::attach(run_dir.as_os_str().as_bytes());
         let tree = tree.map_err(|errno| MountError::Server {
@@ -131,9 +132,9 @@ impl Mounted {
         })
     }
 
-    /// Blocks until the server has ended, `stopped` returns, or somebody has unmounted the file
-    /// system. It is unmounted then; what programs still have open gives ENOTCONN once this process
-    /// has ended.
+    /// Blocks until the server has ended, `stopped` returns, or the file system was unmounted. Then
+    /// it unmounts; files that programs still have open return ENOTCONN once this process has
+    /// ended.
     pub fn wait(self, stopped: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let Mounted {
             place,
@@ -144,7 +145,7 @@ impl Mounted {
         let when = |name: &str, tell: Sender<End>, event: Box<dyn FnOnce() -> End + Send>| {
             let thread = std::thread::Builder::new().name(name.to_owned());
             thread.spawn(move || {
-                // Nobody listens after the first event.
+                // The receiver stops after the first event.
                 let _ = tell.send(event());
             })
         };
@@ -179,19 +180,19 @@ impl Mounted {
     }
 }
 
-/// Why a mount ends.
+/// The reason why a mount ends.
 enum End {
-    /// Its server has ended, or it was told to.
+    /// The server has ended, or the mount was told to end.
     Stopped,
-    /// Somebody has unmounted it, or the kernel's requests could not be read.
+    /// The file system was unmounted, or the kernel's requests could not be read.
     Unmounted(io::Result<()>),
 }
 
-/// The very mount that this process made, whatever is mounted over it later.
+/// The mount that this process made, even if another file system is mounted over it.
 #[derive(Debug)]
 struct MountPoint {
     dir: PathBuf,
-    /// Its root, opened with O_PATH.
+    /// The root directory, opened with O_PATH.
     root: OwnedFd,
 }
 
@@ -205,7 +206,7 @@ impl MountPoint {
         })
     }
 
-    /// Takes it off, also while programs use it.
+    /// Unmounts it, even while programs use it.
     fn unmount(&self) {
         let own = PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()));
         let done = match umount2(&own, MntFlags::MNT_DETACH) {
@@ -218,13 +219,14 @@ impl MountPoint {
     }
 }
 
-/// Lets the kernel learn the size of a file and drop its pages: it does so when a file is opened.
+/// Makes the kernel read a file's size again and drop its pages, which it does as the file is
+/// opened.
 fn drop_pages(root: &OwnedFd, ino: Ino) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(DROP) | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     match nix::fcntl::openat(root, name_of(ino).as_str(), flags, Mode::empty()) {
-        // It is gone.
+        // The file is gone.
         Ok(_) | Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ESTALE) => Ok(()),
-        // Its own user may not read it, and it cannot be opened otherwise.
+        // Its owner may not read it, and there is no other way to open it.
         Err(nix::errno::Errno::EACCES) => {
             tracing::warn!(
                 "mappings of inode {:x} do not follow other nodes: EACCES",
@@ -236,10 +238,10 @@ fn drop_pages(root: &OwnedFd, ino: Ino) -> io::Result<()> {
     }
 }
 
-/// Gives the calling thread a table of descriptors of its own, without those of the FUSE device.
+/// Gives the calling thread its own table of descriptors, without those of the FUSE device.
 ///
-/// The thread asks the kernel for something that this very process answers. If the process is killed
-/// meanwhile, the kernel ends such a request once the device is closed: by all threads that have it.
+/// The thread makes requests that this process answers. If the process is killed, the kernel ends
+/// such a request once all threads that have the device have closed it.
 fn let_go_of_device() -> io::Result<()> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES)?;
     for entry in std::fs::read_dir("/proc/thread-self/fd")? {
@@ -272,7 +274,7 @@ fn config() -> Config {
     config
 }
 
-/// Takes a mount of weir's off a directory, also one that is in use or whose process was killed.
+/// Unmounts a mount of weir, even if it is in use or its process was killed.
 pub fn unmount(dir: &Path) -> io::Result<()> {
     match umount2(dir, MntFlags::MNT_DETACH) {
         // EINVAL: it is not a mount any more.
@@ -282,7 +284,7 @@ pub fn unmount(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Unmounts as a user without privileges does.
+/// Unmounts without privileges, by fusermount3.
 fn unmount_by_helper(dir: &Path) -> io::Result<()> {
     let mut helper = Command::new("fusermount3");
     helper.args(["-u", "-z", "-q", "--"]).arg(dir);
@@ -293,20 +295,21 @@ fn unmount_by_helper(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// True if a file system of weir's is mounted at exactly this directory, also one that is dead.
+/// Returns true if a file system of weir is mounted at exactly this directory, even if its process
+/// is dead.
 pub fn is_mount(dir: &Path) -> io::Result<bool> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let is_at = |line: &str| mounted_at(line).is_some_and(|at| at.as_os_str() == dir.as_os_str());
     Ok(mounts.lines().any(is_at))
 }
 
-/// All directories of this mount namespace at which a file system of weir's is mounted.
+/// The directories of this mount namespace at which a file system of weir is mounted.
 pub fn mounts() -> io::Result<Vec<PathBuf>> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     Ok(mounts.lines().filter_map(mounted_at).collect())
 }
 
-/// The directory of a line of /proc/self/mountinfo, if it is of a file system of weir's: see
+/// The directory in a line of /proc/self/mountinfo, if its file system is weir's: see
 /// proc_pid_mountinfo(5).
 fn mounted_at(line: &str) -> Option<PathBuf> {
     let (left, right) = line.split_once(" - ")?;
@@ -321,7 +324,7 @@ fn mounted_at(line: &str) -> Option<PathBuf> {
     ))))
 }
 
-/// The bytes of a path in which the kernel writes blanks and backslashes in octal.
+/// Decodes the octal escapes in which the kernel writes blanks and backslashes of a path.
 fn unescaped(path: &str) -> Vec<u8> {
     let mut parts = path.split('\\');
     let mut bytes = parts.next().unwrap_or("").as_bytes().to_vec();

@@ -1,7 +1,7 @@
 //! Owners of locks, and waiting for locks.
 //!
-//! A request that waits for a lock has a thread of its own, so that it keeps none of those that
-//! serve the mount: the one that gives the lock back must be served too.
+//! A request that waits for a lock has a thread of its own, so that it does not block a serving
+//! thread: the request that releases the lock must be served, too.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use weir_client::process::mounted::{LockOwner, OpenFile, Tree, Wish};
 use crate::convert::errno;
 use crate::requester::is_interrupted;
 
-/// The most requests that wait for locks at a time: ENOLCK beyond.
+/// The most requests that wait for locks at a time; more get ENOLCK.
 const MAX_WAITING: usize = 4096;
 const F_UNLCK: i32 = 2;
 
@@ -28,7 +28,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Without any.
+    /// Creates a table without locks.
     pub fn new(tree: Tree) -> Locks {
         Locks {
             tree,
@@ -37,7 +37,7 @@ impl Locks {
         }
     }
 
-    /// The owner that the kernel names `owner`, which becomes known if it is not yet.
+    /// The owner with the kernel's number `owner`, created if it is new.
     fn owner(&self, file: OpenFile, owner: u64) -> Result<LockOwner, Errno> {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = owners.get(&(file.ino(), owner)) {
@@ -48,7 +48,7 @@ impl Locks {
         Ok(new)
     }
 
-    /// Gives back all locks that an owner has of a file.
+    /// Releases all locks that an owner has on a file.
     pub fn end(&self, file: OpenFile, owner: u64) {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ended) = owners.remove(&(file.ino(), owner)) {
@@ -71,7 +71,7 @@ impl Locks {
         }
     }
 
-    /// F_SETLK and flock(2); `waiter`: the thread that the lock is to be waited for by.
+    /// F_SETLK and flock(2). `waiter`: the thread for which to wait for the lock.
     pub fn set(
         &self,
         file: OpenFile,
@@ -90,7 +90,7 @@ impl Locks {
         }
     }
 
-    /// Waits for a lock on a thread of its own, until it is there or the waiter has a signal.
+    /// Waits for a lock on a thread of its own, until it is granted or the waiter has a signal.
     fn wait(&self, owner: LockOwner, wish: Wish, tid: u32, reply: ReplyEmpty) {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Locks {
             locks.waiting.fetch_sub(1, Ordering::Relaxed);
         });
         if let Err(error) = spawned {
-            // The reply went with the closure, which answered EIO as it was dropped.
+            // The closure was dropped and replied with EIO.
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("no thread to wait for a lock: {error}");
         }
@@ -118,7 +118,7 @@ fn answer(reply: ReplyEmpty, done: Result<(), Errno>) {
     }
 }
 
-/// The last byte of a range, as the protocol says it.
+/// The last byte of a range, as the protocol has it.
 fn last_byte(end: u64) -> u64 {
     match end {
         u64::MAX => i64::MAX.unsigned_abs(),

@@ -1,13 +1,13 @@
 //! Files of which the kernel keeps pages, because a program has mapped them.
 //!
-//! The kernel does not say that a file is mapped; it asks for a page without naming a process. Before
-//! the first page of a file is handed out, the server lets all programs of the node know, so that they
-//! read and write the file through the mount from then on. That ends with the last descriptor of
-//! the file in the mount: a mapping keeps its file open.
+//! The kernel does not report that a file is mapped; it requests a page without a process. Before
+//! the mount returns the first page of a file, the server tells all programs of the node, so that
+//! they read and write the file through the mount from then on. This ends with the last descriptor
+//! of the file in the mount: a mapping keeps its file open.
 //!
-//! Pages do not follow what other nodes write. A thread of its own ([`Pages::follow`]) is woken by the
-//! server when another node changed such a file; it makes the kernel write back what the node's
-//! programs stored and drop the pages, so that the next load reads anew.
+//! Pages do not change when other nodes write. The server wakes a separate thread
+//! ([`Pages::follow`]) when another node has changed such a file. The thread makes the kernel write
+//! back the node's stores and drop the pages, so that the next load reads them again.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,31 +19,31 @@ use rustix::io::Errno;
 use weir_client::process::mounted::Ino;
 use weir_client::process::mounted::Tree;
 
-/// When to try once more to drop pages that could not be dropped.
+/// The delay before another attempt to drop pages.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What is known of the files that programs have open through the mount.
+/// The files that programs have open through the mount.
 #[derive(Debug)]
 pub struct Pages {
     tree: Tree,
-    /// Held while the server is told, so that it is told in order.
+    /// Held while the server is told, to keep the order.
     files: Mutex<HashMap<Ino, File>>,
     kernel: OnceLock<Notifier>,
 }
 
 #[derive(Debug, Default)]
 struct File {
-    /// How many descriptions of it are open, and how many of these for private mappings alone.
+    /// The number of open descriptions, and of those for private mappings alone.
     open: usize,
     private: usize,
-    /// The kernel keeps pages of it.
+    /// The kernel keeps pages of the file.
     mapped: bool,
-    /// The generation of the file when its pages were last dropped; see [`Tree::generation`].
+    /// The file's generation when its pages were last dropped; see [`Tree::generation`].
     generation: u64,
 }
 
 impl Pages {
-    /// Of a mount of which nothing is open.
+    /// Creates the table of a mount without open files.
     pub fn new(tree: Tree) -> Pages {
         Pages {
             tree,
@@ -52,7 +52,7 @@ impl Pages {
         }
     }
 
-    /// Says how the kernel is told.
+    /// Sets the way of notifying the kernel.
     pub fn tell_kernel_by(&self, notifier: Notifier) {
         let _ = self.kernel.set(notifier);
     }
@@ -61,7 +61,7 @@ impl Pages {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A description of the file was opened.
+    /// Records that a description of the file was opened.
     pub fn opened(&self, ino: Ino, is_private: bool) {
         let mut files = self.files();
         let file = files.entry(ino).or_default();
@@ -69,8 +69,8 @@ impl Pages {
         file.private += usize::from(is_private);
     }
 
-    /// The kernel is about to be given a page for a private mapping. It need not follow what is written,
-    /// unless other descriptions are open, whose mappings would show it.
+    /// Prepares for a page of a private mapping. The page need not follow later writes, unless
+    /// other descriptions are open, whose mappings would show them.
     pub fn keep_private(&self, ino: Ino) -> Result<(), Errno> {
         let is_shown = |file: &File| file.open > file.private;
         let is_shown = self.files().get(&ino).is_some_and(is_shown);
@@ -80,7 +80,7 @@ impl Pages {
         }
     }
 
-    /// The kernel is about to be given a page of an open file. True: it has kept pages of it before.
+    /// Prepares for a page of an open file. Returns true if the kernel already keeps pages of it.
     pub fn keep(&self, ino: Ino) -> Result<bool, Errno> {
         let mut files = self.files();
         let file = files.entry(ino).or_default();
@@ -92,30 +92,30 @@ impl Pages {
         Ok(was_mapped)
     }
 
-    /// True if the kernel may have pages of a file that do not follow what is written.
+    /// Returns true if the kernel may have outdated pages of a file.
     pub fn may_be_old(&self, ino: Ino) -> bool {
         self.files().get(&ino).is_none_or(|file| file.private > 0)
     }
 
-    /// True if the kernel keeps pages of a file.
+    /// Returns true if the kernel keeps pages of a file.
     pub fn are_kept(&self, ino: Ino) -> bool {
         self.files().get(&ino).is_some_and(|file| file.mapped)
     }
 
-    /// Lets the kernel drop pages of files that other nodes change. `drop_pages` is told which file's;
-    /// it may wait for requests to be answered. Returns when the server cannot be asked any more.
+    /// Makes the kernel drop pages of files that other nodes change. `drop_pages` gets the file; it
+    /// may wait for requests to be answered. Returns when the server cannot be reached any more.
     pub fn follow(&self, drop_pages: impl Fn(Ino) -> io::Result<()>) -> Result<(), Errno> {
         loop {
-            // A later change of a file changes the word, and the wait below returns at once.
+            // A later change of a file changes the word, so that the wait below returns at once.
             let seen = self.tree.news()?;
             let mut all_dropped = true;
             for (ino, dropped) in self.mapped() {
                 let generation = match self.tree.generation(ino) {
                     Ok(generation) if generation == dropped => continue,
                     Ok(generation) => generation,
-                    // A file that is gone is not changed by anyone.
+                    // A file that is gone does not change.
                     Err(Errno::NOENT | Errno::STALE) => continue,
-                    // Its home cannot be asked: what it said last may be over.
+                    // Its home cannot be reached: its last answer may be outdated.
                     Err(_) => dropped,
                 };
                 if let Err(error) = drop_pages(ino) {
@@ -135,14 +135,14 @@ impl Pages {
         }
     }
 
-    /// The files of which the kernel keeps pages, with what is known of each.
+    /// The files of which the kernel keeps pages, each with its generation.
     fn mapped(&self) -> Vec<(Ino, u64)> {
         let files = self.files();
         let mapped = files.iter().filter(|(_, file)| file.mapped);
         mapped.map(|(ino, file)| (*ino, file.generation)).collect()
     }
 
-    /// A description of the file was closed.
+    /// Records that a description of the file was closed.
     pub fn closed(&self, ino: Ino, is_private: bool) {
         let mut files = self.files();
         let Some(file) = files.get_mut(&ino) else {
@@ -156,8 +156,8 @@ impl Pages {
         let was_mapped = file.mapped;
         files.remove(&ino);
         if was_mapped {
-            // Nobody has the file, so that the kernel waits for no request; programs may soon write past
-            // these pages. The mutex holds back the next open until then.
+            // No program has the file, so the kernel waits for no request. Programs may soon write
+            // past these pages; the mutex delays the next open until then.
             let number = self.tree.number(ino);
             if let (Some(kernel), Ok(number)) = (self.kernel.get(), number) {
                 let _ = kernel.inval_inode(INodeNo(number), 0, 0);

@@ -1,4 +1,4 @@
-//! The process that made a request, as far as /proc tells of it.
+//! The process that made a request, as /proc describes it.
 
 use std::fs;
 
