@@ -330,11 +330,11 @@ mod tests {
                         prop_assert_eq!(&[message.body, message.bulk].concat()[..], &before[HEAD_BYTES..end]);
                         prop_assert_eq!(left.len(), before.len() - end);
                     }
-                    (Err(Broken::Garbage(_)), Some(Err(_))) => {
+                    (Err(ConnectionError::Malformed(_)), Some(Err(_))) => {
                         prop_assert_eq!(left.len(), before.len() - HEAD_BYTES, "read on");
                         break;
                     }
-                    (Err(Broken::Ended(_)), None | Some(Ok(_))) => {
+                    (Err(ConnectionError::Ended(_)), None | Some(Ok(_))) => {
                         prop_assert_eq!(left.len(), 0);
                         break;
                     }

@@ -12,7 +12,7 @@ use weir_core::types::{Ino, Rank};
 
 /// The kind of a lock's owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LockOwner {
+pub enum LockOwnerKind {
     /// An open file description, with a lock of the whole file: flock(2).
     Whole,
     /// A process: F_SETLK of fcntl(2).
@@ -25,7 +25,7 @@ pub enum LockOwner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
     /// The owner.
-    pub of: LockOwner,
+    pub of: LockOwnerKind,
     /// True for a lock for writing, which excludes all others.
     pub exclusive: bool,
     /// First byte.
@@ -36,7 +36,7 @@ pub struct Lock {
 
 impl Lock {
     /// A write lock of all bytes of a file.
-    pub fn of_all(of: LockOwner) -> Lock {
+    pub fn of_all(of: LockOwnerKind) -> Lock {
         Lock {
             of,
             exclusive: true,
@@ -46,7 +46,7 @@ impl Lock {
     }
 
     fn conflicts(&self, other: &Lock) -> bool {
-        (self.of == LockOwner::Whole) == (other.of == LockOwner::Whole)
+        (self.of == LockOwnerKind::Whole) == (other.of == LockOwnerKind::Whole)
             && (self.exclusive || other.exclusive)
             && self.start < other.end
             && other.start < self.end
@@ -149,7 +149,7 @@ mod tests {
 
     const FILE: Ino = Ino(7);
 
-    fn lock(of: LockOwner, exclusive: bool, start: u64, end: u64) -> Lock {
+    fn lock(of: LockOwnerKind, exclusive: bool, start: u64, end: u64) -> Lock {
         Lock {
             of,
             exclusive,
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn two_programs_have_no_locks_that_conflict() {
-        let all = Lock::of_all(LockOwner::Whole);
+        let all = Lock::of_all(LockOwnerKind::Whole);
         assert_eq!(faults(all, all, 15), 1);
         assert_eq!(faults(all, all, 21), 0, "given back");
         let shared = Lock {
@@ -178,21 +178,21 @@ mod tests {
         };
         assert_eq!(faults(shared, shared, 15), 0);
         assert_eq!(faults(shared, all, 15), 1);
-        let some = lock(LockOwner::Process, true, 5, 9);
+        let some = lock(LockOwnerKind::Process, true, 5, 9);
         assert_eq!(faults(all, some, 15), 0, "they do not see each other");
         assert_eq!(
-            faults(some, lock(LockOwner::Description, true, 8, 10), 15),
+            faults(some, lock(LockOwnerKind::Description, true, 8, 10), 15),
             1
         );
         assert_eq!(
-            faults(some, lock(LockOwner::Description, true, 9, 10), 15),
+            faults(some, lock(LockOwnerKind::Description, true, 9, 10), 15),
             0
         );
     }
 
     #[test]
     fn who_was_killed_or_cut_off_may_have_lost_them() {
-        let all = Lock::of_all(LockOwner::Whole);
+        let all = Lock::of_all(LockOwnerKind::Whole);
         let mut locks = Locks::default();
         locks.granted((0, Rank(0)), (FILE, all), 10);
         locks.granted((1, Rank(1)), (FILE, all), 15);

@@ -32,7 +32,7 @@ use weir_server::node::ClientMemory;
 use weir_store::slabmap::{ReadWindow, SlabMap};
 
 use crate::fiber::Waiter;
-use crate::locks::{Lock, LockOwner};
+use crate::locks::{Lock, LockOwnerKind};
 use crate::machine::Memory;
 use crate::site::Site;
 
@@ -330,8 +330,8 @@ impl<'f> Process<'f> {
         let open = self.opened(file)?;
         let ofd = open.first_ofd();
         match lock.of {
-            LockOwner::Process => open.record_locks.set(true),
-            LockOwner::Whole | LockOwner::Description => open.locked.set(true),
+            LockOwnerKind::Process => open.record_locks.set(true),
+            LockOwnerKind::Whole | LockOwnerKind::Description => open.locked.set(true),
         }
         let kind = if lock.exclusive { WRITE } else { READ };
         for _ in 0..LOCKING.1 {
@@ -351,7 +351,7 @@ impl<'f> Process<'f> {
 
     fn set_lock(&self, file: File, ofd: u32, lock: &Lock, kind: u32) -> Result<(), Errno> {
         let (ino, wait) = (file.local, kind != UNLOCK);
-        if lock.of == LockOwner::Whole {
+        if lock.of == LockOwnerKind::Whole {
             // LOCK_SH, LOCK_EX, LOCK_UN
             let operation = [1, 2, LOCK_UN][kind as usize];
             return self.call(proto::Flock {
@@ -363,7 +363,7 @@ impl<'f> Process<'f> {
         }
         self.call(proto::RecordLock {
             ino,
-            ofd: (lock.of == LockOwner::Description).then_some(ofd),
+            ofd: (lock.of == LockOwnerKind::Description).then_some(ofd),
             kind,
             start: lock.start,
             end: lock.end,

@@ -14,7 +14,7 @@ use weir_fabric::sim::rng::SeededRng;
 use crate::bytes::{Block, Read, Span, BLOCK};
 use crate::executor::Executor;
 use crate::linear::Call;
-use crate::locks::{Lock, LockId, LockOwner};
+use crate::locks::{Lock, LockId, LockOwnerKind};
 use crate::model::{DirName, NameOp, Outcome};
 use crate::plan::{LaminationUse, Plan, Workload};
 use crate::process::{Access, File, Process};
@@ -747,10 +747,16 @@ impl<'a, 'f> Program<'a, 'f> {
             writes,
         } = self.open[at];
         let (first, count) = self.blocks();
-        let of = [LockOwner::Whole, LockOwner::Process, LockOwner::Description][rng.pick(3)];
+        let of = [
+            LockOwnerKind::Whole,
+            LockOwnerKind::Process,
+            LockOwnerKind::Description,
+        ][rng.pick(3)];
         let (start, end) = match of {
-            LockOwner::Whole => (0, u64::MAX),
-            LockOwner::Process | LockOwner::Description => (first * BLOCK, (first + count) * BLOCK),
+            LockOwnerKind::Whole => (0, u64::MAX),
+            LockOwnerKind::Process | LockOwnerKind::Description => {
+                (first * BLOCK, (first + count) * BLOCK)
+            }
         };
         let lock = Lock {
             of,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_core::names::{FileType, Lamination};
 use weir_core::types::{ClientId, Ino, Rank};
 use weir_fabric::sim::rng::SeededRng;
-use weir_fabric::sim::{MessageCounts, Network, NetworkFaults};
+use weir_fabric::sim::{Network, NetworkCounts, NetworkFaults};
 use weir_fabric::Timing;
 use weir_server::cluster::ROOT;
 
@@ -17,7 +17,7 @@ use crate::bytes::Block;
 use crate::executor::{Executor, Group};
 use crate::fiber::Fiber;
 use crate::linear::{self, CheckResult};
-use crate::locks::{Lock, LockOwner};
+use crate::locks::{Lock, LockOwnerKind};
 use crate::model::{DirName, Model};
 use crate::plan::{Client, Fault, FaultKind, Kill, Plan};
 use crate::process::{Access, Process};
@@ -56,7 +56,7 @@ pub struct Outcome {
     /// Those that failed for want of a server.
     pub failed: u64,
     /// What happened to messages.
-    pub messages: MessageCounts,
+    pub messages: NetworkCounts,
     /// How often there was no room.
     pub full: u64,
     /// Faults that the plan drew, by name.
@@ -139,8 +139,8 @@ pub fn run(plan: &Plan, trace: bool) -> Outcome {
 }
 
 impl World {
-    fn around(&self) -> site::Environment<'_> {
-        site::Environment {
+    fn around(&self) -> site::SiteEnvironment<'_> {
+        site::SiteEnvironment {
             executor: &self.executor,
             network: &self.network,
         }
@@ -676,7 +676,11 @@ fn none_is_locked(actor: &Actor<'_>, files: &[Ino]) {
             actor.record.fault(fault);
             continue;
         };
-        for of in [LockOwner::Whole, LockOwner::Process, LockOwner::Description] {
+        for of in [
+            LockOwnerKind::Whole,
+            LockOwnerKind::Process,
+            LockOwnerKind::Description,
+        ] {
             let lock = Lock::of_all(of);
             if let Some(granted) = actor.lock(file, lock) {
                 actor.unlock(file, lock, granted);

@@ -15,7 +15,7 @@ use weir_core::names::{NamesView, Owner, Policy, Shard, Visibility};
 use weir_core::proto::{Caller, ClientKind};
 use weir_core::types::{ClientId, Rank};
 use weir_fabric::sim::rng::SeededRng;
-use weir_fabric::sim::{Endpoint, Network};
+use weir_fabric::sim::{Network, SimulatedEndpoint};
 use weir_fabric::{CallId, Event, Fabric, Message};
 use weir_server::cluster::{Answer, Cluster, Lost, Net};
 use weir_server::node::{stop_clients, Found, Identity, Node, OpenRegion, Visit};
@@ -38,7 +38,7 @@ type Waiting = Rc<RefCell<BTreeMap<CallId, oneshot::Sender<Result<Answer, Lost>>
 
 /// Calls to the other servers, for the server's logic.
 struct PeerCaller {
-    end: Rc<Endpoint>,
+    end: Rc<SimulatedEndpoint>,
     waiting: Waiting,
 }
 
@@ -76,7 +76,7 @@ fn message(body: Vec<u8>) -> Message {
 struct RunningServer {
     cluster: Cluster<Kernel>,
     node: Rc<RefCell<Node<'static, Kernel>>>,
-    end: Rc<Endpoint>,
+    end: Rc<SimulatedEndpoint>,
     waiting: Waiting,
 }
 
@@ -101,7 +101,7 @@ pub struct ServerParams {
 
 /// The simulation around a server.
 #[derive(Clone, Copy)]
-pub struct Environment<'w> {
+pub struct SiteEnvironment<'w> {
     /// The executor of its tasks.
     pub executor: &'w Executor,
     /// The network to the other servers.
@@ -151,7 +151,7 @@ struct StartState {
 
 impl Site {
     /// Starts a server on a fresh node.
-    pub fn start(params: ServerParams, world: Environment<'_>) -> Rc<Site> {
+    pub fn start(params: ServerParams, world: SiteEnvironment<'_>) -> Rc<Site> {
         let machine = Rc::new(Machine::new());
         let (open, tables) = (machine.new_open(), machine.new_names());
         let owner = Owner { uid: 0, gid: 0 };
@@ -182,7 +182,7 @@ impl Site {
     pub fn after(
         before: &Site,
         kills_at_restart: u32,
-        world: Environment<'_>,
+        world: SiteEnvironment<'_>,
     ) -> (Rc<Site>, Found) {
         assert!(!before.lives(), "one life at a time");
         for _ in 0..kills_at_restart {
@@ -220,7 +220,7 @@ impl Site {
         (beginning, found)
     }
 
-    fn live(params: ServerParams, begin: StartState, world: Environment<'_>) -> Rc<Site> {
+    fn live(params: ServerParams, begin: StartState, world: SiteEnvironment<'_>) -> Rc<Site> {
         let node = Rc::new(RefCell::new(begin.node));
         let end = Rc::new(world.network.start(params.rank, begin.number));
         let waiting = Waiting::default();

@@ -61,7 +61,7 @@ impl NetworkFaults {
 
 /// Counts of messages and faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct MessageCounts {
+pub struct NetworkCounts {
     /// Sent.
     pub sent: u64,
     /// Connections that broke under a message.
@@ -96,7 +96,7 @@ struct State {
     /// Packets under way, by arrival time and then in the order of sending.
     wire: BTreeMap<(Duration, u64), Packet>,
     next_packet: u64,
-    count: MessageCounts,
+    count: NetworkCounts,
 }
 
 /// A running server.
@@ -129,12 +129,12 @@ impl Network {
             next_conn: 0,
             wire: BTreeMap::new(),
             next_packet: 0,
-            count: MessageCounts::default(),
+            count: NetworkCounts::default(),
         })))
     }
 
     /// Starts one incarnation of a server; the server dies when the endpoint is dropped.
-    pub fn start(&self, rank: Rank, incarnation: u64) -> Endpoint {
+    pub fn start(&self, rank: Rank, incarnation: u64) -> SimulatedEndpoint {
         let mut state = self.0.borrow_mut();
         state.silent.remove(&rank);
         let links = Links::new(rank, state.servers.len(), state.timing);
@@ -151,7 +151,7 @@ impl Network {
         assert!(place.is_none(), "one life at a time");
         *place = Some(server);
         drop(state);
-        Endpoint {
+        SimulatedEndpoint {
             network: self.clone(),
             rank,
         }
@@ -206,19 +206,19 @@ impl Network {
     }
 
     /// The counts so far.
-    pub fn count(&self) -> MessageCounts {
+    pub fn count(&self) -> NetworkCounts {
         self.0.borrow().count
     }
 }
 
 /// A server's end of the network. Dropping it kills the server.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct SimulatedEndpoint {
     network: Network,
     rank: Rank,
 }
 
-impl Endpoint {
+impl SimulatedEndpoint {
     fn ask(&self, to: Rank, message: Message, unbounded: bool) -> CallId {
         let mut state = self.network.0.borrow_mut();
         let now = state.now;
@@ -239,7 +239,7 @@ impl Endpoint {
     }
 }
 
-impl Fabric for Endpoint {
+impl Fabric for SimulatedEndpoint {
     fn call(&self, to: Rank, message: Message) -> CallId {
         self.ask(to, message, false)
     }
@@ -266,7 +266,7 @@ impl Fabric for Endpoint {
     }
 }
 
-impl Drop for Endpoint {
+impl Drop for SimulatedEndpoint {
     fn drop(&mut self) {
         self.network.0.borrow_mut().died(self.rank);
     }

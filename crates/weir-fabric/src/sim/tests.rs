@@ -25,8 +25,8 @@ fn ms(ms: u64) -> Duration {
 /// Two servers, of which the second answers each call with the call's own message.
 struct Pair {
     network: Network,
-    asker: Endpoint,
-    echo: Option<Endpoint>,
+    asker: SimulatedEndpoint,
+    echo: Option<SimulatedEndpoint>,
     asked: BTreeMap<Vec<u8>, u32>,
     ended: BTreeMap<CallId, Result<Message, CallError>>,
     lost: Vec<Duration>,
@@ -53,7 +53,7 @@ impl Pair {
 
     fn run_until(&mut self, at: Duration) {
         loop {
-            while let Some(event) = self.echo.as_ref().and_then(Endpoint::poll) {
+            while let Some(event) = self.echo.as_ref().and_then(SimulatedEndpoint::poll) {
                 if let Event::Request(token, message) = event {
                     *self.asked.entry(message.body.clone()).or_default() += 1;
                     self.echo.as_ref().unwrap().reply(token, message);
@@ -76,7 +76,7 @@ impl Pair {
 
 #[test]
 fn in_any_weather_each_call_acts_once_and_has_its_own_answer() {
-    let mut all = MessageCounts::default();
+    let mut all = NetworkCounts::default();
     for seed in 0..50 {
         let mut pair = Pair::new(STORM, seed);
         let mut calls = Vec::new();

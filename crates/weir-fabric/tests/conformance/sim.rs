@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_core::types::Rank;
-use weir_fabric::sim::{Endpoint, Network, NetworkFaults};
+use weir_fabric::sim::{Network, NetworkFaults, SimulatedEndpoint};
 use weir_fabric::Timing;
 
 use crate::servers::{Transport, Wrong};
@@ -20,7 +20,7 @@ const STORM: NetworkFaults = NetworkFaults {
 pub struct Simulated(Network);
 
 impl Transport for Simulated {
-    type End = Endpoint;
+    type End = SimulatedEndpoint;
 
     const OPEN: bool = false;
 
@@ -32,7 +32,7 @@ impl Transport for Simulated {
         Simulated(Network::new(servers, timing, STORM, 1))
     }
 
-    fn start(&mut self, rank: Rank, incarnation: u64) -> Endpoint {
+    fn start(&mut self, rank: Rank, incarnation: u64) -> SimulatedEndpoint {
         self.0.start(rank, incarnation)
     }
 
