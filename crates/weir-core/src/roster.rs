@@ -17,6 +17,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 
 use crate::types::Rank;
@@ -103,7 +104,7 @@ impl fmt::Debug for InstanceId {
 
 impl fmt::Display for InstanceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0))
+        f.write_str(&HEXLOWER.encode(&self.0))
     }
 }
 
@@ -131,7 +132,7 @@ impl TryFrom<String> for InstanceId {
 
 impl From<Secret> for String {
     fn from(secret: Secret) -> String {
-        hex(&secret.0)
+        HEXLOWER.encode(&secret.0)
     }
 }
 
@@ -143,25 +144,13 @@ impl TryFrom<String> for Secret {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).expect("below 16");
-    bytes
-        .iter()
-        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
-        .collect()
-}
-
 fn unhex<const N: usize>(text: &str) -> Result<[u8; N], RosterError> {
     let bytes = unhex_all(text).and_then(|bytes| bytes.try_into().ok());
     bytes.ok_or(RosterError::Digits(2 * N))
 }
 
 fn unhex_all(text: &str) -> Option<Vec<u8>> {
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let digit = |digit: u8| char::from(digit).to_digit(16);
-    let byte = |[high, low]: &[u8; 2]| u8::try_from(digit(*high)? << 4 | digit(*low)?).ok();
-    let bytes = pairs.iter().map(byte).collect();
-    rest.is_empty().then_some(bytes).flatten()
+    HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()
 }
 
 /// By what a server is reached over libfabric.
@@ -180,7 +169,7 @@ pub struct EndpointName(pub Vec<u8>);
 
 impl From<EndpointName> for String {
     fn from(name: EndpointName) -> String {
-        hex(&name.0)
+        HEXLOWER.encode(&name.0)
     }
 }
 
