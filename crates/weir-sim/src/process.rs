@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use weir_client::data::{file_state, FileState, Host, Log, Vnode};
+use weir_client::data::{file_state, FileState, Host, Log, SegmentSource, Vnode};
 use weir_client::errno::errno_of;
 use weir_client::path::Names;
 use weir_client::view::locks::{end_description_locks, end_process_locks, F_UNLCK, LOCK_UN};
@@ -508,6 +508,23 @@ impl Opening for Descriptor<'_, '_> {
     }
 }
 
+impl SegmentSource for Process<'_> {
+    fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno> {
+        self.call(proto::Segment {
+            min_bytes,
+            want_bytes,
+        })
+    }
+
+    fn note(&self, note: Note) {
+        NodeClient::note(self, note);
+    }
+
+    fn slabs(&self) -> &SlabMap {
+        self.site.storage.slabs()
+    }
+}
+
 impl Host for Process<'_> {
     fn token(&self, ino: Ino, needed: &Claim, wished: &Claim) -> Result<Claim, Errno> {
         self.call(proto::Token {
@@ -560,13 +577,6 @@ impl Host for Process<'_> {
 
     fn attach(&self, ino: Ino) -> Result<Attached, Errno> {
         self.call(proto::Attach { ino })
-    }
-
-    fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno> {
-        self.call(proto::Segment {
-            min_bytes,
-            want_bytes,
-        })
     }
 
     fn locate(&self, ino: Ino, offset: u64, length: u64) -> Result<Located, Errno> {
@@ -640,14 +650,6 @@ impl Host for Process<'_> {
         }
         self.call(proto::Publish {})?;
         self.memory.records().push(record).map_err(|_| Errno::IO)
-    }
-
-    fn note(&self, note: Note) {
-        NodeClient::note(self, note);
-    }
-
-    fn slabs(&self) -> &SlabMap {
-        self.site.storage.slabs()
     }
 
     fn count(&self, _: Counter, _: u64) {}

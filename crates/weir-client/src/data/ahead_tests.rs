@@ -19,7 +19,7 @@ use weir_core::types::Ino;
 use weir_store::map::{create_sparse, Mapping};
 use weir_store::slabmap::{ReadWindow, SlabMap, Window};
 
-use super::{FileState, Host, Log, Target, Vnode};
+use super::{FileState, Host, Log, SegmentSource, Target, Vnode};
 
 const INO: Ino = Ino(7);
 const PLACE: usize = 1 << 20;
@@ -129,6 +129,18 @@ impl Far {
     }
 }
 
+impl SegmentSource for Far {
+    fn segment(&self, _: u64, _: u64) -> Result<Lent, Errno> {
+        unreachable!("nothing is written")
+    }
+
+    fn note(&self, _: Note) {}
+
+    fn slabs(&self) -> &SlabMap {
+        &self.slabs
+    }
+}
+
 impl Host for Far {
     fn cells(&self) -> &'static [Cell] {
         &[]
@@ -148,9 +160,6 @@ impl Host for Far {
         &self.log
     }
     fn attach(&self, _: Ino) -> Result<Attached, Errno> {
-        unreachable!("nothing is written")
-    }
-    fn segment(&self, _: u64, _: u64) -> Result<Lent, Errno> {
         unreachable!("nothing is written")
     }
     fn locate(&self, _: Ino, _: u64, _: u64) -> Result<Located, Errno> {
@@ -278,10 +287,6 @@ impl Host for Far {
     }
     fn push(&self, _: &Record) -> Result<(), Errno> {
         unreachable!("nothing is written")
-    }
-    fn note(&self, _: Note) {}
-    fn slabs(&self) -> &SlabMap {
-        &self.slabs
     }
     fn count(&self, _: Counter, _: u64) {}
 }

@@ -10,14 +10,13 @@ use weir_core::node::cell::Cell;
 use weir_core::node::claim::Claim;
 use weir_core::node::landing::LandingSlot;
 use weir_core::node::region::Counter;
-use weir_core::node::ring::{Note, Record};
-use weir_core::node::tail::TailWords;
+use weir_core::node::ring::Record;
 use weir_core::proto::peer::LogRange;
-use weir_core::proto::{Attached, Landing, Lease, Lent, Located, Ping};
+use weir_core::proto::{Attached, Landing, Lease, Located, Ping};
 use weir_core::types::Ino;
-use weir_store::slabmap::{ReadWindow, SlabMap};
+use weir_store::slabmap::ReadWindow;
 
-use super::log::Log;
+use super::log::{Log, SegmentSource};
 use crate::beneath::Transfer;
 use crate::errno::of_open;
 use crate::internal::InternalSlot;
@@ -37,7 +36,7 @@ pub struct FileState {
 }
 
 /// The process around the data path. [`crate::session::Session`] is the real one.
-pub trait Host {
+pub trait Host: SegmentSource {
     /// The node's cells.
     fn cells(&self) -> &'static [Cell];
     /// The node's file blocks.
@@ -46,10 +45,6 @@ pub trait Host {
     fn file(&self, ino: Ino) -> Result<FileState, Errno>;
     /// The process's log.
     fn log(&self) -> &Log;
-    /// Where the server sees what is left of the current segment; `None`: it does not look.
-    fn tail(&self) -> Option<&TailWords> {
-        None
-    }
     /// Attaches for writing.
     fn attach(&self, ino: Ino) -> Result<Attached, Errno>;
     /// True if the kernel keeps pages of a file, which programs of this node have mapped.
@@ -77,8 +72,6 @@ pub trait Host {
     fn before_write(&self, _: Ino) -> Result<(), Errno> {
         Ok(())
     }
-    /// Asks for a segment.
-    fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno>;
     /// Asks where bytes are.
     fn locate(&self, ino: Ino, offset: u64, length: u64) -> Result<Located, Errno>;
     /// This node's server.
@@ -131,10 +124,6 @@ pub trait Host {
     /// Hands a closed record to the server; if the ring is full, waits for the server
     /// to empty it.
     fn push(&self, record: &Record) -> Result<(), Errno>;
-    /// Tells the server something without waiting.
-    fn note(&self, note: Note);
-    /// The node's slabs.
-    fn slabs(&self) -> &SlabMap;
     /// Counts for the report.
     fn count(&self, counter: Counter, n: u64);
 }

@@ -13,11 +13,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use weir_core::node::ring::Note;
 use weir_core::node::tail::{Tail, TailWords};
-use weir_core::proto::Tier;
+use weir_core::proto::{Lent, Tier};
 use weir_store::slab::SlabId;
-use weir_store::slabmap::SegmentWriter;
+use weir_store::slabmap::{SegmentWriter, SlabMap};
 
-use super::host::Host;
 use crate::kernel::block_signals;
 use crate::siglock::SigLock;
 
@@ -27,6 +26,20 @@ const MIN_SEGMENT: u64 = 1 << 20;
 const MAX_SEGMENT: u64 = 64 << 20;
 /// Reservations begin at cache lines, so that whole lines are stored.
 const ALIGN: u64 = 64;
+
+/// The segments' way from the server and back. The process around the data path is one.
+pub trait SegmentSource {
+    /// Where the server sees what is left of the current segment; `None`: it does not look.
+    fn tail(&self) -> Option<&TailWords> {
+        None
+    }
+    /// Asks for a segment.
+    fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno>;
+    /// Tells the server something without waiting.
+    fn note(&self, note: Note);
+    /// The node's slabs.
+    fn slabs(&self) -> &SlabMap;
+}
 
 /// The segments of one process. Locked only with signals blocked, so that no handler
 /// finds its own thread holding the lock.
@@ -84,7 +97,12 @@ impl Log {
 
     /// Reserves at least `min` bytes, if it is cheap `want`; `ENOSPC` if the server
     /// has no segment of `min` bytes.
-    pub fn reserve<H: Host>(&self, host: &H, min: u64, want: u64) -> Result<Reservation, Errno> {
+    pub fn reserve<H: SegmentSource>(
+        &self,
+        host: &H,
+        min: u64,
+        want: u64,
+    ) -> Result<Reservation, Errno> {
         let _quiet = block_signals();
         let mut state = self.0.lock().ok_or(Errno::DEADLK)?;
         let wish = want.max(min).next_multiple_of(ALIGN);
@@ -109,7 +127,12 @@ impl Log {
 
     /// Makes a reservation longer by up to `want` bytes, if what is behind it is free.
     /// Returns its length, which may be what it was.
-    pub fn lengthen<H: Host>(&self, host: &H, reservation: &Reservation, want: u64) -> u64 {
+    pub fn lengthen<H: SegmentSource>(
+        &self,
+        host: &H,
+        reservation: &Reservation,
+        want: u64,
+    ) -> u64 {
         let _quiet = block_signals();
         let Some(state) = self.0.lock() else {
             return reservation.len;
@@ -130,7 +153,7 @@ impl Log {
 
     /// Gives a reservation back, of which the first `used` bytes hold data. What is
     /// behind them is used again if nobody reserved since.
-    pub fn give_back<H: Host>(&self, host: &H, reservation: &Reservation, used: u64) {
+    pub fn give_back<H: SegmentSource>(&self, host: &H, reservation: &Reservation, used: u64) {
         let _quiet = block_signals();
         let Some(mut state) = self.0.lock() else {
             return;
@@ -170,7 +193,7 @@ impl Log {
 
     /// Nothing more can be written into a segment, for there is no room for its pages: tells
     /// the server, and reserves nothing more of it.
-    pub fn refuse<H: Host>(&self, host: &H, segment: u32) {
+    pub fn refuse<H: SegmentSource>(&self, host: &H, segment: u32) {
         let _quiet = block_signals();
         let Some(state) = self.0.lock() else {
             return;
@@ -203,12 +226,12 @@ impl State {
     }
 
     /// What is left of it.
-    fn tail<'a, H: Host>(&'a self, host: &'a H) -> &'a TailWords {
+    fn tail<'a, H: SegmentSource>(&'a self, host: &'a H) -> &'a TailWords {
         host.tail().unwrap_or(&self.own_tail)
     }
 
     /// Takes at least `min` bytes of it, at most `wish`: where they begin, and how many.
-    fn take<H: Host>(&self, host: &H, min: u64, wish: u64) -> Option<(u64, u64)> {
+    fn take<H: SegmentSource>(&self, host: &H, min: u64, wish: u64) -> Option<(u64, u64)> {
         self.current()?;
         let mut taken = None;
         self.tail(host).update(|tail| {
@@ -225,7 +248,7 @@ impl State {
     }
 
     /// Makes a new segment the current one.
-    fn renew<H: Host>(&mut self, host: &H, min: u64) -> Result<(), Errno> {
+    fn renew<H: SegmentSource>(&mut self, host: &H, min: u64) -> Result<(), Errno> {
         let want = self.want.clamp(MIN_SEGMENT, MAX_SEGMENT).max(min);
         let lent = host.segment(min, want)?;
         self.want = (want * 2).min(MAX_SEGMENT);

@@ -25,6 +25,6 @@ mod ahead_tests;
 mod tests;
 
 pub use host::{file_state, FileState, Host};
-pub use log::Log;
+pub use log::{Log, SegmentSource};
 pub use pieces::Target;
 pub use vnode::Vnode;

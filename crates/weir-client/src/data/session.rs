@@ -18,12 +18,34 @@ use weir_core::proto::{
 use weir_core::types::Ino;
 use weir_store::slabmap::{ReadWindow, SlabMap};
 
-use super::{file_state, FileState, Host, Log};
+use super::{file_state, FileState, Host, Log, SegmentSource};
 use crate::beneath::Transfer;
 use crate::internal::InternalSlot;
 use crate::kernel;
 use crate::limits::{self, mode_after_write};
 use crate::session::Session;
+
+impl SegmentSource for Session {
+    fn tail(&self) -> Option<&TailWords> {
+        Some(&self.header().tail)
+    }
+
+    fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno> {
+        self.call(Segment {
+            min_bytes,
+            want_bytes,
+        })
+    }
+
+    fn note(&self, note: Note) {
+        Session::note(self, note);
+    }
+
+    #[inline]
+    fn slabs(&self) -> &SlabMap {
+        Session::slabs(self)
+    }
+}
 
 impl Host for Session {
     #[inline]
@@ -44,10 +66,6 @@ impl Host for Session {
     #[inline]
     fn log(&self) -> &Log {
         Session::log(self)
-    }
-
-    fn tail(&self) -> Option<&TailWords> {
-        Some(&self.header().tail)
     }
 
     fn attach(&self, ino: Ino) -> Result<Attached, Errno> {
@@ -85,13 +103,6 @@ impl Host for Session {
         self.call(SetAttr {
             mode,
             ..SetAttr::nothing(ino)
-        })
-    }
-
-    fn segment(&self, min_bytes: u64, want_bytes: u64) -> Result<Lent, Errno> {
-        self.call(Segment {
-            min_bytes,
-            want_bytes,
         })
     }
 
@@ -183,15 +194,6 @@ impl Host for Session {
 
     fn push(&self, record: &Record) -> Result<(), Errno> {
         Session::push(self, record)
-    }
-
-    fn note(&self, note: Note) {
-        Session::note(self, note);
-    }
-
-    #[inline]
-    fn slabs(&self) -> &SlabMap {
-        Session::slabs(self)
     }
 
     #[inline]

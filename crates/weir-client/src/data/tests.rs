@@ -20,7 +20,7 @@ use weir_core::types::{Ino, SegmentId};
 use weir_store::map::create_sparse;
 use weir_store::slabmap::{ReadWindow, SlabMap};
 
-use super::{FileState, Host, Log, Vnode};
+use super::{FileState, Host, Log, SegmentSource, Vnode};
 
 const SLAB: u64 = 64 << 20;
 const INO: Ino = Ino(7);
@@ -143,6 +143,51 @@ struct Process {
     slabs: SlabMap,
 }
 
+impl SegmentSource for Process {
+    fn segment(&self, min: u64, _want: u64) -> Result<Lent, Errno> {
+        let mut server = self.node.server.lock().unwrap();
+        let len = server.segment_bytes;
+        let segment = server.next_segment;
+        if min > len || u64::from(segment + 1) * len > SLAB {
+            return Err(Errno::NOSPC);
+        }
+        server.next_segment += 1;
+        Ok(Lent {
+            segment: SegmentId(segment),
+            slab: 0,
+            tier: Tier::Memory,
+            pos: u64::from(segment) * len,
+            len,
+            warm: server.warm,
+        })
+    }
+
+    fn note(&self, note: Note) {
+        if let Note::Detach(cell) = note {
+            let mut server = self.node.server.lock().unwrap();
+            self.node.harvest(&mut server);
+            let block = &self.node.blocks[0];
+            block.raise(block.size(self.node.cells));
+            let gone = &self.node.cells[cell as usize];
+            gone.withdraw_claim();
+            // Unlink it.
+            let next = gone.next.load(Ordering::Relaxed);
+            if block.head.load(Ordering::Relaxed) == cell + 1 {
+                block.head.store(next, Ordering::Release);
+            } else {
+                let before = block
+                    .cells(self.node.cells)
+                    .find(|(_, c)| c.next.load(Ordering::Relaxed) == cell + 1);
+                before.unwrap().1.next.store(next, Ordering::Release);
+            }
+        }
+    }
+
+    fn slabs(&self) -> &SlabMap {
+        &self.slabs
+    }
+}
+
 impl Host for Process {
     fn append(&self, _: Ino, _: u64, _: Option<u64>) -> Result<u64, Errno> {
         unreachable!("one node")
@@ -225,23 +270,6 @@ impl Host for Process {
         block.head.store(cell + 1, Ordering::Release);
         Ok(Attached { block: 0, cell })
     }
-    fn segment(&self, min: u64, _want: u64) -> Result<Lent, Errno> {
-        let mut server = self.node.server.lock().unwrap();
-        let len = server.segment_bytes;
-        let segment = server.next_segment;
-        if min > len || u64::from(segment + 1) * len > SLAB {
-            return Err(Errno::NOSPC);
-        }
-        server.next_segment += 1;
-        Ok(Lent {
-            segment: SegmentId(segment),
-            slab: 0,
-            tier: Tier::Memory,
-            pos: u64::from(segment) * len,
-            len,
-            warm: server.warm,
-        })
-    }
     fn locate(&self, _ino: Ino, offset: u64, length: u64) -> Result<Located, Errno> {
         let mut server = self.node.server.lock().unwrap();
         self.node.harvest(&mut server);
@@ -275,29 +303,6 @@ impl Host for Process {
             },
         });
         Ok(())
-    }
-    fn note(&self, note: Note) {
-        if let Note::Detach(cell) = note {
-            let mut server = self.node.server.lock().unwrap();
-            self.node.harvest(&mut server);
-            let block = &self.node.blocks[0];
-            block.raise(block.size(self.node.cells));
-            let gone = &self.node.cells[cell as usize];
-            gone.withdraw_claim();
-            // Unlink it.
-            let next = gone.next.load(Ordering::Relaxed);
-            if block.head.load(Ordering::Relaxed) == cell + 1 {
-                block.head.store(next, Ordering::Release);
-            } else {
-                let before = block
-                    .cells(self.node.cells)
-                    .find(|(_, c)| c.next.load(Ordering::Relaxed) == cell + 1);
-                before.unwrap().1.next.store(next, Ordering::Release);
-            }
-        }
-    }
-    fn slabs(&self) -> &SlabMap {
-        &self.slabs
     }
     fn count(&self, counter: Counter, n: u64) {
         let n = u32::try_from(n).unwrap();
