@@ -58,7 +58,7 @@ pub use machine::Machine;
 pub use plan::Operation;
 use runner::{Outcome, Plan};
 pub use timing::{timing_since, Prepared, Timing};
-pub use wire::{Endpoint, FabricCalls};
+pub use wire::{FabricCalls, WorkerEndpoint};
 pub use worker::{serve, Host};
 pub use workers::{WorkerId, Workers};
 

@@ -49,7 +49,7 @@ pub enum Order {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Answer {
     /// Ready for the step; where it listens, if the step says so.
-    Ready(Option<Endpoint>),
+    Ready(Option<WorkerEndpoint>),
     /// It is done: when, and how much.
     Done(Timing),
     /// Bytes are not what was written: which.
@@ -60,7 +60,7 @@ pub enum Answer {
 
 /// The address of a worker that listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Endpoint {
+pub struct WorkerEndpoint {
     /// By TCP.
     pub address: SocketAddr,
     /// By libfabric: its endpoint's name.
@@ -141,7 +141,7 @@ pub enum Step {
 #[serde(deny_unknown_fields)]
 pub struct FabricCalls {
     /// The addresses of both: of the one that asks, of the one that answers.
-    pub endpoints: [Endpoint; 2],
+    pub endpoints: [WorkerEndpoint; 2],
     /// True of the one that asks.
     pub asks: bool,
     /// How often.

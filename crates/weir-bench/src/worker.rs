@@ -20,7 +20,7 @@ use crate::links;
 use crate::mixed;
 use crate::names::call_names;
 use crate::timing::{Prepared, Timing};
-use crate::wire::{receive, send, Answer, Endpoint, FabricCalls, Order, Step};
+use crate::wire::{receive, send, Answer, FabricCalls, Order, Step, WorkerEndpoint};
 
 /// The environment variable that makes a process a worker.
 pub const WORKER_VARIABLE: &str = "WEIR_BENCH_WORKER_RANK";
@@ -30,7 +30,7 @@ pub trait Host {
     /// Starts more workers, which connect under these numbers.
     fn spawn(&mut self, numbers: &[u16]) -> Result<()>;
     /// Listens for other workers, also over libfabric if so.
-    fn listen(&mut self, libfabric: bool) -> Result<Endpoint>;
+    fn listen(&mut self, libfabric: bool) -> Result<WorkerEndpoint>;
     /// The listener of TCP that [`Host::listen`] made.
     fn listener(&self) -> Option<&TcpListener>;
     /// Prepares requests over the fabric of the servers.
@@ -47,7 +47,7 @@ impl Host for NoHost {
         bail!("this worker starts no others")
     }
 
-    fn listen(&mut self, _: bool) -> Result<Endpoint> {
+    fn listen(&mut self, _: bool) -> Result<WorkerEndpoint> {
         bail!("this worker does not listen")
     }
 

@@ -11,7 +11,7 @@ use anyhow::{bail, Context, Result};
 
 use crate::error::WrongData;
 use crate::timing::Timing;
-use crate::wire::{receive, send, Answer, Endpoint, Order, Step};
+use crate::wire::{receive, send, Answer, Order, Step, WorkerEndpoint};
 
 /// A worker's number.
 pub type WorkerId = u16;
@@ -112,7 +112,7 @@ impl Workers {
     }
 
     /// Has a worker listen.
-    pub fn listen_at(&mut self, id: WorkerId, libfabric: bool) -> Result<Endpoint> {
+    pub fn listen_at(&mut self, id: WorkerId, libfabric: bool) -> Result<WorkerEndpoint> {
         self.tell(id, &Order::Prepare(Box::new(Step::Listen { libfabric })))?;
         let endpoint = self.await_ready(id)?;
         let endpoint = endpoint.context("a worker does not say its address")?;
@@ -132,7 +132,7 @@ impl Workers {
             .with_context(|| format!("{}: the worker went away", connection.place))
     }
 
-    fn await_ready(&mut self, id: WorkerId) -> Result<Option<Endpoint>> {
+    fn await_ready(&mut self, id: WorkerId) -> Result<Option<WorkerEndpoint>> {
         match self.hear(id)? {
             Answer::Ready(endpoint) => Ok(endpoint),
             other => bail!("a worker said {other:?} before the start"),

@@ -165,7 +165,7 @@ const LINGER: Duration = Duration::from_millis(200);
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
-    use weir_bench::Endpoint;
+    use weir_bench::WorkerEndpoint;
 
     #[test]
     fn two_ends_that_know_the_secret_call() {
@@ -175,7 +175,7 @@ mod tests {
             endpoint: None,
         };
         let (mut near, mut far) = (open(), open());
-        let endpoint = |opened: &Opened| Endpoint {
+        let endpoint = |opened: &Opened| WorkerEndpoint {
             address: opened.listener.as_ref().unwrap().local_addr().unwrap(),
             endpoint: None,
             machine: String::new(),

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use anyhow::{Context, Result};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
-use weir_bench::{Endpoint, FabricCalls, Host, Prepared};
+use weir_bench::{FabricCalls, Host, Prepared, WorkerEndpoint};
 use weir_config::Environment;
 use weir_core::types::Rank;
 use weir_instance::roster;
@@ -76,7 +76,7 @@ impl Host for ServerHost {
         Ok(())
     }
 
-    fn listen(&mut self, libfabric: bool) -> Result<Endpoint> {
+    fn listen(&mut self, libfabric: bool) -> Result<WorkerEndpoint> {
         let listener = weir_bench::listen(self.address)?;
         let address = listener.local_addr()?;
         let endpoint = libfabric.then(|| calls::open_libfabric(self.address));
@@ -86,7 +86,7 @@ impl Host for ServerHost {
             listener: Some(listener),
             endpoint,
         };
-        Ok(Endpoint {
+        Ok(WorkerEndpoint {
             address,
             endpoint: name,
             machine: std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?,
