@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build setup demo check test test-build test-rust simulate test-real test-release fuzz bench man docs lint fmt clippy tidy deny aarch64 install dist clean
+.PHONY: build setup demo check test test-build test-rust simulate test-real test-release fuzz miri bench man docs lint fmt clippy tidy deny aarch64 install dist clean
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -16,7 +16,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PRELOAD := weir-preload
 
 # The parts of `make test`, in their order, and what they build.
-PARTS := setup fmt tidy clippy deny test-build test-rust simulate fuzz aarch64 test-real build test-release
+PARTS := setup fmt tidy clippy deny test-build test-rust simulate fuzz miri aarch64 test-real build test-release
 TESTED := --workspace --exclude $(PRELOAD) --exclude weir-tests
 BUILT := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug
 RELEASE := $(dir $(BUILT))release
@@ -80,6 +80,17 @@ ifdef CI
 	@tools/fuzz --install --seconds 60
 else
 	@echo "fuzz: NOTHING WAS FUZZED: CI is not set (CI=1 make test, or tools/fuzz, does it)" >&2
+endif
+
+# Miri interprets the tests of the shared records that are no property tests, which would take it
+# minutes: uninitialised memory, races and references that overlap end them.
+miri:
+ifdef CI
+	rustup toolchain install nightly --profile minimal --component miri,rust-src
+	RUSTUP_TOOLCHAIN=nightly timeout 300 $(CARGO) miri test --target-dir build/miri --package weir-core --lib -- \
+	    node::tail node::landing node::channel node::ofd
+else
+	@echo "miri: NOTHING WAS INTERPRETED: CI is not set (CI=1 make miri does it)" >&2
 endif
 
 # The second instance has hardly any memory: what it is given goes to the file tier, and with
