@@ -3,7 +3,7 @@
 //! Where programs have mapped a file, the kernel keeps pages of it. Reads and writes of the file then
 //! go through the mount too, so that they and the pages are the same: the kernel writes a page back
 //! before it reads its bytes, and drops a page whose bytes are written. The server's
-//! `node/mapped.rs` says which files these are.
+//! `cluster/files/mapped.rs` says which files these are.
 //!
 //! A file of the mount is opened by its inode ([`weir_core::proto::beneath`]): names may change.
 

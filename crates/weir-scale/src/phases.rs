@@ -18,9 +18,9 @@ use crate::job::{ino_at, Job, Layout};
 use crate::load::Load;
 use crate::spread::Spread;
 
-/// Slices of one look-up, as in the server's `cluster/locate.rs`.
+/// Slices of one look-up, as in the server's `cluster/extents/locate.rs`.
 pub const AHEAD: u64 = 1024;
-/// Runs of one message, as in `cluster/publish.rs`.
+/// Runs of one message, as in `cluster/extents/publish.rs`.
 const RUNS: u64 = 8192;
 /// Look-ups of a node that are looked at; each stands for as many. All, if there are no more.
 const WINDOWS: usize = 2;

@@ -2,8 +2,8 @@
 //!
 //! | module | subject |
 //! | --- | --- |
-//! | [`node`] | the logic, without sockets, threads and clocks |
-//! | [`cluster`] | the logic of several servers together |
+//! | [`cluster`] | the logic, without sockets, threads and clocks: a room for each subject |
+//! | [`node`] | this server's own tables, and what the logic asks of the kernel |
 //! | [`arrival`] | where bytes of other nodes arrive for a client |
 //! | [`options`] | what a server is started with |
 //! | [`rules`] | how files are shared, by path |
@@ -11,7 +11,6 @@
 //! | [`control`] | asking a running server, for tools |
 #![forbid(unsafe_code)]
 
-pub mod arrival;
 pub mod cluster;
 pub mod control;
 mod frame;
@@ -20,5 +19,6 @@ pub mod options;
 pub mod rules;
 pub mod runtime;
 
+pub use cluster::reads::arrival;
 pub use options::{Options, StorageDir};
 pub use runtime::{serve, serve_as, ServerError, Several};

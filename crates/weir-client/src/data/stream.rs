@@ -12,7 +12,7 @@
 //! 4. *Begin*: the record is pushed to the server's ring, and another one begins.
 //!
 //! *Raw files* of several servers. A node writes bytes of such a file only while it has a write
-//! token for them (the server's `cluster/tokens.rs`). The file's block says whether this node
+//! token for them (the server's `cluster/files/tokens.rs`). The file's block says whether this node
 //! holds all of it; if not, the server is asked before a record begins or its claim grows. When
 //! the token is taken away, the epoch ends every claim, as a conflict does. A write that was
 //! under way then looks once more when its bytes are in place: on the hot path it is done again

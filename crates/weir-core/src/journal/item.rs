@@ -224,7 +224,7 @@ pub struct NameChange {
     pub done: bool,
 }
 
-/// How far a cell's record was taken; see the server's `node/applied.rs`.
+/// How far a cell's record was taken; see the server's `cluster/extents/applied.rs`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CellMark {
     /// The record's stamp.

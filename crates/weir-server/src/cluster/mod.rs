@@ -1,9 +1,11 @@
-//! The logic of an instance of several servers, around each server's [`Node`].
+//! The logic of a server, with the other servers of its instance, if there are any.
 //!
-//! Requests are `async fn`s on one thread: whoever runs the cluster passes in what others
-//! ask ([`Cluster::handle`]) and what its own clients ask ([`Cluster::serve`]), and gives
-//! it a [`Net`] to ask others. There is no I/O and no clock here; time comes in by
-//! [`Cluster::tick`]. See docs/design/0002-many-nodes.md.
+//! Two types aggregate what the rooms keep: [`Node`] the tables of this server, [`Cluster`] what it
+//! knows of the others. Each room has a subject, and its `mod.rs` says what it keeps, its invariants
+//! and which rooms it may call. Requests are `async fn`s on one thread: the runtime passes in what others
+//! ask ([`Cluster::handle`]) and what its own clients ask ([`Cluster::poll_client`],
+//! [`Cluster::serve`]), and gives it a [`Net`] to ask others. There is no I/O and no clock here; time
+//! comes in by [`Cluster::tick`]. See docs/design/0002-many-nodes.md and 0008-one-house.md.
 //!
 //! Invariants:
 //! - A borrow of the node or of a table never lives across an `await`.
@@ -11,148 +13,139 @@
 //!   order of their keys.
 //! - What a handler did is done when its reply is made: there is no work left behind that
 //!   the asker relies on.
+//! - What clients wrote (cells, rings, notes, requests) is checked against the private tables here
+//!   before it changes anything; what does not fit is counted, logged and dropped, and disturbs
+//!   nothing else.
+//!
+//! | room | subject |
+//! | --- | --- |
+//! | `router` | each operation that clients ask for, handed to its room |
+//! | `names` | entries, directories, renames, links |
+//! | `files` | inodes that are open, their holders and leases, how they are shared |
+//! | `extents` | where the bytes of files are |
+//! | `reads` | bytes of other nodes |
+//! | `locks` | flock and fcntl locks |
+//! | `storage` | segments that clients are lent |
+//! | `clients` | the processes of this node |
+//! | `journal` | what is written down, and taken up again |
+//! | `peers` | sessions, deadlines, debts; what other servers ask |
 //!
 //! | file | subject |
 //! | --- | --- |
+//! | `node`, `parts` | what several rooms do with this server's tables |
+//! | `platform`, `net`, `memory` | what the runtime implements: kernel and storage, the other servers, shared regions |
 //! | `keyed` | locks that tasks wait for |
-//! | `names`, `rename`, `dirs` | entries, links, directories of several servers |
-//! | `moves` | renames, at the homes of their names |
-//! | `placements` | which server is the home of a name |
-//! | `entries` | names of directories that are kept where they were asked for |
-//! | `files` | stand-ins, who holds and leases a file, sizes |
-//! | `publish`, `locate` | extents: making them known, finding them |
-//! | `fetch`, `pool` | bytes of other nodes, and where they arrive |
-//! | `kept` | those of laminated files, kept for others of the node |
-//! | `append` | appends by several nodes |
-//! | `tokens` | who may write a raw file, and in which order |
-//! | `share`, `audit` | visibility and lamination; who reads too early |
-//! | `missing` | what a user is told of files that a lost server keeps |
-//! | `tell` | telling many servers the same, down a tree |
-//! | `locks` | locks of files, at their homes |
-//! | `xattrs` | extended attributes |
-//! | `deadline` | one deadline for one operation |
-//! | `debts` | what is owed to servers that cannot be reached |
-//! | `session` | what one server may believe of another, and for how long |
-//! | `recover` | what is written down of this, and coming back |
-//! | `router`, `client` | the operations that clients ask for |
-//! | `handler` | those that other servers ask for |
+//! | `slots`, `refusal`, `visibility` | small things that several rooms use |
 
-mod append;
-mod audit;
-mod client;
-mod deadline;
-mod debts;
-mod dirs;
-mod entries;
-mod fetch;
+mod clients;
+mod extents;
 mod files;
-mod gone;
-mod handler;
-mod kept;
+mod journal;
 mod keyed;
-mod locate;
 mod locks;
-mod missing;
-mod moves;
+mod memory;
 mod names;
-mod placements;
-mod pool;
-mod publish;
-mod recover;
-mod rename;
+mod net;
+mod node;
+mod parts;
+mod peers;
+mod platform;
+pub mod reads;
+mod refusal;
 mod router;
-mod session;
-mod share;
-mod tell;
-mod tokens;
-mod xattrs;
+mod slots;
+mod storage;
+mod visibility;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Waker};
-use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
-use weir_core::names::Owner;
+use weir_core::journal::Given;
+use weir_core::names::{Owner, Reach, Shard};
 use weir_core::node::region::set_bits;
 use weir_core::placement;
 use weir_core::proto::audit::Finding;
-use weir_core::proto::peer::{self, LogRange, PeerOperation};
+use weir_core::proto::peer::{self, PeerOperation};
 use weir_core::proto::{self, Caller, FsError};
 use weir_core::types::{ClientId, Ino, Rank};
-use weir_fabric::bulk::Landing;
+use weir_core::xattr::Xattrs;
 
-use crate::node::{Node, Platform, Table, SNAPSHOT_RUNS};
+use crate::rules::Rules;
+use clients::stats::Stats;
+use clients::table::Clients;
+use extents::table::FileTable;
+use extents::writers::{OpenFile, Writer};
+use files::descriptions::OfdTable;
 use keyed::{Keyed, Token};
-pub use session::enclose;
-use session::Admitted;
+use locks::table::LockTable;
+use peers::session::Admitted;
+use slots::Slots;
 
-/// What comes back from another server.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Answer {
-    /// The encoded reply.
-    pub body: Vec<u8>,
-    /// Bytes of files, if any were asked for.
-    pub bulk: Vec<u8>,
-}
+pub(crate) use extents::ranges::{few_or_wanted, FEW_RUNS, MAX_RUNS};
+use journal::commit::RUNS as SNAPSHOT_RUNS;
+pub use journal::commit::{Journal, SharedPlace, ShowShared, Visit};
+pub use journal::recover::{stop_clients, Found};
+pub(crate) use locks::table::{Family, Owner as LockHolder, Wish, UNLOCK};
+pub use memory::{ClientMemory, OpenRegion};
+pub use net::{Answer, LogBytes, Lost, Net};
+pub use peers::session::enclose;
+pub use platform::{Accounts, Identity, Platform, RecoverError, Space, Table};
 
-/// A server did not answer in time, or is not there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("server {0:?} does not answer")]
-pub struct Lost(pub Rank);
-
-/// The way to the other servers. A call acts once, however often it has to be repeated.
-pub trait Net {
-    /// Asks `to`, and waits for the answer.
-    fn call(&self, to: Rank, request: Vec<u8>) -> LocalBoxFuture<'static, Result<Answer, Lost>>;
-
-    /// As [`Net::call`], for however long the server cannot be reached: lost only if it was
-    /// started anew after it had been asked.
-    fn call_without_deadline(
-        &self,
-        to: Rank,
-        request: Vec<u8>,
-    ) -> LocalBoxFuture<'static, Result<Answer, Lost>> {
-        self.call(to, request)
-    }
-
-    /// Reads bytes of another server's log past its logic, if this way to it allows that; else
-    /// gives the landing back, and the bytes are asked for by a call.
-    fn read(
-        &self,
-        _to: Rank,
-        _ranges: &[LogRange],
-        landing: Box<dyn Landing>,
-    ) -> Option<Box<dyn Landing>> {
-        Some(landing)
-    }
-
-    /// What the node of a server is called.
-    fn host(&self, rank: Rank) -> String {
-        rank.0.to_string()
-    }
-
-    /// How long [`Net::call`] waits at most.
-    fn deadline(&self) -> Duration {
-        Duration::from_secs(30)
-    }
-
-    /// What was refused on this way: kind and count, of what there was.
-    fn refused(&self) -> Vec<(String, u64)> {
-        Vec::new()
-    }
+/// One server's state.
+pub struct Node<'m, P: Platform> {
+    identity: Identity,
+    open: OpenRegion<'m>,
+    names: Shard<'m>,
+    xattrs: Xattrs,
+    unfinished_xattrs: files::xattr_tables::Unfinished,
+    /// Users beside the server's own whose programs may be clients.
+    admitted: BTreeSet<u32>,
+    space: P::Space,
+    platform: P,
+    clients: Clients<P::Memory>,
+    blocks: Slots<OpenFile>,
+    cells: Slots<Writer>,
+    files: FileTable,
+    ofds: OfdTable,
+    mapped: files::mapped::MappedFiles,
+    locks: LockTable,
+    /// Files and directories without a name, that somebody may still have open.
+    orphans: BTreeSet<Ino>,
+    /// Files to be laminated once nobody has them open for writing.
+    watched: BTreeSet<Ino>,
+    /// How files are shared, by path.
+    pub(crate) rules: Rules,
+    /// When memory for the table of known names was asked for last, ns since 1970.
+    known_tried_ns: i64,
+    /// Files that other nodes have open.
+    pinned: HashSet<Ino>,
+    /// Bytes stored of files, beside what is in their indexes here.
+    stored: HashMap<Ino, u64>,
+    /// Files whose last bytes other servers are to be told of.
+    gone: Vec<Ino>,
+    /// Files whose index changed in the call at hand.
+    changed: Vec<Ino>,
+    notes: journal::commit::Notes,
+    /// How much of the log is published.
+    given: Given,
+    /// Unnamed files stay: nobody has said yet which of them other nodes have open.
+    keeps_orphans: bool,
+    /// Gaps lent since all was done that may make room.
+    gaps_lent: u32,
+    stats: Stats,
+    /// When the call at hand was made, ns since 1970.
+    now_ns: i64,
+    stopping: bool,
+    /// How much of the tables of names there is memory for.
+    names_present: Reach,
 }
 
 /// The reply to an operation, and the bytes that follow it.
 type Replied<O> = Result<(<O as PeerOperation>::Reply, Vec<u8>), FsError>;
-
-/// Reads bytes of the server's own log, for others.
-pub trait LogBytes {
-    /// Appends `len` bytes at `pos` of a slab to `out`.
-    fn read(&self, slab: u32, pos: u64, len: u64, out: &mut Vec<u8>) -> Result<(), FsError>;
-}
 
 /// One server of several. Cheap to clone: tasks have a clone each.
 pub struct Cluster<P: Platform + 'static> {
@@ -189,7 +182,7 @@ struct Inner<P: Platform + 'static> {
     stands: Keyed<Ino>,
     /// The permit for moving directories (rank 0).
     moves: Keyed<()>,
-    sessions: RefCell<session::Sessions>,
+    sessions: RefCell<peers::session::Sessions>,
     /// By when the operation is to end whose task runs now, ns since 1970.
     deadline: Cell<Option<i64>>,
     /// The server that asked for what the task does that runs now, and its session.
@@ -199,7 +192,7 @@ struct Inner<P: Platform + 'static> {
     /// How often homes said something of files for which there is no stand-in here: what is being
     /// made may be one of them, and be laminated or have no name any more.
     told_of_unknown: Cell<u64>,
-    moves_of_others: moves::Moves,
+    moves_of_others: names::moves::Moves,
     /// Servers with which a session is being begun.
     beginning: Keyed<Rank>,
     /// Held until all others know that this server is back.
@@ -212,27 +205,27 @@ struct Inner<P: Platform + 'static> {
     granting: Keyed<Ino>,
     /// Raw files for which this node asks for a token.
     asking_tokens: Keyed<Ino>,
-    write_tokens: RefCell<tokens::Tokens>,
-    leaving: gone::Leaving,
-    dirs: RefCell<dirs::Dirs>,
-    entries: RefCell<entries::Entries>,
-    placements: RefCell<placements::Placements>,
+    write_tokens: RefCell<files::tokens::Tokens>,
+    leaving: files::leaving::Leaving,
+    dirs: RefCell<names::directories::Dirs>,
+    entries: RefCell<names::entries::Entries>,
+    placements: RefCell<names::placements::Placements>,
     /// Directories of this server whose entries are being placed.
     placing: Keyed<Ino>,
     /// Directories with all entries here that are being split.
     splitting: Keyed<Ino>,
-    files: RefCell<files::Files>,
-    shards: RefCell<publish::Shards>,
-    maps: RefCell<BTreeMap<Ino, locate::Map>>,
-    fetches: RefCell<fetch::Fetches<P::Memory>>,
-    locks: RefCell<locks::LocksElsewhere>,
+    files: RefCell<files::stand_ins::Files>,
+    shards: RefCell<extents::publish::Shards>,
+    maps: RefCell<BTreeMap<Ino, extents::locate::Map>>,
+    fetches: RefCell<reads::fetch::Fetches<P::Memory>>,
+    locks: RefCell<locks::homes::LocksElsewhere>,
     /// Locks of this node's owners that are being given back to other homes.
     locks_given_back: Keyed<(Ino, peer::LockOwner)>,
-    paths: RefCell<share::Paths>,
-    becoming_raw: share::BecomingRaw,
+    paths: RefCell<files::sharing::Paths>,
+    becoming_raw: files::sharing::BecomingRaw,
     findings: RefCell<Vec<Finding>>,
     /// Files of this server that several nodes write.
-    appends: RefCell<BTreeMap<Ino, append::Appends>>,
+    appends: RefCell<BTreeMap<Ino, files::append::Appends>>,
     /// Files, of any server, whose home says where programs of this node append.
     shared_appends: RefCell<BTreeSet<Ino>>,
     /// Servers that have not said since this one is back what they write of its files; until when
@@ -240,7 +233,7 @@ struct Inner<P: Platform + 'static> {
     unheard: RefCell<BTreeMap<Rank, i64>>,
     /// Files of this server whose writers are being told to ask where they append.
     sharing: Keyed<Ino>,
-    missing: RefCell<missing::Missing>,
+    missing: RefCell<reads::missing::Missing>,
     asked: RefCell<HashMap<&'static str, u64>>,
     moved: Cell<Moved>,
 }
@@ -268,9 +261,13 @@ impl<P: Platform> Cluster<P> {
             let node = node.borrow();
             let platform = node.platform();
             // A server without others receives no bytes.
-            let first = if servers > 1 { fetch::POOL_FIRST } else { 0 };
+            let first = if servers > 1 {
+                reads::fetch::POOL_FIRST
+            } else {
+                0
+            };
             let present = platform.present(Table::Pool, first);
-            fetch::Fetches::new(platform.pool_bytes(), present)
+            reads::fetch::Fetches::new(platform.pool_bytes(), present)
         };
         Cluster {
             inner: Rc::new(Inner {
@@ -293,7 +290,7 @@ impl<P: Platform> Cluster<P> {
                 asker: Cell::default(),
                 recalled: Cell::new(0),
                 told_of_unknown: Cell::new(0),
-                moves_of_others: moves::Moves::default(),
+                moves_of_others: names::moves::Moves::default(),
                 beginning: Keyed::default(),
                 returning: Keyed::default(),
                 publishing: Keyed::default(),
@@ -301,8 +298,8 @@ impl<P: Platform> Cluster<P> {
                 granting: Keyed::default(),
                 asking_tokens: Keyed::default(),
                 write_tokens: RefCell::default(),
-                leaving: gone::Leaving::default(),
-                dirs: RefCell::new(dirs::Dirs::new(rank, servers)),
+                leaving: files::leaving::Leaving::default(),
+                dirs: RefCell::new(names::directories::Dirs::new(rank, servers)),
                 entries: RefCell::default(),
                 placements: RefCell::default(),
                 placing: Keyed::default(),
@@ -314,7 +311,7 @@ impl<P: Platform> Cluster<P> {
                 locks: RefCell::default(),
                 locks_given_back: Keyed::default(),
                 paths: RefCell::default(),
-                becoming_raw: share::BecomingRaw::default(),
+                becoming_raw: files::sharing::BecomingRaw::default(),
                 findings: RefCell::default(),
                 appends: RefCell::default(),
                 shared_appends: RefCell::default(),
@@ -330,7 +327,7 @@ impl<P: Platform> Cluster<P> {
     /// Does what another server asks.
     pub async fn handle(&self, from: Rank, request: &[u8]) -> Answer {
         let bulk = Rc::new(RefCell::new(Vec::new()));
-        let handler = handler::Asked {
+        let handler = peers::handler::Asked {
             cluster: self,
             bulk: Rc::clone(&bulk),
         };
@@ -582,7 +579,7 @@ impl<P: Platform> Cluster<P> {
     fn do_here<O: PeerOperation + 'static>(&self, op: O) -> LocalBoxFuture<'_, Replied<O>> {
         Box::pin(async move {
             let bulk = Rc::new(RefCell::new(Vec::new()));
-            let handler = handler::Asked {
+            let handler = peers::handler::Asked {
                 cluster: self,
                 bulk: Rc::clone(&bulk),
             };

@@ -13,8 +13,8 @@ use weir_core::proto::{
 };
 use weir_core::types::{ClientId, Ino};
 
-use super::client::NewEntry;
-use super::{owner, Cluster};
+use crate::cluster::names::requests::NewEntry;
+use crate::cluster::{owner, Cluster};
 use crate::node::{Node, Platform};
 
 impl<P: Platform> Operations for Cluster<P> {

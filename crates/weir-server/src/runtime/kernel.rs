@@ -22,7 +22,7 @@ use super::ground::Ground;
 use super::regions::{client_file, ClientRegion, Instance, Placeholder};
 use super::storage::Storage;
 use super::ServerError;
-use crate::arrival::Arrival;
+use crate::cluster::reads::arrival::Arrival;
 use crate::node::{Platform, Table};
 
 /// The kernel of this node.

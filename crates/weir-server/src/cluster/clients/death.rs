@@ -1,0 +1,80 @@
+//! The end of a client: whatever killed it, what its finished writes wrote stays, and
+//! what it was lent comes back.
+
+use std::sync::atomic::Ordering;
+
+use weir_core::journal::Item;
+use weir_core::types::ClientId;
+
+use crate::node::{ClientMemory, Node, Platform, Space};
+
+impl<P: Platform> Node<'_, P> {
+    /// A client's connection ended. Its process may still live, with our memory mapped
+    /// (it closed all descriptors; or it became another program, and then not), so
+    /// nothing is lent again that it may write into.
+    pub fn hung_up(&mut self, id: ClientId, now_ns: i64) {
+        self.now_ns = now_ns;
+        self.take_notes(id);
+        self.harvest_client(id);
+        if let Some(client) = self.clients.get_mut(id) {
+            client.connected = false;
+        }
+        self.commit();
+    }
+
+    /// A client's process is gone, or has connected anew: nobody writes as this client
+    /// any more. Afterwards its number may be given to another. The caller removes the
+    /// region.
+    pub fn gone(&mut self, id: ClientId, now_ns: i64) {
+        self.now_ns = now_ns;
+        self.bury(id);
+        // The region, with the ring, goes after this.
+        self.commit();
+    }
+
+    /// The same, of which nothing is to be written down yet.
+    pub(in crate::cluster) fn bury(&mut self, id: ClientId) {
+        self.take_notes(id);
+        self.harvest_client(id);
+        let Some(client) = self.clients.get(id) else {
+            return;
+        };
+        let cells = client.cells.clone();
+        self.stats
+            .fold_written(self.uncounted(cells.iter().copied()));
+        for cell in cells {
+            self.detach_cell(cell);
+        }
+        self.end_ofds(id);
+        self.forget_pages(id);
+        self.check_ownerless();
+        self.locks.drop_client(id);
+        self.unfinished_xattrs.forget_client(id);
+        self.drop_dead_locks();
+        let is_ghost = self.clients.get(id).is_some_and(|client| client.ghost);
+        if self.is_mount(id) && !is_ghost {
+            // It was none of the programs that are counted.
+            self.stats.clients_ever -= 1;
+        }
+        if let Some(client) = self.clients.remove(id) {
+            for lease in &client.leases {
+                self.space.release(lease.segment);
+            }
+            self.stats.fold(client.memory.header());
+            self.note(&Item::ClientGone(id));
+        }
+        self.sweep();
+    }
+
+    /// Bytes that went through cells that are attached still: clients count them when
+    /// they detach.
+    pub(crate) fn uncounted(&self, cells: impl Iterator<Item = u32>) -> u64 {
+        cells
+            .filter_map(|cell| {
+                let committed = &self.open.cells[cell as usize].committed;
+                let lent_at = self.cells.get(cell)?.lent_at;
+                Some(committed.load(Ordering::Acquire).wrapping_sub(lent_at))
+            })
+            .fold(0, u64::saturating_add)
+    }
+}

@@ -1,0 +1,22 @@
+//! Clients: the processes of this node that use the file system.
+//!
+//! Keeps: each client's region, cells and segments; counts.
+//!
+//! Invariant: what a client writes into shared memory is checked before it is believed.
+//!
+//! May call: all rooms, for what a client that ends leaves.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `table` | the clients |
+//! | `operations` | operations on this server's own tables |
+//! | `notes` | what clients tell without waiting |
+//! | `death` | the end of a client |
+//! | `stats`, `report` | counts, and the server's state for tools |
+
+pub(super) mod death;
+pub(super) mod notes;
+pub(super) mod operations;
+pub(super) mod report;
+pub(super) mod stats;
+pub(super) mod table;

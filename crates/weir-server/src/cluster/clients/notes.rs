@@ -1,0 +1,83 @@
+//! What clients tell without waiting for an answer.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use weir_core::node::ring::Note;
+use weir_core::types::{ClientId, Ino, SegmentId};
+
+use crate::node::{ClientMemory, Node, Platform};
+
+impl<P: Platform> Node<'_, P> {
+    /// Takes the notes of all clients.
+    pub(crate) fn take_all_notes(&mut self) {
+        for id in self.clients.ids() {
+            self.take_notes(id);
+        }
+    }
+
+    /// Takes a client's notes. True if there were any.
+    pub(crate) fn take_notes(&mut self, id: ClientId) -> bool {
+        let Some(client) = self.clients.get(id) else {
+            return false;
+        };
+        let memory = Arc::clone(&client.memory);
+        let ring = memory.notes();
+        let waiting = ring.waiting();
+        let mut sweep = false;
+        for _ in 0..waiting {
+            let Some(note) = ring.pop() else { break };
+            let good = note.is_some_and(|note| {
+                sweep |= matches!(note, Note::Orphan(_) | Note::Closed(_));
+                self.take_note(id, note)
+            });
+            if !good {
+                self.stats
+                    .reject("note", || format!("client {}: {note:?}", id.0));
+            }
+        }
+        if sweep {
+            self.sweep();
+        }
+        waiting > 0
+    }
+
+    /// Does what a note says; false if it says what cannot be.
+    fn take_note(&mut self, id: ClientId, note: Note) -> bool {
+        match note {
+            Note::Detach(cell) => {
+                let own = self
+                    .cells
+                    .get(cell)
+                    .is_some_and(|writer| writer.client == id);
+                if own {
+                    self.detach_cell(cell);
+                }
+                own
+            }
+            Note::Refused(segment) => self.refused(id, SegmentId(segment)),
+            Note::Release(segment) => self.end_lease(id, SegmentId(segment)),
+            Note::Closed(index) => self.ofd_closed(index),
+            // The sweep looks for itself.
+            Note::Orphan(_) => true,
+        }
+    }
+
+    /// A description may have lost its last descriptor.
+    fn ofd_closed(&mut self, index: u32) -> bool {
+        let Some(ofd) = self.open.ofds.get(index as usize) else {
+            return false;
+        };
+        if !self.ofds.is_lent(index) {
+            // Nobody had it any more, and it was taken back before this was read.
+            return true;
+        }
+        let ino = Ino(ofd.ino.load(Ordering::SeqCst));
+        if ino != Ino::NONE && self.is_shared(index) {
+            self.close_shared_ofd(index);
+        }
+        self.check_ownerless();
+        self.drop_dead_locks();
+        true
+    }
+}

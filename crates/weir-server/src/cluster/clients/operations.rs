@@ -1,0 +1,37 @@
+//! The operations that concern this server's tables alone.
+
+use weir_core::proto::{
+    Admit, Caller, Control, FsError, FsStat, LocalOperations, OfdBatch, Ping, Publish, SetMapped,
+    Statfs,
+};
+use weir_core::types::ClientId;
+
+use crate::node::{Node, Platform};
+
+impl<P: Platform> LocalOperations for Node<'_, P> {
+    fn ping(&mut self, _: Caller, _: Ping) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    fn publish(&mut self, from: ClientId, _: Publish) -> Result<(), FsError> {
+        self.drain(from);
+        self.announce_changes();
+        Ok(())
+    }
+
+    fn ofd_batch(&mut self, from: ClientId, _: OfdBatch) -> Result<u32, FsError> {
+        self.lend_ofds(from)
+    }
+
+    fn statfs(&mut self, _: Caller, _: Statfs) -> Result<FsStat, FsError> {
+        Ok(self.room())
+    }
+
+    fn set_mapped(&mut self, from: ClientId, op: SetMapped) -> Result<(), FsError> {
+        self.keep_pages(from, op.ino, op.mapped)
+    }
+
+    fn admit(&mut self, _: Control, op: Admit) -> Result<(), FsError> {
+        self.admit_user(op.uid)
+    }
+}

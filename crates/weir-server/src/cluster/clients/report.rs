@@ -1,0 +1,44 @@
+//! The state of a server, as its own tables have it.
+
+use weir_core::extent::ExtentIndex;
+use weir_core::proto::ServerStatus;
+
+use crate::node::{ClientMemory, Node, Platform, Space};
+
+impl<P: Platform> Node<'_, P> {
+    /// The state of the server, with all that was written taken in.
+    pub fn report(&mut self) -> ServerStatus {
+        self.take_all_notes();
+        self.harvest_all();
+        self.sweep();
+        let counts = self.names.counts();
+        let mut folded = self.stats.folded();
+        for (_, client) in self.clients.iter() {
+            folded.add(client.memory.header());
+            folded.add_written(self.uncounted(client.cells.iter().copied()));
+        }
+        let mounts = self.clients.iter().filter(|(id, _)| self.is_mount(*id));
+        let (ghosts, mounts): (Vec<_>, Vec<_>) = mounts.partition(|(_, client)| client.ghost);
+        let runs: usize = self.files.iter().map(ExtentIndex::run_count).sum();
+        ServerStatus {
+            pid: self.identity.pid,
+            rank: self.identity.rank.0,
+            servers: self.identity.servers,
+            started_ns: self.identity.started_ns,
+            clients: u32::try_from(self.clients.iter().count() - mounts.len() - ghosts.len())
+                .unwrap_or(u32::MAX),
+            clients_ever: self.stats.clients_ever - mounts.len() as u64,
+            files: counts.files + counts.symlinks,
+            directories: counts.dirs.saturating_sub(1),
+            runs: runs as u64,
+            tiers: self.space.usage(),
+            counters: folded.counters(),
+            refused: folded.refused(),
+            requests: self.stats.requests(),
+            rejected: [self.stats.rejected(), self.platform.refused()].concat(),
+            findings: Vec::new(),
+            recoverable: self.is_recoverable(),
+            attached: self.parties_attached(),
+        }
+    }
+}

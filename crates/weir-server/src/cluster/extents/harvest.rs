@@ -1,0 +1,196 @@
+//! Harvesting: taking what clients wrote out of their cells and rings into the index.
+//!
+//! The cell is read *before* its client's ring is emptied: a record is pushed to the
+//! ring before its cell moves on, so what the cell did not show any more is in the
+//! ring. Within one cell stamps rise, so the ring's records are taken first and then
+//! what the cell showed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use weir_core::extent::ExtentIndex;
+use weir_core::names::SetAttr;
+use weir_core::node::ring::Record;
+use weir_core::types::{ClientId, Ino};
+
+use crate::cluster::extents::applied::{Applied, Nonsense};
+use crate::node::{ClientMemory, Node, Platform, Space};
+
+impl<P: Platform> Node<'_, P> {
+    /// Takes in all that was written to `ino` before this call.
+    pub(crate) fn harvest(&mut self, ino: Ino) {
+        let Some(file) = self.block_of(ino).and_then(|block| self.blocks.get(block)) else {
+            return;
+        };
+        let shown = self.read_cells(file.cells.iter().copied());
+        self.take_shown(&shown);
+    }
+
+    /// Takes in all that a client wrote before this call.
+    pub(crate) fn harvest_client(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(id) else {
+            return;
+        };
+        let shown = self.read_cells(client.cells.iter().copied());
+        self.take_shown(&shown);
+        self.drain(id);
+        self.announce_changes();
+    }
+
+    /// Takes in all that anybody wrote before this call.
+    pub(crate) fn harvest_all(&mut self) {
+        for id in self.clients.ids() {
+            self.harvest_client(id);
+        }
+    }
+
+    fn read_cells(&self, cells: impl Iterator<Item = u32>) -> Vec<(u32, Applied)> {
+        cells
+            .filter_map(|cell| {
+                let (state, live) = self.open.cells.get(cell as usize)?.state();
+                Some((cell, Applied::of_state(&state, live)))
+            })
+            .collect()
+    }
+
+    fn take_shown(&mut self, shown: &[(u32, Applied)]) {
+        let owners: BTreeSet<ClientId> = shown
+            .iter()
+            .filter_map(|(cell, _)| Some(self.cells.get(*cell)?.client))
+            .collect();
+        for id in owners {
+            self.drain(id);
+        }
+        for (cell, record) in shown {
+            if self.take(*cell, record, true).is_err() {
+                self.stats
+                    .reject("cell", || format!("cell {cell}: {record:?}"));
+            }
+        }
+        self.announce_changes();
+    }
+
+    /// Empties a client's ring of records, whatever files they are of.
+    pub(crate) fn drain(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(id) else {
+            return;
+        };
+        let memory = Arc::clone(&client.memory);
+        let ring = memory.records();
+        let (first, end) = (client.taken, ring.ends.waiting(ring.slots.len()));
+        for place in first..end {
+            let Some(record) = ring.peek(place) else {
+                break;
+            };
+            if self.take_closed(id, &record).is_err() {
+                self.stats
+                    .reject("record", || format!("client {}: {record:?}", id.0));
+            }
+        }
+        if let Some(client) = self.clients.get_mut(id).filter(|_| first < end) {
+            client.taken = end;
+            self.hold_ring(id);
+        }
+    }
+
+    fn take_closed(&mut self, id: ClientId, record: &Record) -> Result<(), Nonsense> {
+        let writer = self.cells.get(record.cell).ok_or(Nonsense)?;
+        if writer.client != id {
+            return Err(Nonsense);
+        }
+        let record_so_far = writer.applied.extended_by(record)?;
+        self.take(record.cell, &record_so_far, false)?;
+        self.note_written(record.cell);
+        Ok(())
+    }
+
+    /// Puts what is new of a cell's record into the index of its file. An earlier
+    /// state is no error where it was read before the ring (`early`) or is one of the
+    /// record at hand.
+    fn take(&mut self, cell: u32, new: &Applied, early: bool) -> Result<(), Nonsense> {
+        let writer = *self.cells.get(cell).ok_or(Nonsense)?;
+        let old = writer.applied;
+        if new.stamp < old.stamp || new.stamp == 0 {
+            return early.then_some(()).ok_or(Nonsense);
+        }
+        let mut had = 0;
+        if new.stamp == old.stamp {
+            if old.covers(new) {
+                return Ok(());
+            }
+            had = old.bytes()?;
+        }
+        let bytes = self.check(&writer, new, had)?;
+        if bytes == had {
+            return Ok(());
+        }
+        let ino = self.blocks.get(writer.block).ok_or(Nonsense)?.ino;
+        self.space.add_live(new.slab, new.pos + had, bytes - had);
+        self.change(ino, |index, freed, rank| old.apply(new, index, freed, rank))
+            .map_err(|_| Nonsense)?;
+        if let Some(writer) = self.cells.get_mut(cell) {
+            writer.applied = *new;
+        }
+        Ok(())
+    }
+
+    /// Checks a record that differs from what was taken of it; its bytes.
+    fn check(
+        &self,
+        writer: &crate::cluster::extents::writers::Writer,
+        new: &Applied,
+        had: u64,
+    ) -> Result<u64, Nonsense> {
+        let block = self
+            .open
+            .blocks
+            .get(writer.block as usize)
+            .ok_or(Nonsense)?;
+        if new.stamp >= block.next_stamp.load(std::sync::atomic::Ordering::Acquire) {
+            return Err(Nonsense);
+        }
+        if new.stamp == writer.applied.stamp && !writer.applied.grows_to(new) {
+            return Err(Nonsense);
+        }
+        let bytes = new.bytes()?;
+        let client = self.clients.get(writer.client).ok_or(Nonsense)?;
+        let held = bytes >= had && client.holds(new.slab, new.pos + had, new.pos + bytes);
+        held.then_some(bytes).ok_or(Nonsense)
+    }
+
+    /// Changes the index of `ino`; what it no longer refers to is free.
+    pub(crate) fn change<R>(
+        &mut self,
+        ino: Ino,
+        change: impl FnOnce(&mut ExtentIndex, &mut dyn FnMut(weir_core::extent::FreedRange), u16) -> R,
+    ) -> R {
+        let rank = self.identity.rank.0;
+        let space = &mut self.space;
+        let mut freed = |range: weir_core::extent::FreedRange| {
+            if range.rank == rank {
+                space.freed(range.slab, range.pos, range.len);
+            }
+        };
+        let done = change(self.files.get_mut(ino), &mut freed, rank);
+        if !self.changed.contains(&ino) {
+            self.changed.push(ino);
+        }
+        done
+    }
+
+    /// Tells whoever cached where the changed files' bytes are. Before it returns,
+    /// nothing that was freed is lent again.
+    pub(crate) fn announce_changes(&mut self) {
+        for ino in std::mem::take(&mut self.changed) {
+            let stored = self.stored.get(&ino).copied().unwrap_or(0);
+            let allocated = self.files.get(ino).map_or(0, ExtentIndex::allocated_bytes) + stored;
+            let set = SetAttr {
+                allocated: Some(allocated),
+                ..SetAttr::default()
+            };
+            // An inode that is gone has no readers.
+            let _ = self.names.setattr(ino, &set);
+            let _ = self.names.bump_index_generation(ino);
+        }
+    }
+}

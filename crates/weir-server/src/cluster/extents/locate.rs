@@ -1,0 +1,269 @@
+//! Where the bytes of a file are; bytes of this node's log for others, by call.
+//!
+//! What the slices' homes said is kept for as long as the file's lease lasts: asked once a
+//! node, all homes at once. Over it are laid what this node is publishing and what it did
+//! not publish yet.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::join_all;
+use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
+use weir_core::names::Lamination;
+use weir_core::placement::{slice_of, SLICE_BYTES};
+use weir_core::proto::peer::{self, LogRange};
+use weir_core::proto::{FsError, Locate, Located};
+use weir_core::types::Ino;
+
+use crate::cluster::extents::publish::cut_off;
+use crate::cluster::Cluster;
+use crate::node::{few_or_wanted, Platform, FEW_RUNS, MAX_RUNS};
+
+/// How many slices are asked for at a time, at least.
+const AHEAD: u64 = 1024;
+/// The most bytes that one look-up of bytes may ask for.
+const MAX_FETCH_BYTES: u64 = 16 << 20;
+/// Of so many files at most it is kept where the bytes are before anybody here asked.
+const MAX_KEPT: usize = 1 << 16;
+
+/// What is known of a file's published extents.
+#[derive(Debug, Default)]
+pub struct Map {
+    index: ExtentIndex,
+    slices: BTreeSet<u64>,
+    /// All slices are known.
+    whole: bool,
+    /// The file is laminated: this is never recalled.
+    lasting: bool,
+    /// Which map of the file this is.
+    serial: u64,
+}
+
+impl Map {
+    /// All of a laminated file.
+    pub fn of_laminated(runs: &[Run]) -> Result<Map, FsError> {
+        let mut map = Map {
+            whole: true,
+            lasting: true,
+            ..Map::default()
+        };
+        map.lay(runs)?;
+        Ok(map)
+    }
+
+    fn lay(&mut self, runs: &[Run]) -> Result<(), FsError> {
+        for run in runs {
+            let run = run.checked().map_err(|_| FsError::Malformed)?;
+            let put = self.index.insert(Run { stamp: 0, ..run }, &mut |_| ());
+            put.map_err(|_| FsError::Malformed)?;
+        }
+        Ok(())
+    }
+
+    fn knows(&self, slice: u64) -> bool {
+        self.whole || self.slices.contains(&slice)
+    }
+
+    fn unknown(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        if self.whole {
+            return None;
+        }
+        let missing = |slice: &u64| !self.slices.contains(slice);
+        let first = (from..to).find(missing)?;
+        let last = (from..to).rev().find(missing)?;
+        Some((first, last + 1))
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    /// Where a client finds the bytes of a range.
+    pub(in crate::cluster) async fn locate(&self, op: &Locate) -> Result<Located, FsError> {
+        let offset = op.offset;
+        if offset > MAX_OFFSET {
+            return Err(FsError::Invalid);
+        }
+        if self.has_all_extents() {
+            return self.node(|node| node.locate_range(op.ino, offset, op.length));
+        }
+        let ino = self.resolve(op.ino)?;
+        let wanted = offset.saturating_add(op.length.max(1));
+        loop {
+            self.lease_here(ino).await?;
+            let local = self.local(ino).ok_or(FsError::Stale)?;
+            let size = self.node(|node| node.attr_now(local))?.size;
+            self.learn(ino, local, offset, size).await?;
+            if let Some(located) = self.answer(ino, local, (offset, wanted), size)? {
+                return Ok(located);
+            }
+        }
+    }
+
+    /// Asks the slices' homes for what is not known around `offset`.
+    async fn learn(&self, ino: Ino, local: Ino, offset: u64, size: u64) -> Result<(), FsError> {
+        let end = slice_of(size.saturating_sub(1)) + 1;
+        let from = if end <= AHEAD { 0 } else { slice_of(offset) };
+        let to = end.min(from + AHEAD).max(from);
+        let lasting = self.node(|node| node.attr_of(local))?.lamination == Lamination::Done;
+        let (serial, unknown) = {
+            let mut maps = self.inner.maps.borrow_mut();
+            let map = maps.entry(ino).or_insert_with(|| Map {
+                lasting,
+                serial: self.token().number,
+                ..Map::default()
+            });
+            (map.serial, map.unknown(from, to))
+        };
+        let Some((from, to)) = unknown else {
+            return Ok(());
+        };
+        let range = (
+            from.saturating_mul(SLICE_BYTES),
+            to.saturating_mul(SLICE_BYTES).min(MAX_OFFSET),
+        );
+        let homes = self.homes_of(ino, range.0, range.1);
+        let asked = homes.into_iter().map(|rank| {
+            let (from, to) = range;
+            self.call(rank, peer::Runs { ino, from, to })
+        });
+        let answers = join_all(asked).await;
+        let mut maps = self.inner.maps.borrow_mut();
+        // Recalled meanwhile: what came is not to be believed.
+        let Some(map) = maps.get_mut(&ino).filter(|map| map.serial == serial) else {
+            return Ok(());
+        };
+        for answer in answers {
+            map.lay(&answer?)?;
+        }
+        map.slices.extend(from..to);
+        Ok(())
+    }
+
+    /// The answer, if all that it needs is known; else something was recalled.
+    fn answer(
+        &self,
+        ino: Ino,
+        local: Ino,
+        (offset, wanted): (u64, u64),
+        size: u64,
+    ) -> Result<Option<Located>, FsError> {
+        let maps = self.inner.maps.borrow();
+        let fresh = self.node(|node| node.attr_of(local))?.fresh;
+        let Some(map) = maps.get(&ino).filter(|_| fresh) else {
+            return Ok(None);
+        };
+        let in_file = offset < size;
+        if in_file && !map.knows(slice_of(offset)) {
+            return Ok(None);
+        }
+        let mut first_unknown = slice_of(offset);
+        while map.slices.contains(&first_unknown) {
+            first_unknown += 1;
+        }
+        let end_of_known = if map.whole || first_unknown > slice_of(size.saturating_sub(1)) {
+            MAX_OFFSET
+        } else {
+            first_unknown.saturating_mul(SLICE_BYTES).min(MAX_OFFSET)
+        };
+        let runs = map.index.run_count() + self.node(|node| node.pending_count(local));
+        let from = if runs <= FEW_RUNS && map.knows(0) {
+            0
+        } else {
+            offset
+        };
+        let mut base = Vec::new();
+        let mut upto = few_or_wanted((wanted, end_of_known), &mut base, |to, most, runs| {
+            map.index.runs_in(from, to, most, runs).hi
+        });
+        let mut over = Vec::new();
+        upto = few_or_wanted((wanted, upto), &mut over, |to, most, runs| {
+            self.node(|node| node.pending_runs(local, (from, to), most, runs))
+        })
+        .min(upto);
+        let mut both = ExtentIndex::new();
+        let mut lay = |run: Run| {
+            let laid = both.insert(run, &mut |_| ());
+            laid.map(drop).map_err(|_| FsError::Io)
+        };
+        let erased_from = self.erased_from(ino);
+        if erased_from < MAX_OFFSET {
+            let all = std::mem::take(&mut base);
+            cut_off(&all, erased_from, &mut base);
+        }
+        base.into_iter()
+            .map(|run| Run { stamp: 0, ..run })
+            .try_for_each(&mut lay)?;
+        let flying = self.in_flight(ino).into_iter();
+        flying
+            .map(|run| Run { stamp: 1, ..run })
+            .try_for_each(&mut lay)?;
+        // A hole is where this node's bytes were cut off: what others published since is not.
+        over.into_iter()
+            .filter(|run| run.source != Source::Hole)
+            .map(|run| Run {
+                stamp: run.stamp.saturating_add(2),
+                ..run
+            })
+            .try_for_each(&mut lay)?;
+        let mut located = Located {
+            generation: self.node(|node| node.attr_of(local))?.index_generation,
+            known_from: from,
+            known_to: 0,
+            runs: Vec::new(),
+        };
+        let known = both.runs_in(from, upto, MAX_RUNS, &mut located.runs);
+        located.known_to = match known.hi.min(upto) {
+            MAX_OFFSET => u64::MAX,
+            hi => hi,
+        };
+        located.runs.retain(|run| run.source != Source::Hole);
+        Ok(Some(located))
+    }
+
+    /// What is known of where a file's bytes are is void, unless it is laminated.
+    pub(in crate::cluster) fn forget_map(&self, ino: Ino) {
+        let mut maps = self.inner.maps.borrow_mut();
+        if maps.get(&ino).is_some_and(|map| !map.lasting) {
+            maps.remove(&ino);
+        }
+    }
+
+    /// Whether it may be known elsewhere where a laminated file's bytes are.
+    pub(in crate::cluster) fn is_kept(&self, ino: Ino) -> bool {
+        self.inner
+            .maps
+            .borrow_mut()
+            .remove(&ino)
+            .is_some_and(|map| map.lasting)
+    }
+
+    /// Keeps what is known of a laminated file, for good if there is room.
+    pub(in crate::cluster) fn keep_map(&self, ino: Ino, map: Map) {
+        let mut maps = self.inner.maps.borrow_mut();
+        if maps.len() < MAX_KEPT || maps.contains_key(&ino) {
+            maps.insert(ino, map);
+        }
+    }
+
+    pub(in crate::cluster) fn runs(&self, op: &peer::Runs) -> Vec<Run> {
+        let shards = self.inner.shards.borrow();
+        shards.runs(op.ino, op.from, op.to.min(MAX_OFFSET))
+    }
+
+    /// Bytes of this server's log.
+    pub(in crate::cluster) fn read_log(
+        &self,
+        ranges: &[LogRange],
+        out: &mut Vec<u8>,
+    ) -> Result<(), FsError> {
+        let total: u64 = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
+        if total > MAX_FETCH_BYTES {
+            return Err(FsError::TooBig);
+        }
+        for range in ranges {
+            if range.rank != self.rank().0 {
+                return Err(FsError::Malformed);
+            }
+            self.inner.log.read(range.slab, range.pos, range.len, out)?;
+        }
+        Ok(())
+    }
+}

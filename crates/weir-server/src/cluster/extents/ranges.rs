@@ -1,0 +1,249 @@
+//! What is asked of a file's bytes: where they are, and which of them are to go.
+
+use std::collections::BTreeSet;
+
+use weir_core::extent::{ExtentIndex, Run, Source, MAX_OFFSET};
+use weir_core::journal::Item;
+use weir_core::names::{Attr, SetAttr};
+use weir_core::node::channel::REPLY_BYTES;
+use weir_core::proto::{Allocate, FsError, Located};
+use weir_core::types::Ino;
+
+use crate::cluster::refusal::refusal;
+use crate::node::{Node, Platform, Space};
+
+/// The most that a run takes in a reply: five numbers, the source's kind and its four.
+const RUN_BYTES: usize = 5 * 10 + 1 + 3 + 5 + 10 + 10;
+/// Runs in a reply.
+pub(crate) const MAX_RUNS: usize = (REPLY_BYTES - 64) / RUN_BYTES;
+/// So many runs are said of a file also where less is asked for: they cost little.
+pub(crate) const FEW_RUNS: usize = 32;
+/// The most slabs named in one reply.
+const MAX_SLABS: usize = (REPLY_BYTES - 64) / 5;
+
+impl<P: Platform> Node<'_, P> {
+    /// Where the bytes of a range are, of as much as fits the reply, and of what is around it if that is
+    /// little.
+    pub(crate) fn locate_range(
+        &mut self,
+        ino: Ino,
+        offset: u64,
+        length: u64,
+    ) -> Result<Located, FsError> {
+        self.regular(ino)?;
+        if offset > MAX_OFFSET {
+            return Err(FsError::Invalid);
+        }
+        self.harvest(ino);
+        let generation = self.names.attr(ino).map_err(refusal)?.index_generation;
+        let mut located = Located {
+            generation,
+            known_from: 0,
+            known_to: u64::MAX,
+            runs: Vec::new(),
+        };
+        if let Some(index) = self.files.get(ino) {
+            let from = match index.run_count() <= FEW_RUNS {
+                true => 0,
+                false => offset,
+            };
+            let wanted = offset.saturating_add(length.max(1));
+            let range = (wanted, MAX_OFFSET);
+            let known_to = few_or_wanted(range, &mut located.runs, |to, most, runs| {
+                index.runs_in(from, to, most, runs).hi
+            });
+            located.known_from = from;
+            if known_to < MAX_OFFSET {
+                located.known_to = known_to;
+            }
+            debug_assert!(length == 0 || located.known_to > offset);
+            located.runs.retain(|run| run.source != Source::Hole);
+        }
+        Ok(located)
+    }
+
+    /// EROFS, EFBIG: a file may not be cut, or extended, to this size.
+    pub(crate) fn check_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        self.writable(ino)?;
+        match size > MAX_OFFSET {
+            true => Err(FsError::TooBig),
+            false => Ok(()),
+        }
+    }
+
+    /// Cuts a file, or extends it with zeros. That it may be written is its home's to know.
+    pub fn set_size(&mut self, ino: Ino, size: u64) -> Result<(), FsError> {
+        let attr = self.regular(ino)?;
+        if size > MAX_OFFSET {
+            return Err(FsError::TooBig);
+        }
+        if size < self.size_of(&attr) {
+            let stamp = self.shared_block(ino).map(|block| block.truncate(size));
+            self.make_hole(ino, size, MAX_OFFSET, stamp);
+            self.set_own_size(&attr, size, stamp.is_some());
+        } else {
+            self.raise_size(&attr, size);
+        }
+        self.forget_cell_times(ino);
+        self.touch(ino, true)
+    }
+
+    /// Makes a range a hole, or lets the file reach to its end.
+    pub(crate) fn allocate_range(&mut self, op: &Allocate) -> Result<(), FsError> {
+        let Allocate {
+            ino,
+            offset,
+            length,
+            zero,
+            keep_size,
+        } = *op;
+        let attr = self.writable(ino)?;
+        let end = offset.checked_add(length).ok_or(FsError::TooBig)?;
+        if length == 0 {
+            return Err(FsError::Invalid);
+        }
+        if end > MAX_OFFSET {
+            return Err(FsError::TooBig);
+        }
+        if zero {
+            let stamp = self.shared_block(ino).map(|block| {
+                block.end_claims();
+                block.stamp()
+            });
+            self.make_hole(ino, offset, end, stamp);
+        }
+        if !keep_size {
+            self.raise_size(&attr, end);
+        }
+        self.touch(ino, zero || !keep_size)
+    }
+
+    /// Lays a hole over `[from, to)`. With a stamp there are writers, and the hole
+    /// stays to order what they wrote before it; without, it need not.
+    fn make_hole(&mut self, ino: Ino, from: u64, to: u64, stamp: Option<u64>) {
+        self.harvest(ino);
+        let holds_nothing = self.files.get(ino).is_none_or(ExtentIndex::is_empty);
+        if holds_nothing && stamp.is_none() {
+            return;
+        }
+        let Ok(hole) = Run::hole(from, to, stamp.unwrap_or(1)) else {
+            return; // of no bytes
+        };
+        // What the cells show is written down before the hole: the index forgets a hole behind
+        // which there is nothing, and a journal that is begun anew then does not know of it.
+        let block = self.block_of(ino).and_then(|block| self.blocks.get(block));
+        for cell in block.map_or_else(Vec::new, |file| file.cells.clone()) {
+            self.note_written(cell);
+        }
+        self.change(ino, |index, freed, _| {
+            let laid = index.insert(hole, freed);
+            debug_assert!(laid.is_ok(), "the hole was checked");
+            if stamp.is_none() {
+                index.settle();
+            }
+        });
+        self.note(&Item::Laid(ino, vec![hole]));
+        if stamp.is_none() {
+            self.note(&Item::Settled(ino));
+        }
+        self.announce_changes();
+    }
+
+    pub(crate) fn raise_size(&mut self, attr: &Attr, size: u64) {
+        match self.shared_block(attr.ino) {
+            Some(block) => block.raise(size),
+            None => self.set_own_size(attr, size.max(attr.size), false),
+        }
+    }
+
+    /// Sets the inode's own size, which does not count while there are writers.
+    fn set_own_size(&mut self, attr: &Attr, size: u64, writers: bool) {
+        if !writers && size != attr.size {
+            let set = SetAttr {
+                size: Some(size),
+                ..SetAttr::default()
+            };
+            let _ = self.names.setattr(attr.ino, &set);
+        }
+    }
+
+    /// Dates a change of the attributes, and with `contents` of the bytes, as of now.
+    fn touch(&mut self, ino: Ino, contents: bool) -> Result<(), FsError> {
+        let set = SetAttr {
+            mtime_ns: contents.then_some(self.now_ns),
+            ctime_ns: Some(self.now_ns),
+            ..SetAttr::default()
+        };
+        self.names.setattr(ino, &set).map(drop).map_err(refusal)
+    }
+
+    /// The slabs of storage directories that a file has bytes in.
+    pub(crate) fn file_slabs(&mut self, ino: Ino) -> Result<Vec<u32>, FsError> {
+        self.names.attr(ino).map_err(refusal)?;
+        self.harvest(ino);
+        let space = &self.space;
+        let mut slabs = BTreeSet::new();
+        if let Some(index) = self.files.get(ino) {
+            index.for_each_run(&mut |run| {
+                if let Source::Log { slab, .. } = run.source {
+                    if space.is_file(slab) {
+                        slabs.insert(slab);
+                    }
+                }
+            });
+        }
+        if slabs.len() > MAX_SLABS {
+            return Err(FsError::TooBig);
+        }
+        Ok(slabs.into_iter().collect())
+    }
+}
+
+/// Appends to `out` what `runs(to, most, out)` finds up to an offset: [`FEW_RUNS`] up to `end`, or if
+/// those do not reach `wanted`, [`MAX_RUNS`] up to there. Returns up to where they are all.
+pub(crate) fn few_or_wanted(
+    (wanted, end): (u64, u64),
+    out: &mut Vec<Run>,
+    mut runs: impl FnMut(u64, usize, &mut Vec<Run>) -> u64,
+) -> u64 {
+    let before = out.len();
+    let wanted = wanted.min(end);
+    let few = runs(end, FEW_RUNS, out);
+    if few >= wanted {
+        return few;
+    }
+    out.truncate(before);
+    runs(wanted, MAX_RUNS, out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::proto::encode;
+
+    #[test]
+    fn the_largest_reply_fits_the_channel() {
+        let run = Run {
+            offset: u64::MAX,
+            length: u64::MAX,
+            stride: u64::MAX,
+            count: u64::MAX,
+            stamp: u64::MAX,
+            source: Source::Log {
+                rank: u16::MAX,
+                slab: u32::MAX,
+                pos: u64::MAX,
+                pos_stride: u64::MAX,
+            },
+        };
+        let located = Located {
+            generation: u64::MAX,
+            known_from: u64::MAX,
+            known_to: u64::MAX,
+            runs: vec![run; MAX_RUNS],
+        };
+        let mut bytes = Vec::new();
+        encode(&Ok::<_, FsError>(located), &mut bytes);
+        assert!(bytes.len() <= REPLY_BYTES);
+    }
+}

@@ -1,0 +1,346 @@
+//! Appends by programs of several nodes to one file.
+//!
+//! While one node writes a file, its programs reserve the places of their appends in shared
+//! memory. When a second one opens it for writing, the home tells both: from then on each append
+//! asks the home, which hands out places one behind the other. Before it does, it learns how
+//! far each node has reserved, so that no two appends share bytes over the change either.
+//!
+//! A node may reserve by itself as long as it believes what the home told it (`session`): one
+//! that the home cannot ask does so no more when that is over. How far such a node had reserved
+//! the home does not know before it is back: so long, but at most [`AWAITED_NS`], appends wait.
+//! A server that was started again does not know who writes its files: until each of the others
+//! has said what it has open ([`Cluster::begun`]), any may have placed appends, and who opens a
+//! file is told to ask.
+//! What the home handed out it remembers until those who have it have said that they publish
+//! nothing more: a server that was cut off finds its places free when it is back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::join_all;
+use weir_core::extent::MAX_OFFSET;
+use weir_core::proto::{self, peer, FsError};
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::files::AWAITED_NS;
+use crate::cluster::visibility::is_raw;
+use crate::cluster::Cluster;
+use crate::node::Platform;
+
+/// Where appends to a file go.
+#[derive(Debug, Default)]
+pub struct Appends {
+    /// The next place.
+    next: u64,
+    /// What each node had reserved when it was told to ask.
+    reserved: BTreeMap<Rank, u64>,
+    /// Nodes that were told to ask, or cannot reserve by themselves.
+    told: BTreeSet<Rank>,
+    /// Nodes that were given up, or not reached, and may have reserved by themselves; until when
+    /// they are waited for, ns since 1970.
+    awaited: BTreeMap<Rank, i64>,
+    /// Places were handed out to a server that was given up, and may come back.
+    lost: bool,
+}
+
+impl Appends {
+    fn place(&mut self, from: Rank, op: &peer::Append, published: u64) -> Result<u64, FsError> {
+        if let Some(at) = op.reserved {
+            let upto = self.reserved.get(&from).copied().unwrap_or(0);
+            // It was counted when the node was told.
+            if at.checked_add(op.length).is_some_and(|end| end <= upto) {
+                return Ok(at);
+            }
+        }
+        let at = self.next.max(published).max(op.at_least);
+        let end = at.checked_add(op.length).filter(|end| *end <= MAX_OFFSET);
+        self.next = end.ok_or(FsError::TooBig)?;
+        Ok(at)
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    /// A node began to write a file of this server: if it is not the only one, places of
+    /// appends are handed out here. It is told before it may append; who cannot be told now is
+    /// awaited by the next append.
+    pub(in crate::cluster) async fn share_appends(&self, ino: Ino, new: Rank) {
+        let shared = {
+            let mut all = self.inner.appends.borrow_mut();
+            let appends = all.get_mut(&ino);
+            appends.map(|appends| appends.told.remove(&new)).is_some()
+        };
+        if !shared && self.writers_of(ino).len() < 2 {
+            // Its appends wait for those of whom it is not known what they write.
+            if !self.unheard().is_empty() {
+                self.have_ask(ino, new).await;
+            }
+            return;
+        }
+        let untold = self.who_places(ino);
+        join_all(untold.into_iter().map(|rank| self.have_ask(ino, rank))).await;
+    }
+
+    /// Who may have placed appends to a file of this server that it does not know of.
+    fn who_places(&self, ino: Ino) -> BTreeSet<Rank> {
+        let now_ns = self.now_ns();
+        let mut all = self.inner.appends.borrow_mut();
+        let appends = all.entry(ino).or_default();
+        appends.awaited.retain(|_, until_ns| *until_ns > now_ns);
+        let awaited = appends.awaited.keys().copied();
+        let writers = self.writers_of(ino).into_iter();
+        let unheard = self.unheard().into_iter();
+        let untold = writers.chain(unheard);
+        let untold = untold.filter(|rank| !appends.told.contains(rank));
+        untold.chain(awaited).collect()
+    }
+
+    /// Whether a node that writes a file beside others may not have heard yet that it asks where
+    /// its appends go.
+    pub(in crate::cluster) fn places_untold(&self, ino: Ino, writer: Rank) -> bool {
+        let all = self.inner.appends.borrow();
+        let untold = all
+            .get(&ino)
+            .is_none_or(|appends| !appends.told.contains(&writer));
+        untold && self.writers_of(ino).len() > 1
+    }
+
+    /// This server is back, and has heard of none of the others what they write.
+    pub(in crate::cluster) fn hear_of(&self, others: &[Rank]) {
+        let until_ns = self.now_ns() + AWAITED_NS;
+        let unheard = others.iter().map(|rank| (*rank, until_ns)).collect();
+        self.inner.unheard.replace(unheard);
+    }
+
+    /// Another server has said what it writes.
+    pub(in crate::cluster) fn heard_of(&self, rank: Rank) {
+        self.inner.unheard.borrow_mut().remove(&rank);
+    }
+
+    pub(in crate::cluster) fn unheard(&self) -> Vec<Rank> {
+        let now_ns = self.now_ns();
+        let mut unheard = self.inner.unheard.borrow_mut();
+        unheard.retain(|_, until_ns| *until_ns > now_ns);
+        unheard.keys().copied().collect()
+    }
+
+    /// Sees to it that no node that writes a file of this server reserves places by itself, and
+    /// that it is known which places it has. One that cannot be reached is waited for.
+    async fn all_ask(&self, ino: Ino) {
+        let _turn = self.inner.sharing.hold(ino, self.token()).await;
+        loop {
+            let untold = self.who_places(ino);
+            if untold.is_empty() {
+                return;
+            }
+            let told = untold.into_iter().map(|rank| async move {
+                if !self.have_ask(ino, rank).await {
+                    self.await_writer(ino, rank).await;
+                }
+            });
+            join_all(told).await;
+        }
+    }
+
+    /// Lets a node ask; false: it was not reached.
+    async fn have_ask(&self, ino: Ino, rank: Rank) -> bool {
+        let Ok(end) = self.call(rank, peer::ShareAppends { ino }).await else {
+            return false;
+        };
+        let end = end.min(MAX_OFFSET);
+        let mut all = self.inner.appends.borrow_mut();
+        let appends = all.entry(ino).or_default();
+        appends.told.insert(rank);
+        appends.awaited.remove(&rank);
+        appends.next = appends.next.max(end);
+        appends.reserved.insert(rank, end);
+        true
+    }
+
+    /// Waits for a server that was not reached; not for ever.
+    async fn await_writer(&self, ino: Ino, rank: Rank) {
+        let over_ns = self.now_ns() + AWAITED_NS;
+        let until_ns = {
+            let mut all = self.inner.appends.borrow_mut();
+            let appends = all.entry(ino).or_default();
+            *appends.awaited.entry(rank).or_insert(over_ns)
+        };
+        self.served_or(rank, until_ns).await;
+        if self.now_ns() >= until_ns {
+            let mut all = self.inner.appends.borrow_mut();
+            all.entry(ino).or_default().told.insert(rank);
+        }
+    }
+
+    /// Tells this node's programs to ask, those that write the file and those to come.
+    pub(in crate::cluster) fn share_appends_here(&self, ino: Ino) -> u64 {
+        self.inner.shared_appends.borrow_mut().insert(ino);
+        let local = self.local(ino);
+        local.map_or(0, |local| self.node(|node| node.share_appends(local)))
+    }
+
+    /// What a server told is not believed any more: programs of this node that write its files
+    /// ask it where they append.
+    pub(in crate::cluster) fn reserve_no_more(&self, home: Rank) {
+        for ino in self.stand_ins_of(home) {
+            self.share_appends_here(ino);
+        }
+    }
+
+    /// A client of this node was attached to a file.
+    pub(in crate::cluster) fn attached_here(&self, ino: Ino, local: Ino) {
+        if self.has_all_extents() {
+            return;
+        }
+        if ino.rank() == self.rank() && !self.unheard().is_empty() {
+            self.inner.shared_appends.borrow_mut().insert(ino);
+        }
+        if self.inner.shared_appends.borrow().contains(&ino) {
+            self.node(|node| node.share_appends(local));
+        }
+        self.renew_token_word(ino, local);
+    }
+
+    /// Where a program of this node appends.
+    pub(in crate::cluster) async fn append(&self, op: proto::Append) -> Result<u64, FsError> {
+        if self.has_all_extents() {
+            return Err(FsError::Invalid); // programs of one node place their appends themselves
+        }
+        let ino = self.resolve(op.ino)?;
+        let local = self.local(ino).ok_or(FsError::Stale)?;
+        let at_least = self.node(|node| node.attr_now(local))?.size;
+        let is_counted = |at: &u64| {
+            self.node(|node| {
+                let block = node.shared_block(local);
+                block.is_some_and(|block| block.is_counted(*at, op.length))
+            })
+        };
+        let asked = peer::Append {
+            ino,
+            length: op.length,
+            at_least,
+            reserved: op.reserved.filter(is_counted),
+        };
+        let at = self.call(ino.rank(), asked).await?;
+        // A home that is started again asks for it (`have_ask`).
+        self.node(|node| {
+            if let Some(block) = node.shared_block(local) {
+                block.placed_below(at.saturating_add(op.length));
+            }
+        });
+        Ok(at)
+    }
+
+    pub(in crate::cluster) async fn append_at_home(
+        &self,
+        from: Rank,
+        op: &peer::Append,
+    ) -> Result<u64, FsError> {
+        // Others may have to say yet how far they are.
+        self.inner.returning.free((), self.token()).await;
+        let all_ask = async {
+            self.all_ask(op.ino).await;
+            Ok(())
+        };
+        self.in_time(all_ask).await?;
+        let raw = is_raw(&self.node(|node| node.writable(op.ino))?);
+        if raw {
+            // What others wrote behind the end that is known here, without appending.
+            let known = self.end_known(op.ino)?.max(op.at_least);
+            let next = self
+                .inner
+                .appends
+                .borrow()
+                .get(&op.ino)
+                .map_or(0, |a| a.next);
+            self.end_writes_behind(op.ino, from, known.max(next))
+                .await?;
+        }
+        let known = self.end_known(op.ino)?;
+        let mut all = self.inner.appends.borrow_mut();
+        all.entry(op.ino).or_default().place(from, op, known)
+    }
+
+    /// The end of a file of this server, with what this node wrote and has not published.
+    fn end_known(&self, ino: Ino) -> Result<u64, FsError> {
+        let own = self.node(|node| node.attr_now(ino))?.size;
+        Ok(self.published_size(ino).max(own))
+    }
+
+    /// A file was cut: appends go on at its end.
+    pub(in crate::cluster) fn cut_appends(&self, ino: Ino, size: u64) {
+        if let Some(appends) = self.inner.appends.borrow_mut().get_mut(&ino) {
+            appends.next = size;
+            appends.reserved.clear();
+        }
+    }
+
+    /// A node writes a file of this server no more, or was given up.
+    pub(in crate::cluster) fn end_appends_of(&self, ino: Ino, writer: Rank, lost: bool) {
+        let until_ns = self.now_ns() + AWAITED_NS;
+        let writes = self.writers_of(ino).contains(&writer);
+        let mut all = self.inner.appends.borrow_mut();
+        if lost && writes {
+            let appends = all.entry(ino).or_default();
+            if !appends.told.remove(&writer) {
+                appends.awaited.entry(writer).or_insert(until_ns);
+            }
+            appends.lost = true;
+        } else if let Some(appends) = all.get_mut(&ino) {
+            appends.told.remove(&writer);
+            appends.awaited.remove(&writer);
+        }
+    }
+
+    /// A server begins a session: of what it does not hold it has published all.
+    pub(in crate::cluster) fn await_no_more(&self, rank: Rank, held: &BTreeSet<Ino>) {
+        let mut all = self.inner.appends.borrow_mut();
+        for (_, appends) in all.iter_mut().filter(|(ino, _)| !held.contains(ino)) {
+            appends.awaited.remove(&rank);
+        }
+    }
+
+    /// Nobody writes a file of this server any more.
+    pub(in crate::cluster) fn end_appends(&self, ino: Ino) {
+        let mut all = self.inner.appends.borrow_mut();
+        if all.get(&ino).is_some_and(|appends| appends.lost) {
+            return;
+        }
+        all.remove(&ino);
+        self.inner.shared_appends.borrow_mut().remove(&ino);
+    }
+
+    /// A file of this server is gone.
+    pub(in crate::cluster) fn forget_appends(&self, ino: Ino) {
+        self.inner.appends.borrow_mut().remove(&ino);
+        self.inner.shared_appends.borrow_mut().remove(&ino);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_follow_each_other_and_what_was_reserved_is_honoured() {
+        let ino = Ino::new(Rank(0), 0, 5);
+        let op = |length, at_least, reserved| peer::Append {
+            ino,
+            length,
+            at_least,
+            reserved,
+        };
+        let mut appends = Appends {
+            next: 100,
+            reserved: BTreeMap::from([(Rank(1), 100)]),
+            ..Appends::default()
+        };
+        let mut place = |rank, op| appends.place(Rank(rank), &op, 40);
+        assert_eq!(place(2, op(10, 0, None)), Ok(100));
+        assert_eq!(place(1, op(20, 0, Some(80))), Ok(80), "it was counted");
+        assert_eq!(place(1, op(20, 0, Some(100))), Ok(110), "it was not");
+        assert_eq!(place(2, op(20, 0, Some(80))), Ok(130), "another node's");
+        assert_eq!(place(1, op(1, 1000, None)), Ok(1000), "its node knows more");
+        let most = op(MAX_OFFSET, 0, None);
+        assert_eq!(place(1, most), Err(FsError::TooBig));
+        assert_eq!(place(1, op(1, 0, Some(u64::MAX))), Ok(1001));
+    }
+}

@@ -1,0 +1,154 @@
+//! The audit: which programs read what others had written and not made known.
+//!
+//! With it, each read asks the file's home before it is done, and the home asks the nodes
+//! that write the file. So it finds what was missing at the moment of the read, rather than
+//! what was published later; and it costs messages, which is why it is off by default.
+
+use futures_util::future::join_all;
+use weir_core::names::{Lamination, Visibility};
+use weir_core::proto::audit::{united, Finding, Missing, Party, Unseen};
+use weir_core::proto::peer;
+use weir_core::proto::{self, FsError};
+use weir_core::types::{ClientId, Ino, Rank};
+
+use crate::cluster::Cluster;
+use crate::node::Platform;
+use crate::rules::join;
+
+/// Findings that are kept apart; what is like none of them is counted with the last.
+const FINDINGS: usize = 256;
+
+impl<P: Platform> Cluster<P> {
+    /// Looks before a client of this node reads.
+    pub(in crate::cluster) async fn audit(
+        &self,
+        from: ClientId,
+        op: proto::Audit,
+    ) -> Result<(), FsError> {
+        if self.has_all_extents() {
+            return Ok(());
+        }
+        let ino = self.resolve(op.ino)?;
+        let to = op.offset.saturating_add(op.length);
+        let asked = peer::Audit {
+            ino,
+            from: op.offset,
+            to,
+        };
+        let all = self.call(ino.rank(), asked).await?;
+        if all.is_empty() {
+            return Ok(());
+        }
+        let reader = self.node(|node| node.party(from));
+        let path = self.path_of_file(ino).await;
+        for unseen in all {
+            self.found(Finding {
+                path: path.clone(),
+                ranges: united(unseen.ranges),
+                reader: reader.clone(),
+                writers: unseen.writers,
+                missing: unseen.missing,
+                reads: 1,
+            });
+        }
+        Ok(())
+    }
+
+    /// What other nodes than `from` wrote to a file of this server and did not make known.
+    pub(in crate::cluster) async fn audit_at_home(
+        &self,
+        from: Rank,
+        op: peer::Audit,
+    ) -> Result<Vec<Unseen>, FsError> {
+        let attr = self.node(|node| node.regular(op.ino))?;
+        let done = attr.lamination == Lamination::Done;
+        if done || attr.policy.visibility == Visibility::ReadAfterWrite {
+            return Ok(Vec::new());
+        }
+        let writers = self.writers_of(op.ino);
+        let others = writers.into_iter().filter(|rank| *rank != from);
+        let asked = others.map(|rank| {
+            let unseen = peer::UnseenHere {
+                ino: op.ino,
+                from: op.from,
+                to: op.to,
+            };
+            self.call(rank, unseen)
+        });
+        let answers = join_all(asked).await.into_iter();
+        // A node that is lost makes nothing known any more.
+        Ok(answers.filter_map(Result::ok).flatten().collect())
+    }
+
+    /// What this node wrote to a file and did not make known.
+    pub(in crate::cluster) fn unseen_here(
+        &self,
+        op: &peer::UnseenHere,
+    ) -> Result<Option<Unseen>, FsError> {
+        let Some(local) = self.local(op.ino) else {
+            return Ok(None);
+        };
+        let attr = self.node(|node| node.attr_of(local))?;
+        let mut runs = Vec::new();
+        self.node(|node| node.pending_runs(local, (op.from, op.to), usize::MAX, &mut runs));
+        runs.extend(self.in_flight(op.ino));
+        let mut ranges = Vec::new();
+        for run in &runs {
+            // The pieces of a strided run are looked at up to a number that is enough to tell.
+            for index in 0..run.count.min(1 << 16) {
+                let piece = run.piece(index);
+                let from = piece.offset.max(op.from);
+                let to = (piece.offset + piece.length).min(op.to);
+                if from < to {
+                    ranges.push((from, to));
+                }
+            }
+        }
+        if ranges.is_empty() {
+            return Ok(None);
+        }
+        let missing = match attr.policy.visibility {
+            Visibility::ReadAfterLaminate => Missing::Lamination,
+            Visibility::ReadAfterSync | Visibility::ReadAfterWrite => Missing::Sync,
+        };
+        let mut writers = self.node(|node| node.parties_writing(local));
+        if writers.is_empty() {
+            writers.push(Party {
+                rank: self.rank().0,
+                pid: 0,
+                program: "a program that has ended".to_owned(),
+            });
+        }
+        Ok(Some(Unseen {
+            ranges: united(ranges),
+            writers,
+            missing,
+        }))
+    }
+
+    fn found(&self, finding: Finding) {
+        let mut findings = self.inner.findings.borrow_mut();
+        if let Some(known) = findings.iter_mut().find(|known| known.is_like(&finding)) {
+            known.add(&finding);
+        } else if findings.len() < FINDINGS {
+            tracing::warn!(?finding, "read before it was made known");
+            findings.push(finding);
+        } else {
+            findings[FINDINGS - 1].reads = findings[FINDINGS - 1].reads.saturating_add(1);
+        }
+    }
+
+    pub(in crate::cluster) fn findings(&self) -> Vec<Finding> {
+        self.inner.findings.borrow().clone()
+    }
+
+    /// The path of a file, for people.
+    pub(in crate::cluster) async fn path_of_file(&self, ino: Ino) -> String {
+        let asked = self.call(ino.rank(), peer::Whereabouts { ino });
+        let Ok(Some((dir, name))) = asked.await else {
+            return "a file without a name".to_owned();
+        };
+        let dir = self.path_of(dir).await.unwrap_or_else(|_| b"?".to_vec());
+        String::from_utf8_lossy(&join(&dir, &name)).into_owned()
+    }
+}

@@ -1,0 +1,181 @@
+//! Open file descriptions: which batches are lent to whom, and which still live.
+//!
+//! A client opens and closes entries of its batches by itself. An entry that it shared
+//! with others (fork, exec) may outlive it: then its batch stays without an owner until
+//! the kernel says that nobody has the last such entry any more. The last who has an entry may be a
+//! client of another server of this machine, or be killed; so entries that are waited for are looked
+//! at from time to time.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+use weir_core::node::ofd::{Ofd, BATCH};
+use weir_core::proto::FsError;
+use weir_core::types::ClientId;
+
+use crate::cluster::slots::Slots;
+use crate::node::{Node, Platform};
+
+/// What `owner` says of an entry whose client is gone.
+const NOBODY: u32 = u32::MAX;
+
+/// Lent batches.
+#[derive(Debug)]
+pub struct OfdTable {
+    /// By batch: the owner, if it lives.
+    batches: Slots<Option<ClientId>>,
+    /// Entries that a client closed while others had them.
+    closing: HashSet<u32>,
+}
+
+impl OfdTable {
+    /// A table of so many batches.
+    pub fn new(batches: usize) -> OfdTable {
+        OfdTable {
+            batches: Slots::new(batches),
+            closing: HashSet::new(),
+        }
+    }
+
+    /// How many batches would have to be there to lend one more; see [`Slots::wants`].
+    pub fn wants(&self) -> Option<usize> {
+        self.batches.wants()
+    }
+
+    /// So many batches may be lent.
+    pub fn allow(&mut self, batches: usize) {
+        self.batches.allow(batches);
+    }
+
+    /// The entries of all lent batches.
+    pub fn entries(&self) -> impl Iterator<Item = u32> + '_ {
+        self.batches
+            .iter()
+            .flat_map(|(batch, _)| batch * BATCH..(batch + 1) * BATCH)
+    }
+
+    /// Whether entry `index` is in a lent batch.
+    pub fn is_lent(&self, index: u32) -> bool {
+        self.batches.get(index / BATCH).is_some()
+    }
+
+    /// The owner of an entry, if it lives.
+    pub fn owner(&self, index: u32) -> Option<ClientId> {
+        *self.batches.get(index / BATCH)?
+    }
+
+    fn of(&self, owner: Option<ClientId>) -> Vec<u32> {
+        self.batches
+            .iter()
+            .filter(|(_, of)| **of == owner)
+            .map(|(batch, _)| batch)
+            .collect()
+    }
+}
+
+impl<P: Platform> Node<'_, P> {
+    /// True if a client has a file or a directory open.
+    pub(crate) fn has_open_descriptions(&self, id: ClientId) -> bool {
+        let batches = self.ofds.of(Some(id)).into_iter();
+        let mut entries = batches.flat_map(|batch| batch * BATCH..(batch + 1) * BATCH);
+        entries.any(|index| {
+            let ofd = self.open.ofds.get(index as usize);
+            ofd.is_some_and(|ofd| ofd.ino.load(Ordering::Acquire) != 0)
+        })
+    }
+
+    /// Lends a batch.
+    pub(crate) fn lend_ofds(&mut self, id: ClientId) -> Result<u32, FsError> {
+        if !self.ofds.batches.has_room() {
+            self.check_ownerless();
+        }
+        self.make_room_for_ofds();
+        let batch = self.ofds.batches.insert(Some(id)).ok_or(FsError::NoSpace)?;
+        for index in batch * BATCH..(batch + 1) * BATCH {
+            let ofd = &self.open.ofds[index as usize];
+            if ofd.ino.load(Ordering::Relaxed) != 0 {
+                ofd.close();
+            }
+            ofd.owner.store(id.0, Ordering::Relaxed);
+        }
+        Ok(batch * BATCH)
+    }
+
+    /// Whether other processes than its owner may have the description.
+    pub(crate) fn is_shared(&self, index: u32) -> bool {
+        const BOTH: u32 = Ofd::SHARED | Ofd::LOCKED;
+        let state = self.open.ofds[index as usize].state.load(Ordering::Acquire);
+        state & BOTH == BOTH
+    }
+
+    pub(crate) fn close_ofd(&mut self, index: u32) {
+        self.open.ofds[index as usize].close();
+        self.ofds.closing.remove(&index);
+    }
+
+    /// A client closed an entry that it shared with others: frees it once nobody has it.
+    pub(crate) fn close_shared_ofd(&mut self, index: u32) {
+        if self.platform.ofd_alive(index) {
+            self.ofds.closing.insert(index);
+        } else {
+            self.close_ofd(index);
+        }
+    }
+
+    /// Whether descriptions end some time without a client saying so.
+    pub(crate) fn awaits_closing(&self) -> bool {
+        !self.ofds.closing.is_empty() || self.ofds.batches.iter().any(|(_, owner)| owner.is_none())
+    }
+
+    /// Frees the entries whose last client did not say that it closed them.
+    pub(crate) fn look_at_descriptions(&mut self) {
+        if self.awaits_closing() {
+            self.check_ownerless();
+            self.drop_dead_locks();
+            self.sweep();
+        }
+    }
+
+    /// Frees a gone client's descriptions but those that others still have.
+    pub(crate) fn end_ofds(&mut self, id: ClientId) {
+        for batch in self.ofds.of(Some(id)) {
+            self.end_batch(batch);
+        }
+    }
+
+    /// Looks again at the batches whose owner is gone, and at what was closed while others had it.
+    pub(crate) fn check_ownerless(&mut self) {
+        for index in std::mem::take(&mut self.ofds.closing) {
+            // It may have been freed meanwhile, with its batch, and lent again.
+            if self.ofds.is_lent(index) && self.is_shared(index) {
+                self.close_shared_ofd(index);
+            }
+        }
+        for batch in self.ofds.of(None) {
+            self.end_batch(batch);
+        }
+    }
+
+    fn end_batch(&mut self, batch: u32) {
+        let mut living = false;
+        for index in batch * BATCH..(batch + 1) * BATCH {
+            let ofd = &self.open.ofds[index as usize];
+            if ofd.ino.load(Ordering::Acquire) == 0 {
+                continue;
+            }
+            if self.is_shared(index) && self.platform.ofd_alive(index) {
+                ofd.owner.store(NOBODY, Ordering::Relaxed);
+                living = true;
+            } else {
+                self.close_ofd(index);
+            }
+        }
+        if living {
+            if let Some(owner) = self.ofds.batches.get_mut(batch) {
+                *owner = None;
+            }
+        } else {
+            self.ofds.batches.remove(batch);
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! The end of files: stand-ins that nobody here needs any more, and what is left of a file at its
+//! home once it has no name and nobody has it open.
+//!
+//! A stand-in lingers for a while, for what was open is often opened again; that of a file
+//! without a name goes at once. So when the last name of a file goes that nobody has open, its
+//! bytes are free on every node before unlink(2) returns: whoever deletes to make room finds it.
+//!
+//! A home must not be told that a node lets go while that node asks it to hold: both are kept
+//! apart by [`Leaving`].
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use weir_core::extent::{Run, MAX_OFFSET};
+use weir_core::journal::Item;
+use weir_core::proto::peer::{self, LogRange, Unnamed};
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::files::leaving::Asking;
+use crate::cluster::files::stand_ins::StandIn;
+use crate::cluster::keyed::Token;
+use crate::cluster::peers::debts::Debt;
+use crate::cluster::Cluster;
+use crate::node::{Node, Platform};
+
+/// How long a stand-in stays that nobody uses, ns.
+const LINGER_NS: i64 = 60_000_000_000;
+/// The same of one that was written: until then others cannot be lent the file.
+const WRITTEN_LINGER_NS: i64 = 5_000_000_000;
+/// Of how many files a home is told at a time.
+const TOLD_MOST: usize = 64;
+/// Files without a name of which nothing is stored are gathered for so long, ns.
+const SOON_NS: i64 = 2_000_000;
+
+impl<P: Platform> Cluster<P> {
+    /// Keeps this node from letting go of a file while it asks to hold it.
+    pub(in crate::cluster) async fn begin_hold(&self, ino: Ino) -> Asking<'_> {
+        let leaving = &self.inner.leaving;
+        if leaving.told.is_held(&ino) {
+            drop(leaving.told.hold(ino, self.token()).await);
+        }
+        let mut asking = leaving.asking.borrow_mut();
+        asking.entry(ino).or_default().count += 1;
+        drop(asking);
+        Asking { leaving, ino }
+    }
+
+    /// Lets go of stand-ins that nobody here uses any more. The descriptions are looked through
+    /// once, however many those are.
+    pub(in crate::cluster) fn let_go(&self) {
+        let (written, old) = (self.own_written(), self.old_stand_ins());
+        if written.is_empty() && old.is_empty() {
+            return;
+        }
+        let open = self.node(|node| node.open_files());
+        self.end_own_writers(&written, &open);
+        let unopened = old.into_iter().filter(|(_, local)| !open.contains(local));
+        let unopened: Vec<(Ino, Ino)> = unopened.collect();
+        if unopened.is_empty() {
+            return;
+        }
+        for (ino, local) in &unopened {
+            self.hide(*ino, *local);
+        }
+        let open = self.node(|node| node.open_files());
+        let mut left: BTreeMap<Rank, Vec<Ino>> = BTreeMap::new();
+        for (ino, local) in unopened {
+            if !open.contains(&local) && self.ends_unopened(ino) {
+                left.entry(ino.rank()).or_default().push(ino);
+            } else {
+                self.show_again(ino, local);
+            }
+        }
+        for inos in left.into_values() {
+            for inos in inos.chunks(TOLD_MOST) {
+                self.leave(inos.to_vec());
+            }
+        }
+    }
+
+    /// Those that were not used for a while, or whose files have no name: numbers there and here.
+    fn old_stand_ins(&self) -> Vec<(Ino, Ino)> {
+        let now_ns = self.now_ns();
+        let files = self.inner.files.borrow();
+        let all = files.stand_ins.iter();
+        let linger_ns = |known: &StandIn| match known.written {
+            true => WRITTEN_LINGER_NS,
+            false => LINGER_NS,
+        };
+        all.filter(|(_, known)| known.unnamed || now_ns - known.used_ns > linger_ns(known))
+            .map(|(ino, known)| (*ino, known.local))
+            .collect()
+    }
+
+    /// Programs of this node do not open the stand-in from now on: they look, once their description
+    /// says that they do, whether it is still fresh, if they have sent no request, and has a name.
+    fn hide(&self, ino: Ino, local: Ino) {
+        self.node(|node| {
+            node.known().drop_stand_in(ino);
+            node.recall_named(local, false);
+        });
+    }
+
+    /// The stand-in stays after [`Cluster::hide`].
+    fn show_again(&self, ino: Ino, local: Ino) {
+        if !self.is_unnamed_here(ino) {
+            self.node(|node| node.recall_named(local, true));
+        }
+    }
+
+    /// Lets go of a foreign file that nobody here has open, if all of it is published and nothing
+    /// else is being done with it: then another time. If so, its home is to be told.
+    fn ends_unopened(&self, ino: Ino) -> bool {
+        let leaving = &self.inner.leaving;
+        let busy = leaving.told.is_held(&ino) || leaving.asking.borrow().contains_key(&ino);
+        !busy && self.end_stand_in(ino)
+    }
+
+    /// Tells the home of these files, before whoever asks to hold one of them, that this node has
+    /// let go of them.
+    fn leave(&self, inos: Vec<Ino>) {
+        let token = self.token();
+        for ino in &inos {
+            self.inner.leaving.told.take(*ino, token);
+        }
+        self.spawn_tell(token, inos);
+    }
+
+    /// Tells the home of these files, which the token has in `told`.
+    fn spawn_tell(&self, token: Token, inos: Vec<Ino>) {
+        let this = self.clone();
+        self.spawn(async move {
+            let mut told = Vec::with_capacity(inos.len());
+            for ino in &inos {
+                told.push(this.inner.leaving.told.hold(*ino, token).await);
+            }
+            this.tell_left(inos).await;
+        });
+    }
+
+    /// As [`Cluster::leave`], of one file, together with others of the same home.
+    fn leave_soon(&self, ino: Ino) {
+        let leaving = &self.inner.leaving;
+        let home = ino.rank();
+        let (is_first, is_full) = {
+            let mut soon = leaving.soon.borrow_mut();
+            let (token, inos) = soon
+                .entry(home)
+                .or_insert_with(|| (self.token(), Vec::new()));
+            leaving.told.take(ino, *token);
+            inos.push(ino);
+            (inos.len() == 1, inos.len() >= TOLD_MOST)
+        };
+        if is_full {
+            self.leave_gathered(home);
+        } else if is_first {
+            let this = self.clone();
+            self.spawn(async move {
+                this.until(this.now_ns() + SOON_NS).await;
+                this.leave_gathered(home);
+            });
+        }
+    }
+
+    fn leave_gathered(&self, home: Rank) {
+        let gathered = self.inner.leaving.soon.borrow_mut().remove(&home);
+        if let Some((token, inos)) = gathered {
+            self.spawn_tell(token, inos);
+        }
+    }
+
+    /// Tells the home of a file that it leased to this node, which has no stand-in for it, that this
+    /// node has let go of it; unless this node asks to hold it.
+    pub(in crate::cluster) fn leave_unknown(&self, ino: Ino) {
+        let leaving = &self.inner.leaving;
+        let asked_for = leaving.asking.borrow().contains_key(&ino);
+        if !asked_for && !leaving.told.is_held(&ino) && self.local(ino).is_none() {
+            self.leave(vec![ino]);
+        }
+    }
+
+    /// Lets go of a foreign file, if nobody here has it open and all of it is published.
+    async fn let_go_of(&self, ino: Ino) {
+        let _told = self.inner.leaving.told.hold(ino, self.token()).await;
+        let asked_for = self.inner.leaving.asking.borrow().contains_key(&ino);
+        let Some(local) = self.local(ino).filter(|_| !asked_for) else {
+            return;
+        };
+        self.hide(ino, local);
+        if self.node(|node| node.is_open(local)) || !self.end_stand_in(ino) {
+            self.show_again(ino, local);
+            return;
+        }
+        self.tell_left(vec![ino]).await;
+    }
+
+    /// Tells the home of some files that this node has let go of them.
+    async fn tell_left(&self, inos: Vec<Ino>) {
+        let Some(home) = inos.first().map(|ino| ino.rank()) else {
+            return;
+        };
+        let count = inos.len() as u64;
+        // If their home is gone, so are the holds.
+        let _ = self.call(home, peer::Release { inos }).await;
+        let times = &self.inner.leaving.times;
+        times.set((times.get().0, times.get().1 + count));
+    }
+
+    /// Ends the stand-in of a file that nobody here has open. If so, its home is to be told.
+    fn end_stand_in(&self, ino: Ino) -> bool {
+        let Some(local) = self.local(ino) else {
+            return false;
+        };
+        if self.is_in_flight(ino) || self.node(|node| !node.let_go(local)) {
+            return false;
+        }
+        self.inner.files.borrow_mut().stand_ins.remove(&ino);
+        self.inner.shared_appends.borrow_mut().remove(&ino);
+        self.forget_held_token(ino);
+        self.forget_map(ino);
+        let times = &self.inner.leaving.times;
+        times.set((times.get().0 + 1, times.get().1));
+        true
+    }
+
+    /// This node's request took the last name of a file that it holds.
+    pub(in crate::cluster) async fn lost_its_name(&self, unnamed: Unnamed) {
+        let Unnamed { ino, empty } = unnamed;
+        self.recall_here(ino);
+        match self.local(ino) {
+            None => self.note_unknown(),
+            Some(_) => self.leave_unnamed(ino, empty).await,
+        }
+    }
+
+    /// A foreign file has no name any more: lets go of it, unless it is open here. `empty`: of one of
+    /// which nothing is stored elsewhere, its home need not hear at once.
+    pub(in crate::cluster) async fn leave_unnamed(&self, ino: Ino, empty: bool) {
+        let Some(local) = self.local(ino) else {
+            return;
+        };
+        self.unname_here(ino);
+        self.node(|node| {
+            node.recall_named(local, false);
+            node.take_in(local);
+        });
+        if self.node(|node| node.is_open(local)) {
+            return;
+        }
+        if empty && !self.is_in_flight(ino) && self.node(|node| node.pending_count(local)) == 0 {
+            self.node(|node| node.known().drop_stand_in(ino));
+            if self.ends_unopened(ino) {
+                self.leave_soon(ino);
+            }
+            return;
+        }
+        // Others may have it open, and read what was written here.
+        if let Err(error) = self.flush(ino).await {
+            tracing::warn!(?ino, %error, "what was written to a removed file");
+        }
+        self.let_go_of(ino).await;
+    }
+
+    /// A node has these files of this server open no more.
+    pub(in crate::cluster) async fn release(&self, from: Rank, inos: &[Ino]) {
+        let mut unheld = false;
+        for ino in inos {
+            // Who lets go of a file has published all that it wrote.
+            self.forget_counted(from, *ino);
+            if self.end_hold(from, *ino, false) {
+                self.node(|node| node.unpin(*ino));
+                unheld = true;
+            }
+        }
+        if unheld {
+            self.erase_gone().await;
+        }
+    }
+
+    /// True if no other node has the file open now, and one had.
+    fn end_hold(&self, from: Rank, ino: Ino, lost: bool) -> bool {
+        if let Some(leases) = self.inner.files.borrow_mut().leases.get_mut(&ino) {
+            leases.remove(&from);
+        }
+        self.end_writer(ino, from, lost);
+        let mut files = self.inner.files.borrow_mut();
+        let Some(holders) = files.holders.get_mut(&ino) else {
+            return false;
+        };
+        holders.remove(&from);
+        if !holders.is_empty() {
+            return false;
+        }
+        files.holders.remove(&ino);
+        files.leases.remove(&ino);
+        true
+    }
+
+    /// A server was given up: what it holds is held no more, unless it begins a session while it
+    /// may still believe its leases.
+    pub(in crate::cluster) fn forget_holder(&self, rank: Rank) {
+        self.note_held(rank);
+        let this = self.clone();
+        self.spawn(async move {
+            this.outwait(rank).await;
+            if this.is_given_up(rank) {
+                this.drop_holds(rank, |_| true);
+            }
+        });
+    }
+
+    /// Some of what a server held it holds no more.
+    pub(in crate::cluster) fn drop_holds(&self, rank: Rank, which: impl Fn(Ino) -> bool) {
+        for ino in self.held_by(rank).into_iter().filter(|ino| which(*ino)) {
+            if self.end_hold(rank, ino, true) {
+                self.node(|node| node.unpin(ino));
+            }
+        }
+        self.erase_gone_soon();
+    }
+
+    /// A file of this server lost its last name: frees it, unless somebody has it open. If `asker`
+    /// holds it, it learns of that by the reply.
+    pub(in crate::cluster) async fn end_unnamed(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
+        let mut holders = self.possible_holders(ino);
+        let asker_holds = holders.contains(&asker);
+        holders.retain(|rank| *rank != asker);
+        if !holders.is_empty() {
+            // Who does not hear it lets go of the file in its time.
+            let _ = self.mark(ino, &holders, true).await;
+        }
+        self.node(|node| node.sweep_one(ino));
+        self.erase_gone().await;
+        asker_holds.then(|| Unnamed {
+            ino,
+            empty: holders.is_empty() && self.is_empty(ino),
+        })
+    }
+
+    /// True if this server knows of no bytes of a file of its own.
+    fn is_empty(&self, ino: Ino) -> bool {
+        let files = self.inner.files.borrow();
+        let stored = files.published.get(&ino).map_or(0, |file| file.stored);
+        let attr = self.node(|node| node.attr_now(ino));
+        stored == 0 && !self.is_in_flight(ino) && attr.is_ok_and(|attr| attr.size == 0)
+    }
+
+    pub(in crate::cluster) fn erase_gone_soon(&self) {
+        if self.node(|node| node.has_gone()) {
+            let this = self.clone();
+            self.spawn(async move { this.erase_gone().await });
+        }
+    }
+
+    /// Erases what is left of files of this server that came to their end.
+    pub(in crate::cluster) async fn erase_gone(&self) {
+        let gone = self.node(Node::take_gone);
+        join_all(gone.into_iter().map(|ino| self.erase_file(ino))).await;
+    }
+
+    /// Sends nothing more of a file. Up to where something was sent, and what is free by it.
+    fn end_of_sending(&self, ino: Ino) -> (u64, Vec<LogRange>) {
+        let Some(batches) = self.inner.shards.borrow_mut().in_flight.remove(&ino) else {
+            return (0, Vec::new());
+        };
+        self.note(&Item::Flushed(ino));
+        let runs = batches.iter().flat_map(|batch| &batch.runs);
+        let end = runs.map(Run::end).max().unwrap_or(0);
+        let freed = batches.into_iter().filter_map(|batch| batch.freed);
+        (end, freed.flatten().collect())
+    }
+
+    async fn erase_file(&self, ino: Ino) {
+        // What this node was publishing has arrived before it is erased, with its size or without:
+        // the home says no more what the size of such a file is.
+        let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
+        let (sent, freed) = self.end_of_sending(ino);
+        let file = {
+            let mut files = self.inner.files.borrow_mut();
+            let its = (ino, Rank(0))..=(ino, Rank(u16::MAX));
+            let counted: Vec<_> = files.counted.range(its).map(|(key, _)| *key).collect();
+            for key in counted {
+                files.counted.remove(&key);
+            }
+            files.published.remove(&ino)
+        };
+        let size = file.map_or(0, |file| file.size).max(sent);
+        self.note(&Item::PublishedGone(ino));
+        self.forget_appends(ino);
+        self.inner.files.borrow_mut().forget_lost_writers(ino);
+        self.forget_tokens(ino);
+        self.forget_becoming_raw(ino);
+        if self.is_kept(ino) {
+            let this = self.clone();
+            self.spawn(async move {
+                this.forget_laminated(ino).await;
+            });
+        }
+        self.give_back(freed).await;
+        let to = size.min(MAX_OFFSET);
+        let erased = self.homes_of(ino, 0, to).into_iter();
+        let erased = erased.map(|rank| self.owe(rank, Debt::Erased(ino, to)));
+        join_all(erased).await;
+    }
+}

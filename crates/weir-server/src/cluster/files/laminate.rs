@@ -1,0 +1,191 @@
+//! Lamination: a file becomes read-only for good, once nobody has it open for writing.
+//!
+//! A client opens a file by writing its inode into a description and then looking whether
+//! it is laminated; the server says that it is and then looks at the descriptions. So one of
+//! the two sees the other, and no write comes after a lamination.
+
+use std::collections::HashMap;
+use std::sync::atomic::{fence, Ordering};
+
+use weir_core::names::{Attr, LaminateOn, Lamination, Policy, SetAttr};
+use weir_core::proto::audit::Party;
+use weir_core::proto::{Cause, FsError};
+use weir_core::types::{ClientId, Ino};
+
+use crate::cluster::refusal::refusal;
+use crate::node::{Node, Platform};
+
+/// O_WRONLY and O_RDWR.
+const WRITES: u32 = 3;
+
+impl<P: Platform> Node<'_, P> {
+    /// The attributes of a file that may be written by whoever has it open for writing. While its
+    /// home asks all nodes whether anybody has, such a program keeps it from being laminated. EROFS:
+    /// it is laminated.
+    pub(crate) fn writable(&self, ino: Ino) -> Result<Attr, FsError> {
+        let attr = self.regular(ino)?;
+        match attr.lamination {
+            Lamination::Done => Err(FsError::ReadOnly),
+            Lamination::No | Lamination::Due | Lamination::Sealing => Ok(attr),
+        }
+    }
+
+    /// Whether a cause is one for laminating this file.
+    pub(crate) fn is_cause(attr: &Attr, cause: Cause) -> bool {
+        match cause {
+            Cause::Request => true,
+            Cause::Close => {
+                attr.lamination == Lamination::Due || attr.policy.laminate_on == LaminateOn::Close
+            }
+        }
+    }
+
+    /// Lets nobody open a file for writing, if nobody has it open so; how many have, in
+    /// which case its lamination is due.
+    pub(crate) fn try_seal(&mut self, ino: Ino) -> Result<u32, FsError> {
+        self.take_all_notes();
+        self.set_lamination(ino, Lamination::Sealing)?;
+        fence(Ordering::SeqCst);
+        let writers = self.writers().get(&ino).copied().unwrap_or(0);
+        if writers > 0 {
+            self.set_lamination(ino, Lamination::Due)?;
+        } else {
+            self.harvest(ino);
+        }
+        Ok(writers)
+    }
+
+    /// How many descriptions of this node are open for writing, of each file.
+    fn writers(&self) -> HashMap<Ino, u32> {
+        let mut writers = HashMap::new();
+        for index in self.ofds.entries() {
+            let Some(ofd) = self.open.ofds.get(index as usize) else {
+                continue;
+            };
+            let ino = Ino(ofd.ino.load(Ordering::SeqCst));
+            if ino != Ino::NONE && ofd.flags.load(Ordering::Acquire) & WRITES != 0 {
+                *writers.entry(ino).or_default() += 1;
+            }
+        }
+        writers
+    }
+
+    /// Whether anybody of this node writes a file.
+    pub(crate) fn has_writers_of(&self, ino: Ino) -> bool {
+        self.block_of(ino).is_some()
+    }
+
+    pub(crate) fn set_lamination(&mut self, ino: Ino, is: Lamination) -> Result<(), FsError> {
+        let set = SetAttr {
+            lamination: Some(is),
+            ..SetAttr::default()
+        };
+        self.names.setattr(ino, &set).map_err(refusal)?;
+        match is {
+            Lamination::Due => self.watched.insert(ino),
+            _ => self.watched.remove(&ino),
+        };
+        Ok(())
+    }
+
+    /// Who a client is, for people.
+    pub(crate) fn party(&self, id: ClientId) -> Party {
+        let pid = self.client_pid(id).unwrap_or(0);
+        Party {
+            rank: self.identity.rank.0,
+            pid,
+            program: self.platform.program(pid),
+        }
+    }
+
+    /// The programs of this node that are clients, but for those that have just ended.
+    pub(crate) fn parties_attached(&self) -> Vec<Party> {
+        let clients = self.clients.iter();
+        let connected = clients.filter(|(id, client)| {
+            let idles = || !self.has_open_descriptions(*id);
+            client.connected && !client.ghost && !(self.is_mount(*id) && idles())
+        });
+        let ids: Vec<ClientId> = connected.map(|(id, _)| id).collect();
+        let mut parties: Vec<Party> = ids.into_iter().map(|id| self.party(id)).collect();
+        parties.retain(|party| !party.program.is_empty());
+        parties
+    }
+
+    /// The programs of this node that write a file.
+    pub(crate) fn parties_writing(&self, ino: Ino) -> Vec<Party> {
+        let Some(file) = self.block_of(ino).and_then(|block| self.blocks.get(block)) else {
+            return Vec::new();
+        };
+        let writers = file.cells.iter().filter_map(|cell| self.cells.get(*cell));
+        let mut clients: Vec<ClientId> = writers.map(|writer| writer.client).collect();
+        clients.sort_unstable_by_key(|id| id.0);
+        clients.dedup();
+        clients.into_iter().map(|id| self.party(id)).collect()
+    }
+
+    pub(crate) fn set_policy(&mut self, ino: Ino, policy: Policy) -> Result<(), FsError> {
+        let set = SetAttr {
+            policy: Some(policy),
+            ..SetAttr::default()
+        };
+        self.names.setattr(ino, &set).map(drop).map_err(refusal)
+    }
+
+    pub(crate) fn set_ask(&mut self, ino: Ino, ask: bool) {
+        // It may be gone: then nobody reads it.
+        let _ = self.names.set_ask(ino, ask);
+    }
+
+    /// Readers of this server's raw files ask first.
+    pub(crate) fn ask_of_raw_files(&mut self) {
+        self.names.ask_of_raw_files();
+    }
+
+    /// The end of its last description laminates the file: it may come by the end of a
+    /// process, too.
+    pub(crate) fn watch(&mut self, attr: &Attr) {
+        if attr.policy.laminate_on == LaminateOn::Close {
+            self.watched.insert(attr.ino);
+        }
+    }
+
+    /// A file that nobody had open for writing could not be laminated.
+    pub(crate) fn watch_again(&mut self, ino: Ino) {
+        if self.names.attr(ino).is_ok() {
+            self.watched.insert(ino);
+        }
+    }
+
+    pub(crate) fn is_watching(&self) -> bool {
+        !self.watched.is_empty()
+    }
+
+    /// The watched files that nobody has open for writing any more. A client that has just made a file
+    /// is attached to it before its description says so.
+    pub(crate) fn take_unwritten(&mut self) -> Vec<Ino> {
+        if self.watched.is_empty() {
+            return Vec::new();
+        }
+        let writers = self.writers();
+        let is_unwritten = |ino: &Ino| !writers.contains_key(ino) && self.block_of(*ino).is_none();
+        let all: Vec<Ino> = self.watched.iter().copied().filter(is_unwritten).collect();
+        for ino in &all {
+            self.watched.remove(ino);
+        }
+        all
+    }
+
+    /// What a change of the permission bits comes to: it takes the last write permission
+    /// from a file, or gives one to a file that was to be laminated.
+    pub(crate) fn note_mode(&mut self, attr: &Attr, mode: u32) -> Result<(), FsError> {
+        let writable = mode & 0o222 != 0;
+        match attr.lamination {
+            Lamination::Done | Lamination::Sealing if writable => Err(FsError::ReadOnly),
+            Lamination::Due if writable => self.set_lamination(attr.ino, Lamination::No),
+            Lamination::No if !writable && attr.policy.laminate_on != LaminateOn::Request => {
+                self.set_lamination(attr.ino, Lamination::Due)
+            }
+            _ => Ok(()),
+        }
+    }
+}

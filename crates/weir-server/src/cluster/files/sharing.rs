@@ -1,0 +1,359 @@
+//! How a file is shared between nodes: visibility, and lamination.
+//!
+//! *Read after sync* is what publishing and leases make by themselves. *Read after write* adds
+//! write tokens ([`crate::cluster::files::tokens`]). *Read after laminate*: nothing is published before the
+//! lamination.
+//!
+//! A lamination has two steps. First all nodes that have the file open are asked whether
+//! somebody writes it, and let nobody open it so meanwhile; one that says yes undoes it, and
+//! the lamination stays due. Then all publish. What is then known of where the bytes are
+//! holds for good: if the file was shared and is of few runs, it is passed down a tree
+//! to all servers; otherwise each keeps what it asked for.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+
+use futures_util::future::join_all;
+use weir_core::extent::{Run, MAX_OFFSET};
+use weir_core::names::{FileType, Lamination, Policy, Visibility};
+use weir_core::proto::peer::{self, News};
+use weir_core::proto::{Cause, FsError};
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::extents::locate::Map;
+use crate::cluster::keyed::Keyed;
+use crate::cluster::peers::tell::all_of;
+use crate::cluster::visibility::is_raw;
+use crate::cluster::Cluster;
+use crate::node::{Node, Platform};
+use crate::rules::join;
+
+/// How long the path of a directory is believed, in ns.
+const PATHS_NS: i64 = 1_000_000_000;
+
+/// Paths of directories, for the rules.
+#[derive(Debug, Default)]
+pub struct Paths {
+    of_dirs: HashMap<Ino, Vec<u8>>,
+    since_ns: i64,
+}
+
+/// Files of this server that a lock makes raw.
+#[derive(Debug, Default)]
+pub struct BecomingRaw {
+    /// Whose turn it is to tell the nodes that have the file open. Others that lock it wait.
+    turns: Keyed<Ino>,
+    /// Files of which a node may not have heard yet that they are raw, with the policy of before.
+    untold: RefCell<BTreeMap<Ino, Policy>>,
+}
+
+/// A file of at most so many runs is passed to all when it is laminated: 64 KiB or less.
+const FEW_RUNS: usize = 1024;
+
+impl<P: Platform> Cluster<P> {
+    /// Laminates a file of this server, if nobody has it open for writing; whether it is so
+    /// now.
+    pub(in crate::cluster) async fn laminate_at_home(
+        &self,
+        ino: Ino,
+        cause: Cause,
+    ) -> Result<bool, FsError> {
+        // Others may have to say yet that their programs have it open.
+        self.inner.returning.free((), self.token()).await;
+        let _alone = self.inner.publishing.hold(ino, self.token()).await;
+        let attr = self.node(|node| node.regular(ino))?;
+        if attr.lamination == Lamination::Done {
+            return Ok(true);
+        }
+        if !Node::<P>::is_cause(&attr, cause) {
+            return Ok(false);
+        }
+        let others = self.holders_of(ino);
+        let sealed = self.seal_everywhere(ino, &others).await;
+        let done = matches!(sealed, Ok(true));
+        let is = if done {
+            Lamination::Done
+        } else {
+            Lamination::Due
+        };
+        self.node(|node| node.set_lamination(ino, is))?;
+        // Who does not hear it is told when it asks.
+        let _ = self.mark_holders(ino).await;
+        if done {
+            self.recall_leases(ino, None).await;
+            self.spawn_pass_laminated(ino, !others.is_empty());
+        }
+        sealed
+    }
+
+    /// Lets all nodes publish, if none has a writer.
+    async fn seal_everywhere(&self, ino: Ino, others: &[Rank]) -> Result<bool, FsError> {
+        // A node that cannot be asked may have written what it has not published.
+        if self.awaits_writer(ino) || !self.unheard().is_empty() {
+            return Err(FsError::Unreachable);
+        }
+        let mut writers = self.node(|node| node.try_seal(ino))?;
+        if writers == 0 {
+            let told = self.tell(others, &News::Seal(peer::Seal { ino })).await;
+            writers = all_of(told)?.writers;
+        }
+        if writers > 0 {
+            return Ok(false);
+        }
+        all_of(self.tell(others, &News::Flush(peer::Flush { ino })).await)?;
+        self.flush(ino).await?;
+        Ok(true)
+    }
+
+    /// Whether anybody of this node has a foreign file open for writing; if not, nobody
+    /// can from now on.
+    pub(in crate::cluster) fn seal_here(&self, ino: Ino) -> Result<u32, FsError> {
+        // An answer on its way may say that the file may be written.
+        self.recall_here(ino);
+        let Some(local) = self.local(ino) else {
+            self.note_unknown();
+            return Ok(0);
+        };
+        self.node(|node| node.try_seal(local))
+    }
+
+    pub(in crate::cluster) fn note_unknown(&self) {
+        let told = &self.inner.told_of_unknown;
+        told.set(told.get() + 1);
+    }
+
+    /// Tells the nodes that have a file of this server open how it is; what went wrong at one that
+    /// was reached.
+    pub(in crate::cluster) async fn mark_holders(&self, ino: Ino) -> Result<(), FsError> {
+        self.mark(ino, &self.possible_holders(ino), false).await
+    }
+
+    /// The nodes that have a file of this server open, or may have: those that have said nothing
+    /// since this server came back.
+    pub(in crate::cluster) fn possible_holders(&self, ino: Ino) -> Vec<Rank> {
+        let mut holders = self.unheard();
+        holders.extend(self.holders_of(ino));
+        holders.sort_unstable();
+        holders.dedup();
+        holders
+    }
+
+    /// As [`Cluster::mark_holders`], of these nodes.
+    pub(in crate::cluster) async fn mark(
+        &self,
+        ino: Ino,
+        holders: &[Rank],
+        unnamed: bool,
+    ) -> Result<(), FsError> {
+        let Ok(attr) = self.node(|node| node.attr_of(ino)) else {
+            return Ok(());
+        };
+        let mark = peer::Mark {
+            ino,
+            policy: attr.policy,
+            lamination: attr.lamination,
+            unnamed,
+        };
+        // A node that is gone has nothing open.
+        let told = self.tell(holders, &News::Mark(mark)).await;
+        told.failed.map_or(Ok(()), Err)
+    }
+
+    pub(in crate::cluster) async fn mark_here(&self, op: &peer::Mark) -> Result<(), FsError> {
+        // A map of the file from before its lamination does not last.
+        self.recall_here(op.ino);
+        let Some(local) = self.local(op.ino) else {
+            self.note_unknown();
+            return Ok(());
+        };
+        let was = self.node(|node| node.attr_of(local))?.policy;
+        self.node(|node| {
+            node.set_policy(local, op.policy)?;
+            node.set_lamination(local, op.lamination)
+        })?;
+        let attr = self.node(|node| node.attr_of(local))?;
+        if is_raw(&attr) && !op.unnamed {
+            // Attributes may have told this node so before. They do not make it publish what it
+            // wrote until then.
+            self.revoke_here(op.ino).await?;
+        } else {
+            self.sharing_changed(op.ino, was).await?;
+        }
+        if op.unnamed {
+            self.leave_unnamed(op.ino, false).await;
+        }
+        Ok(())
+    }
+
+    /// Whether what this node wrote to a file is to be published before it is laminated.
+    pub(in crate::cluster) fn may_publish(&self, ino: Ino, local: Ino) -> Result<bool, FsError> {
+        let attr = self.node(|node| node.attr_of(local))?;
+        let waits = attr.policy.visibility == Visibility::ReadAfterLaminate
+            && !matches!(attr.lamination, Lamination::Sealing | Lamination::Done)
+            && attr.nlink > 0
+            && !self.is_unnamed_here(ino);
+        Ok(!waits)
+    }
+
+    /// The path of an entry, if there are rules that may name it. That of its directory is
+    /// looked up once a second at most.
+    pub(in crate::cluster) async fn path_for_rules(
+        &self,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<Option<Vec<u8>>, FsError> {
+        if self.node(|node| node.rules.is_empty()) {
+            return Ok(None);
+        }
+        let now_ns = self.now_ns();
+        let known = {
+            let mut paths = self.inner.paths.borrow_mut();
+            if now_ns - paths.since_ns > PATHS_NS {
+                paths.of_dirs.clear();
+                paths.since_ns = now_ns;
+            }
+            paths.of_dirs.get(&dir).map(|path| join(path, name))
+        };
+        if known.is_some() {
+            return Ok(known);
+        }
+        let path = self.path_of(dir).await?;
+        let joined = join(&path, name);
+        self.inner.paths.borrow_mut().of_dirs.insert(dir, path);
+        Ok(Some(joined))
+    }
+
+    /// A file of this server is shared in another way from now on than it was.
+    pub(in crate::cluster) async fn policy_changed(
+        &self,
+        ino: Ino,
+        was: Policy,
+    ) -> Result<(), FsError> {
+        if self.node(|node| node.has_writers_of(ino)) {
+            self.add_writer(ino, self.rank()).await;
+        }
+        self.sharing_changed(ino, was).await?;
+        self.mark_holders(ino).await
+    }
+
+    /// Makes a file of this server raw for good, because a program takes a lock of it: locks order
+    /// data, in every visibility. No lock is granted before all nodes that have the file open know
+    /// it; if one cannot be told now, the next lock tells it.
+    pub(in crate::cluster) async fn share_by_locks(&self, ino: Ino) -> Result<(), FsError> {
+        if self.has_all_extents() {
+            return Ok(());
+        }
+        if self.node(|node| node.attr_of(ino))?.file_type() != FileType::File {
+            return Ok(()); // a directory has no bytes whose order a lock could give
+        }
+        let becoming = &self.inner.becoming_raw;
+        let is_ready = || {
+            let attr = self.node(|node| node.regular(ino))?;
+            let told = !becoming.untold.borrow().contains_key(&ino);
+            Ok(is_raw(&attr) && told || attr.lamination == Lamination::Done)
+        };
+        if is_ready()? {
+            return Ok(());
+        }
+        let _turn = self.hold_in_time(&becoming.turns, ino).await?;
+        if is_ready()? {
+            return Ok(());
+        }
+        let attr = self.node(|node| node.regular(ino))?;
+        let was = *becoming
+            .untold
+            .borrow_mut()
+            .entry(ino)
+            .or_insert(attr.policy);
+        let policy = Policy {
+            visibility: Visibility::ReadAfterWrite,
+            ..attr.policy
+        };
+        self.node(|node| node.set_policy(ino, policy))?;
+        self.policy_changed(ino, was).await?;
+        becoming.untold.borrow_mut().remove(&ino);
+        Ok(())
+    }
+
+    /// A file of this server is gone.
+    pub(in crate::cluster) fn forget_becoming_raw(&self, ino: Ino) {
+        self.inner.becoming_raw.untold.borrow_mut().remove(&ino);
+    }
+
+    /// Laminates what this node's programs have closed and what was waiting for that.
+    pub(in crate::cluster) fn laminate_unwritten(&self) {
+        for local in self.node(Node::take_unwritten) {
+            let ino = self.global(local);
+            let this = self.clone();
+            self.begin(async move {
+                let cause = Cause::Close;
+                let asked = peer::Laminate { ino, cause };
+                match this.call(ino.rank(), asked).await {
+                    Ok(_) | Err(FsError::Stale | FsError::NotFound) => {}
+                    Err(error) => {
+                        tracing::debug!(?ino, %error, "a lamination that is due is tried again");
+                        this.node(|node| node.watch_again(local));
+                    }
+                }
+            });
+        }
+    }
+
+    fn spawn_pass_laminated(&self, ino: Ino, shared: bool) {
+        if self.has_all_extents() {
+            return;
+        }
+        let this = self.clone();
+        self.spawn(async move {
+            // A server that does not learn it so asks when it reads.
+            if let Err(error) = this.pass_laminated(ino, shared).await {
+                tracing::debug!(?ino, %error, "a laminated file's extents");
+            }
+        });
+    }
+
+    async fn pass_laminated(&self, ino: Ino, shared: bool) -> Result<(), FsError> {
+        let attr = self.attr_at_home(ino).await?;
+        let homes = self.homes_of(ino, 0, attr.size);
+        let asked = homes.into_iter().map(|rank| {
+            let (from, to) = (0, MAX_OFFSET);
+            self.call(rank, peer::Runs { ino, from, to })
+        });
+        let mut runs: Vec<Run> = Vec::new();
+        for answer in join_all(asked).await {
+            runs.extend(answer?);
+            if runs.len() > FEW_RUNS {
+                return Ok(());
+            }
+        }
+        let op = peer::Laminated { attr, runs };
+        self.believe(&op)?;
+        if shared {
+            // Who does not learn it so asks when it reads.
+            self.tell(&self.others(), &News::Laminated(op)).await;
+        }
+        Ok(())
+    }
+
+    /// Takes in where the bytes of a laminated file are.
+    pub(in crate::cluster) fn believe(&self, op: &peer::Laminated) -> Result<(), FsError> {
+        self.keep_map(op.attr.home, Map::of_laminated(&op.runs)?);
+        Ok(())
+    }
+
+    /// A laminated file of this server is no more.
+    pub(in crate::cluster) async fn forget_laminated(&self, ino: Ino) {
+        self.forget_here(ino);
+        // Who does not answer keeps a little more than it needs.
+        self.tell(&self.others(), &News::Forget(peer::Forget { ino }))
+            .await;
+    }
+
+    pub(in crate::cluster) fn forget_here(&self, ino: Ino) {
+        self.inner.maps.borrow_mut().remove(&ino);
+    }
+
+    pub(in crate::cluster) fn others(&self) -> Vec<Rank> {
+        self.ranks().filter(|rank| *rank != self.rank()).collect()
+    }
+}

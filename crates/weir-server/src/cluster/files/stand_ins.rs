@@ -1,0 +1,907 @@
+//! Files of several servers: stand-ins here, and at the home who holds and who believes.
+//!
+//! A node that has a foreign file open *holds* it: its home keeps the inode while it is
+//! held. A node that reads one has a *lease*: its stand-in shows the home's numbers and
+//! it may keep where the bytes are, until the home recalls that.
+
+mod truncate;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use futures_channel::oneshot;
+use futures_util::future::{join_all, Shared};
+use futures_util::FutureExt as _;
+use weir_core::extent::MAX_OFFSET;
+use weir_core::journal::Item;
+use weir_core::names::{Attr, FileType, Lamination};
+use weir_core::proto::peer::{self, News};
+use weir_core::proto::{self, Cause, FsError, Kept};
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::files::leaving::Asking;
+use crate::cluster::files::AWAITED_NS;
+use crate::cluster::visibility::is_raw;
+use crate::cluster::Cluster;
+use crate::node::Platform;
+
+/// A lease that cannot be had for so long is not had, in ns.
+const LONGEST_NS: i64 = 20_000_000_000;
+/// Files for which there are so many stand-ins here are looked at without another one.
+const LOOKED_AT_MOST: usize = 1 << 16;
+
+/// Files that this server stands in for, and those of its own that others have open.
+#[derive(Debug, Default)]
+pub struct Files {
+    pub(in crate::cluster) stand_ins: BTreeMap<Ino, StandIn>,
+    pub(in crate::cluster) holders: BTreeMap<Ino, BTreeSet<Rank>>,
+    pub(in crate::cluster) leases: HashMap<Ino, BTreeSet<Rank>>,
+    /// Truncations under way.
+    cutting: HashMap<Ino, Cutting>,
+    /// Recalls of leases that are under way.
+    recalling: HashMap<Ino, Vec<Recalling>>,
+    /// The nodes that may write each file of this server, itself too.
+    writers: BTreeMap<Ino, BTreeSet<Rank>>,
+    /// Writers that were given up with what they had not published; until when they are waited for,
+    /// ns since 1970.
+    lost_writers: BTreeMap<Ino, BTreeMap<Rank, i64>>,
+    /// What servers held that were given up, and to what size it was cut since, if it was.
+    missed: BTreeMap<Rank, BTreeMap<Ino, Option<u64>>>,
+    /// What was published of this server's files.
+    pub(in crate::cluster) published: BTreeMap<Ino, Extent>,
+    /// Up to which publish of each server that counts, as long as it may be said again.
+    pub(in crate::cluster) counted: BTreeMap<(Ino, Rank), u64>,
+}
+
+impl Files {
+    fn forget_lost_writer(&mut self, ino: Ino, writer: Rank) {
+        if let Some(lost) = self.lost_writers.get_mut(&ino) {
+            lost.remove(&writer);
+            if lost.is_empty() {
+                self.lost_writers.remove(&ino);
+            }
+        }
+    }
+
+    /// A file of this server is gone.
+    pub(in crate::cluster) fn forget_lost_writers(&mut self, ino: Ino) {
+        self.lost_writers.remove(&ino);
+    }
+}
+
+/// A truncation under way.
+#[derive(Clone, Copy, Debug)]
+struct Cutting {
+    /// Whoever was cut already must not be shown the size that another publishes which was not.
+    to: u64,
+    /// What was published of the file before. The journal has this until all that is beyond the
+    /// end is erased: whoever takes it up must not believe that there is nothing.
+    old: u64,
+    /// This node has given up what it wrote and did not publish: what the slices' homes still say of
+    /// the bytes behind the new end is older.
+    cut_here: bool,
+}
+
+/// Ends when all are told.
+type Recalling = Shared<oneshot::Receiver<()>>;
+
+/// How much there is of a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::cluster) struct Extent {
+    /// Its size, bytes.
+    pub(in crate::cluster) size: u64,
+    /// Bytes stored.
+    pub(in crate::cluster) stored: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cluster) struct StandIn {
+    pub(in crate::cluster) local: Ino,
+    pub(in crate::cluster) used_ns: i64,
+    /// How often the lease was recalled.
+    recalls: u64,
+    /// The file has no name any more.
+    pub(in crate::cluster) unnamed: bool,
+    /// Programs of this node have, or had, the file open for writing.
+    pub(in crate::cluster) written: bool,
+    /// The last truncation that was done here: one that comes a second time, by another way
+    /// down the tree, must not cut what was written since.
+    cut: u64,
+}
+
+impl Files {
+    /// A stand-in of a server that was killed; its numbers are not to be believed.
+    pub(in crate::cluster) fn take_up_stand_in(&mut self, home: Ino, local: Ino, now_ns: i64) {
+        let known = StandIn {
+            local,
+            used_ns: now_ns,
+            recalls: 0,
+            unnamed: false,
+            written: true,
+            cut: 0,
+        };
+        self.stand_ins.insert(home, known);
+    }
+
+    /// What the journal has of what was published of a file of this server.
+    pub(in crate::cluster) fn published_item(&self, ino: Ino) -> Option<Item<'static>> {
+        let file = self.published.get(&ino)?;
+        let old = self.cutting.get(&ino).map_or(0, |cutting| cutting.old);
+        Some(Item::Published(ino, file.size.max(old), file.stored))
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    /// The number by which all servers know an inode that a client named. ESTALE: of a server that
+    /// there is not, so that nobody ever asks it.
+    pub(in crate::cluster) fn resolve(&self, ino: Ino) -> Result<Ino, FsError> {
+        match ino.rank().0 < self.inner.servers {
+            true => Ok(self.global(ino)),
+            false => Err(FsError::Stale),
+        }
+    }
+
+    /// The number by which all servers know an inode that this node has a number for.
+    pub(in crate::cluster) fn global(&self, ino: Ino) -> Ino {
+        if ino.rank() != self.rank() {
+            return ino;
+        }
+        self.node(|node| node.attr_of(ino))
+            .map_or(ino, |attr| attr.home)
+    }
+
+    /// The number of a file in this node's table, if it is known here.
+    pub(in crate::cluster) fn local(&self, ino: Ino) -> Option<Ino> {
+        if ino.rank() == self.rank() {
+            return Some(ino);
+        }
+        let files = self.inner.files.borrow();
+        files.stand_ins.get(&ino).map(|known| known.local)
+    }
+
+    /// Whether files of other servers are known here.
+    pub(in crate::cluster) fn has_stand_ins(&self) -> bool {
+        !self.inner.files.borrow().stand_ins.is_empty()
+    }
+
+    /// Files of one other server that are known here.
+    pub(in crate::cluster) fn stand_ins_of(&self, home: Rank) -> Vec<Ino> {
+        let files = self.inner.files.borrow();
+        let known = files.stand_ins.keys();
+        known.filter(|ino| ino.rank() == home).copied().collect()
+    }
+
+    fn recalls(&self, ino: Ino) -> u64 {
+        let files = self.inner.files.borrow();
+        files.stand_ins.get(&ino).map_or(0, |known| known.recalls)
+    }
+
+    /// Prepares a file for being open here; its attributes, with its number here.
+    pub(in crate::cluster) async fn hold_here(
+        &self,
+        ino: Ino,
+        write: bool,
+    ) -> Result<Attr, FsError> {
+        let ino = self.resolve(ino)?;
+        if ino.rank() == self.rank() {
+            if write {
+                self.add_writer(ino, self.rank()).await;
+            }
+            return self.node(|node| node.attr_now(ino));
+        }
+        if let Some(local) = self.local(ino) {
+            let believed = match write {
+                true => None, // The home must hear of it.
+                false => self.believed_here(ino, local)?,
+            };
+            if let Some(attr) = believed {
+                return Ok(attr);
+            }
+            self.settle_size(ino, local).await?;
+        }
+        let asking = self.begin_hold(ino).await;
+        loop {
+            let (news, asked_ns) = (asking.news(), self.now_ns());
+            let asked = self.call_in(ino.rank(), peer::Hold { ino, write });
+            let (attr, session) = asked.await?;
+            // If that began anew without it while the answer was on its way, it is not held; and
+            // a truncation that overtook the answer is not in it, nor that the file is laminated.
+            if self.is_session(ino.rank(), session) && asking.news() == news {
+                let seen = self.stand_in_for(&attr);
+                drop(asking);
+                if seen.is_err() {
+                    self.leave_unknown(ino);
+                } else if write {
+                    self.may_reserve(ino, asked_ns);
+                }
+                return seen;
+            }
+        }
+    }
+
+    /// Programs of this node write a foreign file, as was asked for at `asked_ns`: they place
+    /// their appends themselves for as long as this node believes its home.
+    pub(in crate::cluster) fn may_reserve(&self, ino: Ino, asked_ns: i64) {
+        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+            known.written = true;
+        }
+        if !self.believe_lease(ino.rank(), asked_ns) {
+            self.share_appends_here(ino);
+        }
+    }
+
+    /// A file of this server is open at `from`.
+    pub(in crate::cluster) async fn hold_for(
+        &self,
+        from: Rank,
+        ino: Ino,
+        write: bool,
+    ) -> Result<Attr, FsError> {
+        let attr = self.hold(from, ino)?;
+        if !write {
+            return Ok(attr);
+        }
+        // A session that ends finds its writers among the holders.
+        self.add_writer(ino, from).await;
+        self.hold(from, ino)
+    }
+
+    /// A stand-in for the file of `attr`, new or old; the attributes as seen here.
+    pub(in crate::cluster) fn stand_in_for(&self, attr: &Attr) -> Result<Attr, FsError> {
+        let now_ns = self.now_ns();
+        let known = {
+            let mut files = self.inner.files.borrow_mut();
+            files.stand_ins.get_mut(&attr.home).map(|known| {
+                known.used_ns = now_ns;
+                known.local
+            })
+        };
+        let local = if let Some(local) = known {
+            local
+        } else {
+            let local = self.node(|node| node.adopt_file(attr))?;
+            let new = StandIn {
+                local,
+                used_ns: now_ns,
+                recalls: 0,
+                unnamed: false,
+                written: false,
+                cut: 0,
+            };
+            let mut files = self.inner.files.borrow_mut();
+            files.stand_ins.insert(attr.home, new);
+            local
+        };
+        self.node(|node| node.known_to_keep().keep_stand_in(attr.home, local));
+        let leased = known.is_some() && self.node(|node| node.attr_of(local))?.fresh;
+        if !leased {
+            self.refresh_here(local, attr, false)?;
+        }
+        self.node(|node| node.attr_now(local))
+    }
+
+    /// Lets a stand-in show what its home says, and what this node wrote and did not publish:
+    /// its last writer may have ended while the home was asked.
+    fn refresh_here(&self, local: Ino, attr: &Attr, leased: bool) -> Result<(), FsError> {
+        let in_flight = self.is_in_flight(attr.home);
+        self.node(|node| {
+            let mut attr = *attr;
+            // While someone writes, the size is the writers', and the stand-in's is of old.
+            if node.block_of(local).is_none() && (in_flight || node.pending_count(local) > 0) {
+                attr.size = attr.size.max(node.attr_of(local)?.size);
+            }
+            node.refresh(local, &attr, leased)
+        })
+    }
+
+    /// What a home answered before this node's publish reached it is not to be believed any
+    /// more.
+    pub(in crate::cluster) fn doubt_answers(&self, ino: Ino) {
+        self.inner.leaving.add_news(ino);
+        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+            known.recalls += 1;
+        }
+    }
+
+    /// The attributes of an inode as this node sees them. A file of another server that nobody
+    /// writes gets a stand-in with a lease, so that it can be looked at again, and opened, without
+    /// a request.
+    pub(in crate::cluster) async fn attr_here(&self, ino: Ino) -> Result<Attr, FsError> {
+        if self.has_all_extents() {
+            return self.node(|node| node.attr_now(ino));
+        }
+        let ino = self.resolve(ino)?;
+        let is_foreign = ino.rank() != self.rank();
+        if let Some(local) = self.local(ino).filter(|_| is_foreign) {
+            if let Some(attr) = self.believed_here(ino, local)? {
+                return Ok(attr);
+            }
+            self.settle_size(ino, local).await?;
+        }
+        let keep = is_foreign && self.has_room_to_look_at(ino);
+        let asking = match keep {
+            true => Some(self.begin_hold(ino).await),
+            false => None,
+        };
+        let news = |asking: &Option<Asking<'_>>| asking.as_ref().map_or(0, Asking::news);
+        let (before, asked_ns) = (news(&asking), self.now_ns());
+        let asked = self.call_in(ino.rank(), peer::GetAttr { ino, keep });
+        let (told, session) = asked.await?;
+        // A recall, or this node's own publish, may have overtaken the answer.
+        let is_newest = news(&asking) == before;
+        let mut attr = told.what;
+        if told.may_keep && self.is_session(ino.rank(), session) {
+            let Ok(seen) = self.stand_in_for(&attr) else {
+                drop(asking);
+                self.leave_unknown(ino);
+                return Ok(attr);
+            };
+            if self.believe_lease(ino.rank(), asked_ns) && is_newest {
+                self.refresh_here(seen.ino, &attr, true)?;
+            }
+            return self.node(|node| node.attr_now(seen.ino));
+        }
+        attr.block = 0;
+        // This node may have let go of it meanwhile.
+        let Some(local) = self.local(ino) else {
+            return Ok(attr);
+        };
+        if attr.file_type() == FileType::File {
+            let here = self.node(|node| node.attr_now(local))?;
+            attr.ino = local;
+            if here.block != 0 || ino.rank() == self.rank() {
+                attr.size = attr.size.max(here.size);
+                attr.mtime_ns = attr.mtime_ns.max(here.mtime_ns);
+            }
+        }
+        Ok(attr)
+    }
+
+    /// The attributes of a file of another server, if this node believes those of its stand-in; from
+    /// now on programs of this node see them without a request.
+    fn believed_here(&self, ino: Ino, local: Ino) -> Result<Option<Attr>, FsError> {
+        if !self.node(|node| node.attr_of(local))?.fresh {
+            return Ok(None);
+        }
+        self.use_lease(ino.rank());
+        let now_ns = self.now_ns();
+        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+            known.used_ns = now_ns;
+        }
+        self.node(|node| {
+            node.known_to_keep().keep_stand_in(ino, local);
+            node.attr_now(local).map(Some)
+        })
+    }
+
+    fn has_room_to_look_at(&self, ino: Ino) -> bool {
+        let stand_ins = &self.inner.files.borrow().stand_ins;
+        stand_ins.len() < LOOKED_AT_MOST || stand_ins.contains_key(&ino)
+    }
+
+    /// See [`peer::GetAttr`]. A file that others write is not leased: they would have to ask before
+    /// they write on.
+    pub(in crate::cluster) async fn look_at_home(
+        &self,
+        from: Rank,
+        op: peer::GetAttr,
+    ) -> Result<Kept<Attr>, FsError> {
+        let ino = op.ino;
+        if op.keep && from != self.rank() && self.may_lease_unasked(from, ino)? {
+            let what = self.grant_lease(from, ino).await?;
+            let may_keep = true;
+            return Ok(Kept { what, may_keep });
+        }
+        self.publish_raw(from, ino).await?;
+        let what = self.attr_at_home(ino).await?;
+        let may_keep = false;
+        Ok(Kept { what, may_keep })
+    }
+
+    fn may_lease_unasked(&self, from: Rank, ino: Ino) -> Result<bool, FsError> {
+        let attr = self.node(|node| node.attr_of(ino))?;
+        let is_cut = self.inner.files.borrow().cutting.contains_key(&ino);
+        let is_file = attr.file_type() == FileType::File && attr.nlink > 0;
+        Ok(is_file && !is_cut && (!is_raw(&attr) || !self.others_write(from, ino)))
+    }
+
+    /// The attributes of an inode of this server, as published.
+    pub(in crate::cluster) async fn attr_at_home(&self, ino: Ino) -> Result<Attr, FsError> {
+        let mut attr = self.node(|node| node.attr_of(ino))?;
+        match attr.file_type() {
+            FileType::Dir => return self.dir_attr(attr).await,
+            FileType::File => self.show_published(&mut attr),
+            FileType::Symlink | FileType::Fifo | FileType::Socket => {}
+        }
+        attr.ask = false;
+        attr.block = 0;
+        Ok(attr)
+    }
+
+    pub(in crate::cluster) fn published_size(&self, ino: Ino) -> u64 {
+        let files = self.inner.files.borrow();
+        files.published.get(&ino).map_or(0, |file| file.size)
+    }
+
+    /// Lets a file's attributes be those that others see.
+    fn show_published(&self, attr: &mut Attr) {
+        let files = self.inner.files.borrow();
+        let file = files.published.get(&attr.home).copied().unwrap_or_default();
+        let cut = files.cutting.get(&attr.home);
+        let most = cut.map_or(MAX_OFFSET, |cut| cut.to);
+        (attr.size, attr.allocated) = (file.size.min(most), file.stored);
+        attr.block = 0;
+    }
+
+    /// More, or less, of a file of this server is stored.
+    fn add_stored(&self, ino: Ino, stored: i64) {
+        let mut files = self.inner.files.borrow_mut();
+        let file = files.published.entry(ino).or_default();
+        file.stored = file.stored.saturating_add_signed(stored);
+        let now = file.stored;
+        drop(files);
+        self.note_published(ino);
+        self.node(|node| node.set_stored(ino, now));
+    }
+
+    fn note_published(&self, ino: Ino) {
+        let item = self.inner.files.borrow().published_item(ino);
+        if let Some(item) = item {
+            self.note(&item);
+        }
+    }
+
+    /// What is stored by those of a server's publishes that were not counted before. A server
+    /// says them again if it does not know whether it was heard, also after a restart of either.
+    fn count_anew(&self, from: Rank, ino: Ino, publishes: &[(u64, i64)]) -> i64 {
+        let mut files = self.inner.files.borrow_mut();
+        let known = files.counted.get(&(ino, from)).copied().unwrap_or(0);
+        let new = publishes.iter().filter(|(publish, _)| *publish > known);
+        let stored = new
+            .clone()
+            .fold(0, |sum, (_, stored)| stored.saturating_add(sum));
+        if let Some(last) = new.map(|(publish, _)| *publish).max() {
+            files.counted.insert((ino, from), last);
+            drop(files);
+            self.note(&Item::Counted(ino, from, last));
+        }
+        stored
+    }
+
+    /// A server says none of its publishes to a file again.
+    pub(in crate::cluster) fn forget_counted(&self, from: Rank, ino: Ino) {
+        let counted = self.inner.files.borrow_mut().counted.remove(&(ino, from));
+        if counted.is_some() {
+            self.note(&Item::Counted(ino, from, 0));
+        }
+    }
+
+    /// Sets attributes of an inode of this server, or of its stand-in here.
+    pub(in crate::cluster) async fn set_attr_at_home(
+        &self,
+        set: proto::SetAttr,
+    ) -> Result<(), FsError> {
+        let before = self.node(|node| node.attr_of(set.ino))?;
+        self.node(|node| node.set(&set))?;
+        let own = set.ino.rank() == self.rank();
+        let attr = self.node(|node| node.attr_of(set.ino))?;
+        match attr.file_type() {
+            FileType::Dir if own => self.tell_dir(&attr, set.mtime_ns).await,
+            FileType::Dir => self.node(|node| node.known().drop_guard(set.ino)),
+            FileType::File | FileType::Symlink | FileType::Fifo | FileType::Socket => {}
+        }
+        if own && attr.file_type() == FileType::File {
+            self.recall_leases(set.ino, None).await;
+            if set.policy.is_some_and(|policy| policy != before.policy) {
+                self.policy_changed(set.ino, before.policy).await?;
+            }
+            if attr.lamination == Lamination::Due {
+                self.laminate_at_home(set.ino, Cause::Close).await?;
+            } else if attr.lamination != before.lamination {
+                self.mark_holders(set.ino).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(in crate::cluster) fn hold(&self, from: Rank, ino: Ino) -> Result<Attr, FsError> {
+        let mut attr = self.node(|node| node.attr_of(ino))?;
+        if attr.file_type() != FileType::File {
+            return Err(FsError::Invalid);
+        }
+        self.check_session_of(from)?;
+        self.add_holder(ino, from);
+        attr.ask = false;
+        self.show_published(&mut attr);
+        Ok(attr)
+    }
+
+    /// A node may write a file of this server from now on.
+    pub(in crate::cluster) async fn add_writer(&self, ino: Ino, writer: Rank) {
+        if self.has_all_extents() {
+            return;
+        }
+        // One that asks again, for the answer was lost, waits for what the first time told, too.
+        if self.know_writer(ino, writer) || self.places_untold(ino, writer) {
+            self.tell_of_writer(ino, writer).await;
+        }
+    }
+
+    /// True if it is not known yet that a node may write a file: others are to be told.
+    pub(in crate::cluster) fn know_writer(&self, ino: Ino, writer: Rank) -> bool {
+        let mut files = self.inner.files.borrow_mut();
+        files.writers.entry(ino).or_default().insert(writer)
+    }
+
+    /// See [`Cluster::know_writer`].
+    pub(in crate::cluster) async fn tell_of_writer(&self, ino: Ino, writer: Rank) {
+        self.share_appends(ino, writer).await;
+    }
+
+    /// True if a node may have written to a file of this server what it has not published, and cannot
+    /// be asked. It may come back with that, but is not waited for for ever.
+    pub(in crate::cluster) fn awaits_writer(&self, ino: Ino) -> bool {
+        let now_ns = self.now_ns();
+        let files = self.inner.files.borrow();
+        let mut lost = files.lost_writers.get(&ino).into_iter().flatten();
+        lost.any(|(_, until_ns)| now_ns < *until_ns)
+    }
+
+    /// A server has begun a session: what it has not published of a file it has said.
+    pub(in crate::cluster) fn await_writer_no_more(&self, writer: Rank) {
+        let mut files = self.inner.files.borrow_mut();
+        files.lost_writers.retain(|_, lost| {
+            lost.remove(&writer);
+            !lost.is_empty()
+        });
+    }
+
+    /// The nodes that may write a file of this server.
+    pub(in crate::cluster) fn writers_of(&self, ino: Ino) -> Vec<Rank> {
+        let files = self.inner.files.borrow();
+        let writers = files.writers.get(&ino);
+        writers.into_iter().flatten().copied().collect()
+    }
+
+    /// The other nodes that have a file of this server open.
+    pub(in crate::cluster) fn holders_of(&self, ino: Ino) -> Vec<Rank> {
+        let files = self.inner.files.borrow();
+        let holders = files.holders.get(&ino);
+        holders.into_iter().flatten().copied().collect()
+    }
+
+    pub(in crate::cluster) fn end_writer(&self, ino: Ino, writer: Rank, lost: bool) {
+        self.end_appends_of(ino, writer, lost);
+        match lost {
+            true => self.await_token(ino, writer),
+            false => self.end_token(ino, writer),
+        }
+        let until_ns = self.now_ns() + AWAITED_NS;
+        let mut files = self.inner.files.borrow_mut();
+        if !lost {
+            files.forget_lost_writer(ino, writer);
+        }
+        if let Some(writers) = files.writers.get_mut(&ino) {
+            let wrote = writers.remove(&writer);
+            let unwritten = writers.is_empty();
+            if unwritten {
+                files.writers.remove(&ino);
+            }
+            if wrote && lost {
+                let lost = files.lost_writers.entry(ino).or_default();
+                lost.insert(writer, until_ns);
+            }
+            drop(files);
+            if unwritten {
+                self.end_appends(ino);
+            }
+        }
+    }
+
+    /// The files of this server that this node may write.
+    pub(in crate::cluster) fn own_written(&self) -> Vec<Ino> {
+        let files = self.inner.files.borrow();
+        let all = files.writers.iter();
+        all.filter(|(_, by)| by.contains(&self.rank()))
+            .map(|(ino, _)| *ino)
+            .collect()
+    }
+
+    /// This node no longer writes those of these files of this server that nobody here has open,
+    /// once all that was written is published: others' appends go behind it.
+    pub(in crate::cluster) fn end_own_writers(&self, written: &[Ino], open: &HashSet<Ino>) {
+        for ino in written.iter().filter(|ino| !open.contains(ino)) {
+            if !self.is_in_flight(*ino) && !self.node(|node| node.is_written(*ino)) {
+                self.end_writer(*ino, self.rank(), false);
+            }
+        }
+    }
+
+    /// Says that a foreign file has no name any more.
+    pub(in crate::cluster) fn unname_here(&self, ino: Ino) {
+        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+            known.unnamed = true;
+        }
+    }
+
+    pub(in crate::cluster) fn is_unnamed_here(&self, ino: Ino) -> bool {
+        let files = self.inner.files.borrow();
+        files.stand_ins.get(&ino).is_some_and(|known| known.unnamed)
+    }
+
+    pub(in crate::cluster) fn add_holder(&self, ino: Ino, holder: Rank) {
+        if holder == self.rank() {
+            return;
+        }
+        let mut files = self.inner.files.borrow_mut();
+        files.holders.entry(ino).or_default().insert(holder);
+        drop(files);
+        self.node(|node| node.pin(ino));
+    }
+
+    /// Files of this server that another one holds.
+    pub(in crate::cluster) fn held_by(&self, rank: Rank) -> Vec<Ino> {
+        let files = self.inner.files.borrow();
+        let all = files.holders.iter();
+        all.filter(|(_, by)| by.contains(&rank))
+            .map(|(ino, _)| *ino)
+            .collect()
+    }
+
+    /// What a server holds that was given up is noted, for what becomes of it without it.
+    pub(in crate::cluster) fn note_held(&self, rank: Rank) {
+        let held = self.held_by(rank);
+        let mut files = self.inner.files.borrow_mut();
+        let missed = files.missed.entry(rank).or_default();
+        for ino in held {
+            missed.entry(ino).or_insert(None);
+        }
+    }
+
+    /// A server holds these files and no others, and believes no lease; which of them it did not
+    /// hear were cut.
+    pub(in crate::cluster) fn keep_held(
+        &self,
+        rank: Rank,
+        held: &BTreeSet<Ino>,
+    ) -> Vec<(Ino, u64)> {
+        let missed = {
+            let mut files = self.inner.files.borrow_mut();
+            for leases in files.leases.values_mut() {
+                leases.remove(&rank);
+            }
+            files.missed.remove(&rank).unwrap_or_default()
+        };
+        self.drop_holds(rank, |ino| !held.contains(&ino));
+        let cuts = missed.into_iter();
+        cuts.filter_map(|(ino, cut)| Some((ino, cut?))).collect()
+    }
+
+    /// A file was cut: those that held it, or may have held it, and cannot be told hear of it when
+    /// they are back.
+    fn note_missed(&self, ino: Ino, size: u64, holders: &[Rank], lost: &[Rank]) {
+        let mut files = self.inner.files.borrow_mut();
+        for rank in lost {
+            let missed = files.missed.entry(*rank).or_default();
+            missed.entry(ino).or_insert(None);
+        }
+        for (rank, missed) in &mut files.missed {
+            if holders.contains(rank) && !lost.contains(rank) {
+                continue;
+            }
+            if let Some(cut) = missed.get_mut(&ino) {
+                *cut = Some(cut.map_or(size, |cut| cut.min(size)));
+            }
+        }
+    }
+
+    /// These heard that a file was cut: what they missed before was no more than that.
+    fn note_told(&self, ino: Ino, size: u64, told: impl Iterator<Item = Rank>) {
+        let mut files = self.inner.files.borrow_mut();
+        for rank in told {
+            let missed = files.missed.get_mut(&rank);
+            if let Some(cut) = missed.and_then(|missed| missed.get_mut(&ino)) {
+                *cut = cut.filter(|cut| *cut < size);
+            }
+        }
+    }
+
+    /// What this server holds of another's files. It writes those that programs here write, and
+    /// those of which something is not published: they may be of before it was started again.
+    pub(in crate::cluster) fn held_of(&self, home: Rank) -> peer::Begin {
+        let dirty: BTreeSet<Ino> = self.dirty().into_iter().collect();
+        let held = self.stand_ins_of(home).into_iter().map(|ino| {
+            let written = |local| {
+                let attr = self.node(|node| node.attr_of(local));
+                attr.is_ok_and(|attr| attr.block != 0)
+            };
+            let writes = dirty.contains(&ino) || self.local(ino).is_some_and(written);
+            (ino, writes)
+        });
+        peer::Begin {
+            held: held.collect(),
+            renames_since: self.oldest_rename(),
+        }
+    }
+
+    pub(in crate::cluster) async fn grant_lease(
+        &self,
+        from: Rank,
+        ino: Ino,
+    ) -> Result<Attr, FsError> {
+        let mut _turn = None;
+        if is_raw(&self.node(|node| node.attr_of(ino))?) {
+            self.inner.returning.free((), self.token()).await;
+            _turn = Some(self.hold_in_time(&self.inner.granting, ino).await?);
+            self.end_writers(ino, from).await?;
+        }
+        self.await_truncation(ino).await?;
+        let attr = self.hold(from, ino)?;
+        let mut files = self.inner.files.borrow_mut();
+        files.leases.entry(ino).or_default().insert(from);
+        Ok(attr)
+    }
+
+    /// Brings a stand-in up to date, and keeps it so until it is recalled.
+    pub(in crate::cluster) async fn lease_here(&self, ino: Ino) -> Result<(), FsError> {
+        let ino = self.resolve(ino)?;
+        if ino.rank() == self.rank() {
+            if self.node(|node| node.attr_of(ino))?.ask {
+                self.read_own(ino).await?;
+            }
+            return Ok(());
+        }
+        let begun_ns = self.now_ns();
+        loop {
+            let local = self.local(ino).ok_or(FsError::Stale)?;
+            let attr = self.node(|node| node.attr_of(local))?;
+            if attr.fresh {
+                return Ok(());
+            }
+            self.settle_size(ino, local).await?;
+            let (recalls, asked_ns) = (self.recalls(ino), self.now_ns());
+            let asked = self.call_in(ino.rank(), peer::Lease { ino }).await;
+            if asked.as_ref().err() == Some(&FsError::Unreachable) {
+                self.miss_file(ino);
+            }
+            let (attr, session) = asked?;
+            let holds = self.is_session(ino.rank(), session) && self.recalls(ino) == recalls;
+            if holds && self.believe_lease(ino.rank(), asked_ns) {
+                return self.refresh_here(local, &attr, true);
+            }
+            // A home that answers only after the term cannot be read from.
+            if self.now_ns() - begun_ns > LONGEST_NS {
+                return Err(FsError::Unreachable);
+            }
+        }
+    }
+
+    /// Publishes what this node wrote to a file that nobody here writes any more, so that
+    /// its home knows how long it is.
+    async fn settle_size(&self, ino: Ino, local: Ino) -> Result<(), FsError> {
+        let written = self.node(|node| node.pending_count(local) > 0);
+        let writers = self.node(|node| node.attr_of(local))?.block != 0;
+        if (written || self.is_in_flight(ino)) && !writers {
+            self.flush(ino).await?;
+        }
+        Ok(())
+    }
+
+    /// Another node changed a file: voids this node's knowledge of it, and wakes its mounts.
+    pub(in crate::cluster) fn recall_here(&self, ino: Ino) {
+        if self.has_all_extents() {
+            return;
+        }
+        self.doubt_file(ino);
+        if let Some(local) = self.local(ino) {
+            self.node(|node| node.wake_mounts(local));
+        }
+    }
+
+    /// Voids this node's knowledge of a file; its mounts keep their pages, since the change came from here.
+    fn doubt_file(&self, ino: Ino) {
+        self.inner.recalled.set(self.inner.recalled.get() + 1);
+        self.inner.leaving.add_news(ino);
+        self.forget_map(ino);
+        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+            known.recalls += 1;
+        }
+        if let Some(local) = self.local(ino) {
+            self.node(|node| node.recall(local));
+        }
+    }
+
+    /// Recalls all leases of a file of this server, but that of `writer`. A server that
+    /// does not answer stops believing its lease when the term is over. Nobody believes what
+    /// was before this was called when it returns, whoever began to tell them.
+    pub(in crate::cluster) async fn recall_leases(&self, ino: Ino, writer: Option<Rank>) {
+        self.inner.returning.free((), self.token()).await;
+        let ranks = self.take_leases(ino, writer);
+        // Whom others are telling may still believe what was before this change, too.
+        let earlier = {
+            let files = self.inner.files.borrow();
+            files.recalling.get(&ino).cloned().unwrap_or_default()
+        };
+        if !ranks.is_empty() {
+            let (over, recalling) = oneshot::channel();
+            self.add_recall(ino, recalling.shared());
+            let told = self.tell(&ranks, &News::Recall(peer::Recall { ino })).await;
+            join_all(told.lost.into_iter().map(|rank| self.outwait(rank))).await;
+            let _ = over.send(());
+            self.drop_ended_recalls(ino);
+        }
+        join_all(earlier).await;
+        if writer == Some(self.rank()) {
+            self.doubt_file(ino);
+        } else {
+            self.recall_here(ino);
+        }
+    }
+
+    /// Whether a server but `writer` believes what it knows of a file of this server, or may.
+    pub(in crate::cluster) fn is_leased_to_others(&self, ino: Ino, writer: Rank) -> bool {
+        let files = self.inner.files.borrow();
+        let mut leases = files.leases.get(&ino).into_iter().flatten();
+        leases.any(|rank| *rank != writer) || files.recalling.contains_key(&ino)
+    }
+
+    /// Whose leases of a file end now.
+    fn take_leases(&self, ino: Ino, writer: Option<Rank>) -> Vec<Rank> {
+        let mut files = self.inner.files.borrow_mut();
+        let Some(leases) = files.leases.get_mut(&ino) else {
+            return Vec::new();
+        };
+        // The writer's stays: it goes on believing, and must be told of the next write.
+        let kept = writer.filter(|writer| leases.contains(writer));
+        let recalled = std::mem::take(leases);
+        leases.extend(kept);
+        recalled.into_iter().filter(|r| Some(*r) != kept).collect()
+    }
+
+    fn add_recall(&self, ino: Ino, recalling: Recalling) {
+        let mut files = self.inner.files.borrow_mut();
+        files.recalling.entry(ino).or_default().push(recalling);
+    }
+
+    fn drop_ended_recalls(&self, ino: Ino) {
+        let mut files = self.inner.files.borrow_mut();
+        let Some(recalls) = files.recalling.get_mut(&ino) else {
+            return;
+        };
+        recalls.retain_mut(|recall| recall.now_or_never().is_none());
+        if recalls.is_empty() {
+            files.recalling.remove(&ino);
+        }
+    }
+
+    /// A file of this server is at least as long as this, also as others see it.
+    fn raise_published(&self, ino: Ino, size: u64, mtime_ns: i64) -> Result<(), FsError> {
+        self.node(|node| node.raise_to(ino, size, mtime_ns))?;
+        let mut files = self.inner.files.borrow_mut();
+        let file = files.published.entry(ino).or_default();
+        file.size = file.size.max(size);
+        Ok(())
+    }
+
+    /// What a server's publishing changed of a file of this server.
+    pub(in crate::cluster) async fn published(
+        &self,
+        from: Rank,
+        op: peer::Published,
+    ) -> Result<(), FsError> {
+        if op.size > MAX_OFFSET {
+            return Err(FsError::TooBig);
+        }
+        self.raise_published(op.ino, op.size, op.mtime_ns)?;
+        let anew = self.count_anew(from, op.ino, &op.publishes);
+        self.add_stored(op.ino, op.stored.saturating_add(anew));
+        self.recall_leases(op.ino, Some(from)).await;
+        if op.ended {
+            self.end_token(op.ino, from);
+        }
+        Ok(())
+    }
+
+    pub(in crate::cluster) fn now_ns(&self) -> i64 {
+        self.node(|node| node.time())
+    }
+}

@@ -1,0 +1,221 @@
+//! Truncations: at a file's home, which erases what is published, and at the nodes that hold the
+//! file, which give up what they wrote and did not publish.
+
+use weir_core::extent::MAX_OFFSET;
+use weir_core::proto::peer::{self, News};
+use weir_core::proto::FsError;
+use weir_core::types::Ino;
+
+use super::Cutting;
+use crate::cluster::extents::publish::bytes_of;
+use crate::cluster::Cluster;
+use crate::node::Platform;
+
+impl<P: Platform> Cluster<P> {
+    pub(in crate::cluster) async fn truncate_here(
+        &self,
+        ino: Ino,
+        size: u64,
+    ) -> Result<(), FsError> {
+        if self.has_all_extents() {
+            return self.node(|node| {
+                node.check_size(ino, size)?;
+                node.set_size(ino, size)
+            });
+        }
+        let ino = self.resolve(ino)?;
+        self.flush(ino).await?;
+        self.call(ino.rank(), peer::Truncate { ino, size }).await
+    }
+
+    /// Sets the size of a file of this server, everywhere.
+    pub(in crate::cluster) async fn truncate_at_home(
+        &self,
+        ino: Ino,
+        size: u64,
+    ) -> Result<(), FsError> {
+        // A server that is back hears first who holds its files.
+        self.inner.returning.free((), self.token()).await;
+        let _alone = self.hold_in_time(&self.inner.publishing, ino).await?;
+        let old = self.published_size(ino);
+        let cutting = Cutting {
+            to: size,
+            old,
+            cut_here: false,
+        };
+        self.inner.files.borrow_mut().cutting.insert(ino, cutting);
+        let mut cut = self.cut_everywhere(ino, size).await;
+        let cutting = self.inner.files.borrow_mut().cutting.remove(&ino);
+        if let Some(cutting) = cutting.filter(|_| cut.is_err()) {
+            // Bytes behind the new end may be left: the file keeps its size, so that the next
+            // truncation erases them.
+            cut = self.raise_published(ino, cutting.old, 0).and(cut);
+        }
+        self.note_published(ino);
+        cut
+    }
+
+    /// Waits until a file of this server is not being truncated. A node that has given up what it
+    /// wrote must not read what was published before that, if it was published after the first
+    /// erasing.
+    pub(super) async fn await_truncation(&self, ino: Ino) -> Result<(), FsError> {
+        while self.inner.files.borrow().cutting.contains_key(&ino) {
+            drop(self.hold_in_time(&self.inner.publishing, ino).await?);
+        }
+        Ok(())
+    }
+
+    async fn cut_everywhere(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        let (old, erased) = {
+            // The bytes of a publish under way reach the slices before they are erased, and may
+            // make the file longer.
+            let _sent = self.hold_in_time(&self.inner.publishing_here, ino).await?;
+            self.node(|node| node.check_size(ino, size))?;
+            // A publish that could not be sent is not sent later.
+            let old = self.published_size(ino).max(self.end_in_flight(ino));
+            self.note_behind(ino, old);
+            // Before a node, this one too, gives up what it wrote and did not publish. Otherwise its
+            // programs see there what was published before: if an append makes the file longer
+            // meanwhile, or if this server is killed now and the truncation never ends.
+            // If not all of that can be erased, nobody gives up anything.
+            let erased = self.erase_everywhere(ino, size, old).await;
+            self.recall_here(ino);
+            let erased = erased?;
+            // Another node may have published meanwhile.
+            let old = old.max(self.published_size(ino));
+            if let Err(error) = self.cut_own(ino, size) {
+                self.give_back_late(ino, erased);
+                return Err(error);
+            }
+            (old, erased)
+        };
+        let holders = self.holders_of(ino);
+        // Each of these either begins its session later, and is told then, or is a holder now.
+        self.note_missed(ino, size, &holders, &self.unheard());
+        let number = self.number_of_cut();
+        let cut = peer::Cut { ino, size, number };
+        let told = self.tell(&holders, &News::Cut(cut)).await;
+        told.lost.iter().for_each(|rank| self.refuse(*rank));
+        self.note_missed(ino, size, &holders, &told.lost);
+        let heard = holders.iter().filter(|rank| !told.lost.contains(rank));
+        self.note_told(ino, size, heard.copied());
+        // Publishes of other nodes have arrived and raised the size, but perhaps not all of them.
+        let behind = match holders.is_empty() {
+            true => 0,
+            false => old.max(told.end),
+        };
+        let old = behind.max(self.published_size(ino));
+        self.note_behind(ino, old);
+        self.set_published_size(ino, size)?;
+        let freed = self.erase_everywhere(ino, size, old).await;
+        if self.is_missed(ino) {
+            self.erase_untold(ino, size.max(old)).await;
+        }
+        self.recall_leases(ino, None).await;
+        let freed = match freed {
+            Ok(freed) => [erased, freed].concat(),
+            Err(error) => {
+                self.give_back_late(ino, erased);
+                return Err(error);
+            }
+        };
+        self.add_stored(ino, -bytes_of(&freed));
+        self.give_back(freed).await;
+        Ok(())
+    }
+
+    /// Gives up what this node wrote to a file of this server behind its new end.
+    fn cut_own(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        self.set_published_size(ino, size)?;
+        if let Some(cutting) = self.inner.files.borrow_mut().cutting.get_mut(&ino) {
+            cutting.cut_here = true;
+        }
+        self.cut_in_flight(ino, size);
+        self.cut_appends(ino, size);
+        Ok(())
+    }
+
+    /// Where a file ends for readers here, whatever is still said to be behind that: it is being
+    /// erased.
+    pub(in crate::cluster) fn erased_from(&self, ino: Ino) -> u64 {
+        let files = self.inner.files.borrow();
+        let cutting = files.cutting.get(&ino).filter(|cutting| cutting.cut_here);
+        cutting.map_or(MAX_OFFSET, |cutting| cutting.to)
+    }
+
+    /// Bytes of a file that is being truncated may be published up to `end`.
+    fn note_behind(&self, ino: Ino, end: u64) {
+        if let Some(cutting) = self.inner.files.borrow_mut().cutting.get_mut(&ino) {
+            cutting.old = cutting.old.max(end);
+        }
+    }
+
+    /// True if a node that is away held a file of this server.
+    fn is_missed(&self, ino: Ino) -> bool {
+        let files = self.inner.files.borrow();
+        files
+            .missed
+            .values()
+            .any(|missed| missed.contains_key(&ino))
+    }
+
+    fn set_published_size(&self, ino: Ino, size: u64) -> Result<(), FsError> {
+        self.node(|node| node.set_size(ino, size))?;
+        let mut files = self.inner.files.borrow_mut();
+        let file = files.published.entry(ino).or_default();
+        let old = std::mem::replace(&mut file.size, size);
+        drop(files);
+        self.note_behind(ino, old);
+        self.note_published(ino);
+        Ok(())
+    }
+
+    /// A file was cut at its home, which erases what was published once this is done.
+    pub(in crate::cluster) async fn cut_here(&self, op: &peer::Cut) -> Result<u64, FsError> {
+        let ino = op.ino;
+        let session = self.session_now(ino.rank());
+        // The bytes of a publish under way reach the slices before they are erased.
+        let _sent = self.inner.publishing_here.hold(ino, self.token()).await;
+        // The home began anew meanwhile: it knows nothing of this truncation any more, and will erase
+        // nothing for it.
+        if self.session_now(ino.rank()) != session {
+            return Err(FsError::Unreachable);
+        }
+        let is_new = {
+            let mut files = self.inner.files.borrow_mut();
+            let known = files.stand_ins.get_mut(&ino);
+            let known = known.filter(|known| known.cut < op.number);
+            known.map(|known| known.cut = op.number).is_some()
+        };
+        if !is_new {
+            self.recall_here(ino);
+            return Ok(0);
+        }
+        self.cut_at_once(ino, op.size)
+    }
+
+    pub(in crate::cluster) fn cut_at_once(&self, ino: Ino, size: u64) -> Result<u64, FsError> {
+        let end = self.end_in_flight(ino);
+        self.cut_in_flight(ino, size);
+        if let Some(local) = self.local(ino) {
+            self.node(|node| node.set_size(local, size))?;
+        }
+        self.recall_here(ino);
+        Ok(end)
+    }
+
+    /// Greater than the last one, also of this server before it was killed.
+    fn number_of_cut(&self) -> u64 {
+        let now = u64::try_from(self.now_ns()).unwrap_or(0);
+        let number = now.max(self.inner.cuts.get() + 1);
+        self.inner.cuts.set(number);
+        number
+    }
+
+    /// A home that was killed may count its truncations anew.
+    pub(in crate::cluster) fn forget_cuts(&self, ino: Ino) {
+        if let Some(known) = self.inner.files.borrow_mut().stand_ins.get_mut(&ino) {
+            known.cut = 0;
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Write tokens at a node that writes files of any server.
+
+use weir_core::extent::MAX_OFFSET;
+use weir_core::names::{Lamination, Policy, Visibility};
+use weir_core::node::block::{ASK, FREE, HELD};
+use weir_core::node::claim::Claim;
+use weir_core::proto::{self, peer, Caller, FsError};
+use weir_core::types::Ino;
+
+use super::share::Share;
+use crate::cluster::visibility::is_raw;
+use crate::cluster::Cluster;
+use crate::node::Platform;
+
+/// How many times more than a record wishes for is asked for, by how often the token was taken
+/// away of late.
+const GROWTH: [u64; 3] = [u64::MAX, 256, 16];
+
+impl<P: Platform> Cluster<P> {
+    /// Lets a program of this node write bytes of a raw file; the claim that contains them.
+    pub(in crate::cluster) async fn write_token(&self, op: proto::Token) -> Result<Claim, FsError> {
+        if !(op.needed.is_sound(MAX_OFFSET) && op.wished.is_sound(MAX_OFFSET)) {
+            return Err(FsError::Invalid);
+        }
+        if self.has_all_extents() {
+            return Ok(op.wished);
+        }
+        let ino = self.resolve(op.ino)?;
+        if let Some(claim) = self.held_with(ino, &op.needed) {
+            return Ok(claim);
+        }
+        let _turn = self.hold_in_time(&self.inner.asking_tokens, ino).await?;
+        if let Some(claim) = self.held_with(ino, &op.needed) {
+            return Ok(claim);
+        }
+        let anew = {
+            let held = &self.inner.write_tokens.borrow().held;
+            held.get(&ino).is_some_and(Share::is_full)
+        };
+        if anew {
+            self.revoke_here(ino).await?;
+        }
+        self.inner
+            .write_tokens
+            .borrow_mut()
+            .asking
+            .insert(ino, false);
+        let granted = self.ask_for_token(ino, &op, anew).await;
+        self.inner.write_tokens.borrow_mut().asking.remove(&ino);
+        granted
+    }
+
+    async fn ask_for_token(
+        &self,
+        ino: Ino,
+        op: &proto::Token,
+        anew: bool,
+    ) -> Result<Claim, FsError> {
+        let asked_ns = self.now_ns();
+        let request = peer::Grant {
+            ino,
+            needed: op.needed,
+            wished: self.wish_for(ino, op),
+            anew,
+        };
+        let (granted, session) = self.call_in(ino.rank(), request).await?;
+        let local = self.local(ino).ok_or(FsError::Stale)?;
+        let own = ino.rank() == self.rank();
+        let holds =
+            own || self.is_session(ino.rank(), session) && self.believe_lease(ino.rank(), asked_ns);
+        let mut tokens = self.inner.write_tokens.borrow_mut();
+        let given_up = tokens.asking.get(&ino).copied().unwrap_or(false);
+        if holds && !given_up {
+            let share = tokens.held.entry(ino).or_insert_with(Share::none);
+            match granted {
+                Some(claim) => share.add(claim),
+                None => *share = Share::Whole,
+            }
+            drop(tokens);
+            self.renew_token_word(ino, local);
+        } else {
+            // It held when the home granted it, which is enough for a write that looks again.
+            drop(tokens);
+            self.node(|node| node.revoke_writes(local));
+        }
+        Ok(granted.unwrap_or(Claim::range(0, MAX_OFFSET)))
+    }
+
+    /// Other nodes have published what they wrote to these bytes of a raw file: what this node does
+    /// to them at their homes comes behind that.
+    pub(in crate::cluster) async fn end_other_writes(
+        &self,
+        ino: Ino,
+        claim: &Claim,
+    ) -> Result<(), FsError> {
+        let local = self.local(ino).ok_or(FsError::Stale)?;
+        if !is_raw(&self.node(|node| node.attr_of(local))?) {
+            return Ok(());
+        }
+        let op = proto::Token {
+            ino: local,
+            needed: *claim,
+            wished: *claim,
+        };
+        self.write_token(op).await.map(drop)
+    }
+
+    /// The claim that this node holds and that contains these bytes.
+    fn held_with(&self, ino: Ino, needed: &Claim) -> Option<Claim> {
+        let tokens = self.inner.write_tokens.borrow();
+        let found = tokens.held.get(&ino)?.claim_with(needed)?;
+        drop(tokens);
+        if ino.rank() != self.rank() {
+            self.use_lease(ino.rank());
+        }
+        Some(found)
+    }
+
+    /// The claim that this node asks the home for. For a growing record the node asks for all bytes
+    /// behind it; the home grants them up to where another node writes. Each time another node takes
+    /// such a token away, this node asks for fewer bytes, and in the end only for the record's wish.
+    fn wish_for(&self, ino: Ino, op: &proto::Token) -> Claim {
+        if op.wished.count != 1 || op.wished.end() <= op.needed.end() {
+            return op.wished;
+        }
+        let times = self
+            .inner
+            .write_tokens
+            .borrow()
+            .times_taken(ino, self.now_ns());
+        let factor = GROWTH.get(times).copied().unwrap_or(1);
+        let most = MAX_OFFSET - op.wished.offset;
+        let length = op.wished.length.saturating_mul(factor).min(most);
+        Claim::range(op.wished.offset, length)
+    }
+
+    /// Says to this node's writers of a file what they ask.
+    pub(in crate::cluster) fn renew_token_word(&self, ino: Ino, local: Ino) {
+        let Ok(attr) = self.node(|node| node.attr_of(local)) else {
+            return;
+        };
+        let held = &self.inner.write_tokens.borrow().held;
+        let word = match held.get(&ino) {
+            _ if !is_raw(&attr) => FREE,
+            Some(Share::Whole) => HELD,
+            _ => ASK,
+        };
+        self.node(|node| node.set_tokens(local, word));
+    }
+
+    /// This node may write nothing of a file any more without asking.
+    pub(in crate::cluster) fn give_up_token(&self, ino: Ino) {
+        {
+            let mut tokens = self.inner.write_tokens.borrow_mut();
+            tokens.revocations += 1;
+            tokens.held.remove(&ino);
+            if let Some(given_up) = tokens.asking.get_mut(&ino) {
+                *given_up = true;
+            }
+        }
+        let Some(local) = self.local(ino) else {
+            return;
+        };
+        self.node(|node| {
+            if node.attr_of(local).is_ok_and(|attr| is_raw(&attr)) {
+                node.revoke_writes(local);
+            }
+        });
+    }
+
+    /// How often this node gave up tokens: what it was granted by the way, without
+    /// [`Cluster::write_token`], it holds only if that did not change meanwhile.
+    pub(in crate::cluster) fn revocations(&self) -> u64 {
+        self.inner.write_tokens.borrow().revocations
+    }
+
+    /// This node may write all of a file that it has made, as was asked for at `asked_ns`.
+    pub(in crate::cluster) fn hold_new(&self, ino: Ino, asked_ns: i64) {
+        if ino.rank() == self.rank() || self.believe_lease(ino.rank(), asked_ns) {
+            let mut tokens = self.inner.write_tokens.borrow_mut();
+            tokens.held.insert(ino, Share::Whole);
+        }
+    }
+
+    /// A program of this node has closed a file that it wrote: publishes. If nobody else of this
+    /// node writes it, the home is told that its token is given up, which spares the first reader
+    /// elsewhere the wait for that.
+    pub(in crate::cluster) async fn close_written(
+        &self,
+        from: Caller,
+        ino: Ino,
+    ) -> Result<(), FsError> {
+        let ino = self.resolve(ino)?;
+        let held = self.inner.write_tokens.borrow().held.contains_key(&ino);
+        let (Some(local), Caller::Client(id), true) = (self.local(ino), from, held) else {
+            return self.flush(ino).await;
+        };
+        if !self.node(|node| node.writes_alone(local, id)) {
+            return self.flush(ino).await;
+        }
+        // No token is asked for meanwhile, which the home would take for the one that ends.
+        let _turn = self.hold_in_time(&self.inner.asking_tokens, ino).await?;
+        // Other threads may be writing: the program may be at its end, not at a close.
+        self.give_up_token(ino);
+        self.flush_as(ino, true).await
+    }
+
+    /// Another node wants to read a file, or to write bytes that this one holds.
+    pub(in crate::cluster) async fn revoke_here(&self, ino: Ino) -> Result<(), FsError> {
+        let now_ns = self.now_ns();
+        self.inner
+            .write_tokens
+            .borrow_mut()
+            .count_taken(ino, now_ns);
+        self.learn_that_raw(ino)?;
+        self.give_up_token(ino);
+        self.flush(ino).await
+    }
+
+    /// Only raw files have tokens. Of a file that was made raw while this node could not be told, its
+    /// programs hold nothing back any more, and ask before they write.
+    fn learn_that_raw(&self, ino: Ino) -> Result<(), FsError> {
+        let Some(local) = self.local(ino).filter(|local| *local != ino) else {
+            return Ok(());
+        };
+        let attr = self.node(|node| node.attr_of(local))?;
+        if is_raw(&attr) || attr.lamination == Lamination::Done {
+            return Ok(());
+        }
+        let policy = Policy {
+            visibility: Visibility::ReadAfterWrite,
+            ..attr.policy
+        };
+        self.node(|node| node.set_policy(local, policy))?;
+        self.renew_token_word(ino, local);
+        Ok(())
+    }
+
+    /// The stand-in of a file ends: nobody of this node has it open.
+    pub(in crate::cluster) fn forget_held_token(&self, ino: Ino) {
+        self.inner.write_tokens.borrow_mut().forget_held(ino);
+    }
+}

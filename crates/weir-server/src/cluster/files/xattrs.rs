@@ -1,0 +1,67 @@
+//! Extended attributes: those of an inode are asked of its home.
+
+use weir_core::proto::{self, peer, Caller, FsError};
+
+use crate::cluster::Cluster;
+use crate::node::Platform;
+
+impl<P: Platform> Cluster<P> {
+    pub(in crate::cluster) async fn get_xattr(
+        &self,
+        op: proto::GetXattr,
+    ) -> Result<Vec<u8>, FsError> {
+        let (ino, name) = (self.resolve(op.ino)?, op.name);
+        self.call(ino.rank(), peer::GetXattr { ino, name }).await
+    }
+
+    pub(in crate::cluster) async fn list_xattrs(
+        &self,
+        op: proto::ListXattrs,
+    ) -> Result<Vec<u8>, FsError> {
+        let ino = self.resolve(op.ino)?;
+        self.call(ino.rank(), peer::ListXattrs { ino }).await
+    }
+
+    /// The parts of a value are put together here; its home gets it whole.
+    pub(in crate::cluster) async fn set_xattr(
+        &self,
+        from: Caller,
+        op: proto::SetXattr,
+    ) -> Result<(), FsError> {
+        let ino = self.resolve(op.ino)?;
+        let Some(set) = self.node(|node| node.take_xattr_part(from, op))? else {
+            return Ok(());
+        };
+        self.call(ino.rank(), peer::SetXattr { ino, ..set }).await?;
+        self.recall_here(ino);
+        Ok(())
+    }
+
+    pub(in crate::cluster) async fn remove_xattr(
+        &self,
+        op: proto::RemoveXattr,
+    ) -> Result<(), FsError> {
+        let (ino, name) = (self.resolve(op.ino)?, op.name);
+        let removal = peer::RemoveXattr { ino, name };
+        self.call(ino.rank(), removal).await?;
+        self.recall_here(ino);
+        Ok(())
+    }
+
+    pub(in crate::cluster) async fn set_xattr_at_home(
+        &self,
+        op: peer::SetXattr,
+    ) -> Result<(), FsError> {
+        self.node(|node| node.set_xattr_here(op.ino, &op.name, &op.value, op.flags))?;
+        // The attributes were changed with it.
+        self.set_attr_at_home(proto::SetAttr::nothing(op.ino)).await
+    }
+
+    pub(in crate::cluster) async fn remove_xattr_at_home(
+        &self,
+        op: peer::RemoveXattr,
+    ) -> Result<(), FsError> {
+        self.node(|node| node.remove_xattr_here(op.ino, &op.name))?;
+        self.set_attr_at_home(proto::SetAttr::nothing(op.ino)).await
+    }
+}

@@ -1,0 +1,340 @@
+//! What is written down of every change, before anybody is told of it.
+//!
+//! Changes are noted where they are made, in the order in which they are made, and *committed*
+//! together: by whoever is about to tell somebody (a client, a tool, another server), and at
+//! the latest when the server has nothing else to do. So what was told is in the journal, and
+//! an operation is there whole or not at all.
+//!
+//! When the journal is long it is begun anew, with a snapshot in steps: between two requests one
+//! step of it, so that none waits for long ([`Node::renew_journal`]).
+//!
+//! What clients wrote stays where they wrote it until it was committed: their rings' records
+//! are given back then, and a cell is lent again after that. The record that a cell still
+//! shows is not written down each time it grows, only when the cell moves on.
+
+use weir_core::extent::MAX_OFFSET;
+use weir_core::journal::{encode, Item};
+use weir_core::names::Place;
+use weir_core::types::{ClientId, Ino};
+
+use crate::node::{ClientMemory, Node, Platform};
+
+/// Is shown items, one by one.
+pub type Visit<'v> = &'v mut dyn FnMut(&Item<'_>);
+
+/// Where changes are written down.
+pub trait Journal {
+    /// Appends items, as one record.
+    fn append(&mut self, items: &[u8]);
+    /// Whether it is so long that it should be begun anew.
+    fn is_long(&self) -> bool;
+    /// Whether all that was appended is there: if not, nothing comes after this server.
+    fn is_whole(&self) -> bool;
+    /// Begins another one beside it, to which goes what is appended from now on; false: it cannot
+    /// be, or not now.
+    fn begin_anew(&mut self) -> bool;
+    /// Adds a part of a snapshot to the other one; false: there is no other one any more.
+    fn add(&mut self, items: &[u8]) -> bool;
+    /// The other one is whole, and is the journal from now on.
+    fn take_over(&mut self);
+    /// Does some of what is left to do after that; false if nothing was.
+    fn tidy(&mut self) -> bool;
+}
+
+/// How far what servers share was shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedPlace {
+    /// Which table.
+    pub table: u8,
+    /// Where in it.
+    pub ino: Ino,
+    /// And in that file, bytes.
+    pub offset: u64,
+}
+
+impl SharedPlace {
+    /// The beginning of a table.
+    pub const fn of(table: u8) -> SharedPlace {
+        SharedPlace {
+            table,
+            ino: Ino::NONE,
+            offset: 0,
+        }
+    }
+}
+
+/// Shows what is not the node's own: some of it from a place on, and where to go on; `None` for
+/// what is to be shown at the end, at once.
+pub type ShowShared<'v> = &'v dyn Fn(Option<SharedPlace>, Visit<'_>) -> Option<SharedPlace>;
+
+/// How far a snapshot has come.
+#[derive(Clone, Copy, Debug)]
+enum Progress {
+    Names(Place),
+    /// Of the file in this slot, up to here.
+    Extents(u32, u64),
+    /// Of extended attributes, up to those of this inode.
+    Xattrs(Option<Ino>),
+    Shared(SharedPlace),
+    Last,
+}
+
+/// Inodes and entries of one step.
+const NAMES: usize = 512;
+/// Slots of files that are looked at in one step, and runs that are shown.
+const SLOTS: u32 = 1024;
+/// See [`SLOTS`].
+pub(crate) const RUNS: usize = 2048;
+/// Extended attributes that are shown in one step.
+const XATTRS: usize = 256;
+/// A part of a snapshot is about so long, bytes.
+const PART_BYTES: usize = 256 << 10;
+
+/// What is noted and not yet committed.
+#[derive(Default)]
+pub(in crate::cluster) struct Notes {
+    journal: Option<Box<dyn Journal>>,
+    items: Vec<u8>,
+    /// Clients of whose rings something was taken.
+    drained: Vec<ClientId>,
+    /// The snapshot that is being taken.
+    progress: Option<Progress>,
+    /// A step of it shows no more than this, if that is less than what it does anyhow.
+    most: Option<usize>,
+}
+
+impl<P: Platform> Node<'_, P> {
+    /// Writes down what changes from now on; what is there already is in `journal`.
+    pub fn keep_journal(&mut self, journal: Box<dyn Journal>) {
+        self.names.note_changes();
+        self.notes.journal = Some(journal);
+    }
+
+    /// Notes a change.
+    pub(crate) fn note(&mut self, item: &Item<'_>) {
+        if self.notes.journal.is_some() {
+            encode(item, &mut self.notes.items);
+        }
+    }
+
+    /// Writes down what was noted.
+    pub(crate) fn commit(&mut self) {
+        self.make_room_for_names();
+        if let Some(journal) = &mut self.notes.journal {
+            self.names.take_changes(&mut self.notes.items);
+            if !self.notes.items.is_empty() {
+                journal.append(&self.notes.items);
+                self.notes.items.clear();
+            }
+        }
+        for id in std::mem::take(&mut self.notes.drained) {
+            if let Some(client) = self.clients.get_mut(id) {
+                let taken = std::mem::take(&mut client.taken);
+                client.memory.header().records.consumed(taken);
+            }
+        }
+    }
+
+    /// Whether a server that is killed now can be started again.
+    pub(in crate::cluster) fn is_recoverable(&self) -> bool {
+        let journal = self.notes.journal.as_ref();
+        journal.is_some_and(|journal| journal.is_whole())
+    }
+
+    /// Lets steps of beginning the journal anew show no more than so many inodes, entries or runs.
+    pub fn set_snapshot_step(&mut self, most: usize) {
+        self.notes.most = Some(most);
+    }
+
+    /// A step of beginning the journal anew, if it is long; whether there is more to do at once.
+    /// `shared` shows what is not the node's own.
+    pub fn renew_journal(&mut self, shared: ShowShared<'_>) -> bool {
+        let Some(journal) = &mut self.notes.journal else {
+            return false;
+        };
+        let Some(progress) = self.notes.progress else {
+            if journal.tidy() {
+                return true;
+            }
+            if !journal.is_long() || !journal.begin_anew() {
+                return false;
+            }
+            self.notes.progress = Some(Progress::Names(Place::default()));
+            return true;
+        };
+        // What is shown must not be ahead of the changes that were told.
+        self.commit();
+        let Some(mut journal) = self.notes.journal.take() else {
+            return false;
+        };
+        let (mut items, mut good) = (Vec::new(), true);
+        let next = self.show_some(progress, shared, &mut |item| {
+            encode(item, &mut items);
+            if items.len() >= PART_BYTES {
+                good &= journal.add(&items);
+                items.clear();
+            }
+        });
+        if next.is_none() {
+            encode(&Item::Whole, &mut items);
+        }
+        good = good && (items.is_empty() || journal.add(&items));
+        if good && next.is_none() {
+            journal.take_over();
+        }
+        self.notes.progress = next.filter(|_| good);
+        self.notes.journal = Some(journal);
+        good
+    }
+
+    /// Shows one step's part of all; where the next one begins.
+    fn show_some(
+        &self,
+        from: Progress,
+        shared: ShowShared<'_>,
+        visit: Visit<'_>,
+    ) -> Option<Progress> {
+        let most = |usual: usize| self.notes.most.unwrap_or(usual).min(usual);
+        match from {
+            Progress::Names(place) => Some(match self.names.show_some(place, most(NAMES), visit) {
+                Some(place) => Progress::Names(place),
+                None => Progress::Extents(0, 0),
+            }),
+            Progress::Extents(slot, offset) => {
+                Some(self.show_extents((slot, offset), most(RUNS), visit))
+            }
+            Progress::Xattrs(after) => {
+                Some(match self.xattrs.show_some(after, most(XATTRS), visit) {
+                    Some(last) => Progress::Xattrs(Some(last)),
+                    None => Progress::Shared(SharedPlace::of(0)),
+                })
+            }
+            Progress::Shared(place) => Some(match shared(Some(place), visit) {
+                Some(place) => Progress::Shared(place),
+                None => Progress::Last,
+            }),
+            Progress::Last => {
+                visit(&Item::Anew);
+                self.show_lending(visit);
+                shared(None, visit);
+                None
+            }
+        }
+    }
+
+    fn show_extents(&self, from: (u32, u64), most: usize, visit: Visit<'_>) -> Progress {
+        let (mut slot, mut offset) = from;
+        let mut left = most;
+        let end = slot.saturating_add(SLOTS).min(self.names.high().inodes);
+        while slot < end {
+            let ino = self.names.ino_at(slot);
+            if let Some(index) = self.files.get(ino).filter(|index| !index.is_empty()) {
+                let mut runs = Vec::new();
+                let known = index.runs_in(offset, MAX_OFFSET, left, &mut runs);
+                left = left.saturating_sub(runs.len());
+                visit(&Item::Laid(ino, runs));
+                if known.hi < MAX_OFFSET {
+                    return Progress::Extents(slot, known.hi);
+                }
+            }
+            (slot, offset) = (slot + 1, 0);
+            if left == 0 {
+                break;
+            }
+        }
+        match slot < self.names.high().inodes {
+            true => Progress::Extents(slot, offset),
+            false => Progress::Xattrs(None),
+        }
+    }
+
+    /// All that the node knows, as items.
+    pub fn for_each_item(&self, visit: Visit<'_>) {
+        self.names.for_each_item(visit);
+        self.xattrs.show_some(None, usize::MAX, visit);
+        for slot in self.files.not_empty() {
+            let ino = self.names.ino_at(slot);
+            let mut runs = Vec::new();
+            if let Some(index) = self.files.get(ino) {
+                index.for_each_run(&mut |run| runs.push(run));
+            }
+            visit(&Item::Laid(ino, runs));
+        }
+        self.show_lending(visit);
+    }
+
+    /// Who uses the node, what was lent to whom, and how much of the log is published.
+    fn show_lending(&self, visit: Visit<'_>) {
+        for uid in &self.admitted {
+            visit(&Item::Admitted(*uid));
+        }
+        for (client, entry) in self.clients.iter() {
+            let pid = entry.pid;
+            visit(&Item::Client { client, pid });
+            for lease in &entry.leases {
+                visit(&lease.item(client));
+            }
+        }
+        for (cell, writer) in self.cells.iter() {
+            if let Some(file) = self.blocks.get(writer.block) {
+                visit(&Item::Attached {
+                    cell,
+                    client: writer.client,
+                    ino: file.ino,
+                    block: writer.block,
+                });
+                if self.identity.is_of_several() && writer.noted.stamp != 0 {
+                    // All that was noted is in the index above, or was taken out of it.
+                    visit(&Item::Noted(cell, writer.noted.mark()));
+                }
+            }
+        }
+        self.given.items().for_each(|item| visit(&item));
+    }
+
+    /// Records of a client's ring were taken, and stay there until they are committed.
+    pub(in crate::cluster) fn hold_ring(&mut self, id: ClientId) {
+        if !self.notes.drained.contains(&id) {
+            self.notes.drained.push(id);
+        }
+    }
+
+    /// Notes what a cell's record, which is in the index, has more than was noted of it.
+    pub(in crate::cluster) fn note_written(&mut self, cell: u32) {
+        let rank = self.identity.rank.0;
+        let Some(writer) = self.cells.get_mut(cell) else {
+            return;
+        };
+        let runs = writer.noted.beyond(&writer.applied, rank);
+        writer.noted = writer.applied;
+        let block = writer.block;
+        let Some(ino) = self.blocks.get(block).map(|file| file.ino) else {
+            return;
+        };
+        if !runs.is_empty() {
+            self.note(&Item::Laid(ino, runs));
+        }
+    }
+
+    /// Notes that all that a file's index has, which is known as `home` everywhere, is taken out
+    /// of it to be published.
+    pub(in crate::cluster) fn note_taken(&mut self, local: Ino, home: Ino) {
+        let block = self
+            .block_of(local)
+            .and_then(|block| self.blocks.get(block));
+        for cell in block.map_or_else(Vec::new, |file| file.cells.clone()) {
+            self.note_written(cell);
+            if let Some(noted) = self.cells.get(cell).map(|writer| writer.noted) {
+                if noted.stamp != 0 {
+                    self.note(&Item::Noted(cell, noted.mark()));
+                }
+            }
+        }
+        self.note(&Item::Taken(local, home));
+    }
+
+    /// Notes that a file's index is empty now.
+    pub(in crate::cluster) fn note_cleared(&mut self, ino: Ino) {
+        self.note(&Item::Cleared(ino));
+    }
+}

@@ -1,0 +1,279 @@
+//! A node that comes after one that was killed: made of what its journal says, and then of
+//! what its clients wrote into shared memory and nobody took any more.
+//!
+//! The clients of before are over, whether their processes live or not: what they wrote is
+//! taken in, and their connections, descriptions and locks are not taken up again. But one
+//! that lives may still be copying into a segment, so what it was lent stays lent until its
+//! process ends.
+
+use std::sync::atomic::{fence, Ordering};
+use std::sync::Arc;
+
+use weir_core::extent::{Run, MAX_OFFSET};
+use weir_core::journal::State;
+
+use weir_core::names::{FileType, Lamination, SetAttr};
+use weir_core::proto::ClientKind;
+use weir_core::types::ClientId;
+
+use crate::cluster::clients::table::{Client, Lease};
+use crate::cluster::extents::applied::Applied;
+use crate::cluster::extents::writers::{OpenFile, Writer};
+use crate::cluster::files::descriptions::OfdTable;
+use crate::cluster::memory::ClientMemory;
+use crate::cluster::slots::Slots;
+use crate::node::{Accounts, Node, OpenRegion, Platform, RecoverError, Space};
+use weir_core::node::ofd::BATCH;
+
+/// What was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// Inodes.
+    pub inodes: usize,
+    /// Clients of before.
+    pub clients: usize,
+    /// Of those, the ones whose processes still live.
+    pub alive: usize,
+}
+
+/// Tells the clients of before that their server is gone, so that none of them goes on.
+pub fn stop_clients(before: &OpenRegion<'_>, state: &State) {
+    before.hub.stopped.store(1, Ordering::SeqCst);
+    for attached in state.cells.values() {
+        if let Some(block) = before.blocks.get(attached.block as usize) {
+            block.end_claims();
+        }
+    }
+    // A client shows what it wrote and then looks whether it is stopped; here it is the other
+    // way round, so that one of the two sees the other.
+    fence(Ordering::SeqCst);
+}
+
+impl<'m, P: Platform> Node<'m, P> {
+    /// Takes up what a server left that was killed. This node's own tables are those of before
+    /// already (names), or empty; its `open` region is that of before.
+    pub fn take_up(
+        &mut self,
+        state: &mut State,
+        memory: impl Fn(ClientId) -> Option<Arc<P::Memory>>,
+        now_ns: i64,
+    ) -> Result<Found, RecoverError> {
+        self.now_ns = now_ns;
+        let clients = state.clients.len();
+        self.take_up_files(state);
+        self.take_up_xattrs(&mut state.xattrs);
+        for uid in &state.admitted {
+            if let Err(error) = self.admit_user(*uid) {
+                tracing::warn!(uid, %error, "programs of this user are not admitted any more");
+            }
+        }
+        self.take_up_clients(state, memory)?;
+        self.take_up_cells(state)?;
+        let mut alive = 0;
+        for id in self.clients.ids() {
+            let pid = self.clients.get(id).map_or(0, |client| client.pid);
+            if self.platform.lives(pid) {
+                alive += 1;
+                self.end_writing(id);
+            } else {
+                // Others' rings keep what was taken of them until a journal has it.
+                self.bury(id);
+            }
+        }
+        self.cut_beyond_ends();
+        self.given = std::mem::take(&mut state.given);
+        // Other nodes may have an unnamed file open, and this one bytes of theirs to publish.
+        self.keeps_orphans = self.identity.is_of_several();
+        let own = state
+            .inodes
+            .values()
+            .filter(|image| image.home == image.ino);
+        let orphans = own.filter(|image| image.nlink == 0);
+        self.orphans.extend(orphans.map(|image| image.ino));
+        let due = state.inodes.values().map(|image| image.ino).filter(|ino| {
+            let attr = self.names.attr(*ino);
+            attr.is_ok_and(|attr| attr.lamination == Lamination::Due)
+        });
+        self.watched.extend(due);
+        self.announce_changes();
+        Ok(Found {
+            inodes: state.inodes.len(),
+            clients,
+            alive,
+        })
+    }
+
+    /// Goes on with another `open` region, in which nothing is lent.
+    pub fn reopen(&mut self, open: OpenRegion<'m>) -> Result<(), RecoverError> {
+        self.open = open;
+        self.blocks = Slots::new(open.blocks.len());
+        self.cells = Slots::new(open.cells.len());
+        self.ofds = OfdTable::new(open.ofds.len() / BATCH as usize);
+        self.sweep();
+        // Nobody writes any more: those who did are told that their server is gone.
+        let accounts = self.accounts();
+        let slabs = accounts.live.iter().chain(&accounts.amounts);
+        if slabs
+            .into_iter()
+            .any(|(slab, ..)| self.space.is_file(*slab))
+        {
+            open.hub.uses_files.store(1, Ordering::Release);
+        }
+        self.space.resume(&accounts)
+    }
+
+    /// Lets go of clients of before whose processes have ended since: their numbers. The caller
+    /// removes their regions.
+    pub fn drop_dead_ghosts(&mut self, now_ns: i64) -> Vec<ClientId> {
+        let dead: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| client.ghost && !self.platform.lives(client.pid))
+            .map(|(id, _)| id)
+            .collect();
+        for id in &dead {
+            self.gone(*id, now_ns);
+        }
+        dead
+    }
+
+    fn take_up_files(&mut self, state: &mut State) {
+        for (ino, index) in state.extents.drain() {
+            if self.regular(ino).is_ok() {
+                *self.files.get_mut(ino) = index;
+                self.changed.push(ino);
+            }
+        }
+    }
+
+    fn take_up_clients(
+        &mut self,
+        state: &State,
+        memory: impl Fn(ClientId) -> Option<Arc<P::Memory>>,
+    ) -> Result<(), RecoverError> {
+        for (id, pid) in &state.clients {
+            if !self.clients.has_place(*id) {
+                return Err(RecoverError::Client(*id));
+            }
+            let Some(memory) = memory(*id) else {
+                tracing::warn!(
+                    client = id.0,
+                    "its region is gone, and what it had written there"
+                );
+                continue;
+            };
+            let kind = match memory.header().mount.load(Ordering::Relaxed) {
+                0 => ClientKind::Program,
+                _ => ClientKind::Mount,
+            };
+            let mut client = Client::new(memory, *pid, kind);
+            client.connected = false;
+            client.ghost = true;
+            for (segment, lent) in &state.segments {
+                if lent.client == *id {
+                    client.leases.push(Lease {
+                        segment: *segment,
+                        slab: lent.slab,
+                        pos: lent.pos,
+                        end: lent.pos.saturating_add(lent.len),
+                    });
+                }
+            }
+            client.leases.sort_unstable_by_key(|l| (l.slab, l.pos));
+            self.clients.insert(*id, client);
+        }
+        Ok(())
+    }
+
+    fn take_up_cells(&mut self, state: &State) -> Result<(), RecoverError> {
+        for (&cell, attached) in &state.cells {
+            let (block, ino) = (attached.block, attached.ino);
+            let bad = RecoverError::Attached { cell, block, ino };
+            let room = (block as usize) < self.open.blocks.len()
+                && (cell as usize) < self.open.cells.len();
+            if !room {
+                return Err(bad);
+            }
+            if self.regular(ino).is_err() || self.clients.get(attached.client).is_none() {
+                continue;
+            }
+            if self.blocks.get(block).is_none() {
+                let cells = Vec::new();
+                self.blocks.put(block, OpenFile { ino, cells });
+                let set = SetAttr {
+                    block: Some(block + 1),
+                    ..SetAttr::default()
+                };
+                let _ = self.names.setattr(ino, &set);
+            }
+            let file = self.blocks.get_mut(block).filter(|file| file.ino == ino);
+            file.ok_or(bad)?.cells.push(cell);
+            let noted = attached.noted.as_ref().map(Applied::of_mark);
+            let noted = noted.unwrap_or_default();
+            self.cells.put(
+                cell,
+                Writer {
+                    client: attached.client,
+                    block,
+                    lent_at: 0,
+                    applied: noted,
+                    noted,
+                },
+            );
+            if let Some(client) = self.clients.get_mut(attached.client) {
+                client.cells.insert(cell);
+            }
+        }
+        Ok(())
+    }
+
+    /// A client whose process lives writes no more that counts.
+    fn end_writing(&mut self, id: ClientId) {
+        self.take_notes(id);
+        self.harvest_client(id);
+        let cells = self.clients.get(id).map(|client| client.cells.clone());
+        for cell in cells.unwrap_or_default() {
+            self.detach_cell(cell);
+        }
+    }
+
+    /// A truncation may have been cut off between the size and the bytes.
+    fn cut_beyond_ends(&mut self) {
+        for slot in self.files.not_empty().collect::<Vec<_>>() {
+            let ino = self.names.ino_at(slot);
+            let Ok(attr) = self.names.attr(ino) else {
+                continue;
+            };
+            let own = attr.home == ino && attr.file_type() == FileType::File;
+            let index = self.files.get_mut(ino);
+            if own && index.last_data() > attr.size {
+                if let Ok(hole) = Run::hole(attr.size, MAX_OFFSET, u64::MAX) {
+                    let _ = index.insert(hole, &mut |_| ());
+                    index.settle();
+                }
+            }
+        }
+    }
+
+    fn accounts(&self) -> Accounts {
+        let rank = self.identity.rank.0;
+        let mut accounts = Accounts::default();
+        for index in self.files.iter() {
+            index.for_each_run(&mut |run| {
+                run.for_each_log_range(&mut |range| {
+                    if range.rank == rank {
+                        accounts.live.push((range.slab, range.pos, range.len));
+                    }
+                });
+            });
+        }
+        accounts.amounts.extend(self.given.iter());
+        for (id, client) in self.clients.iter() {
+            let leases = client.leases.iter();
+            accounts
+                .held
+                .extend(leases.map(|l| (id, l.segment, l.end - l.pos)));
+        }
+        accounts
+    }
+}

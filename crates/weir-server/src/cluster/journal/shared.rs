@@ -1,0 +1,265 @@
+//! What a server knows as one of several, written down and taken up again; and the word to the
+//! others that it is back.
+//!
+//! What it had given or was given before is void: leases, holds, locks. The others are told so
+//! before it says of any write that all have been told of it. They answer once they hold again
+//! what they hold; until then files without a name stay.
+
+use std::future::Future;
+
+use futures_util::future::join_all;
+use weir_core::extent::MAX_OFFSET;
+use weir_core::journal::{self, Item};
+use weir_core::proto::{peer, FsError};
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::extents::publish::Batch;
+use crate::cluster::files::stand_ins::Extent;
+use crate::cluster::keyed::Token;
+use crate::cluster::Cluster;
+use crate::node::{Node, Platform, SharedPlace, Visit};
+
+impl<P: Platform> Cluster<P> {
+    /// Takes up what a server knew that was killed; its node has done so already. See
+    /// [`Cluster::announce`].
+    pub fn take_up(&self, mut state: journal::Cluster) {
+        let now_ns = self.now_ns();
+        if self.has_all_extents() {
+            return; // all of it is the node's
+        }
+        // The others may know of renames of a life before by their numbers.
+        self.inner.tokens.set(u64::try_from(now_ns).unwrap_or(0));
+        self.inner.moves_of_others.take_up(&mut state);
+        self.inner.placements.borrow_mut().take_up(&mut state);
+        {
+            let mut shards = self.inner.shards.borrow_mut();
+            shards.indexes = state.kept.into_iter().collect();
+            shards.next_stamp = state.kept_stamp;
+            for (ino, batches) in state.in_flight {
+                let batches = batches.into_iter().map(|(publish, runs)| Batch {
+                    publish,
+                    runs,
+                    cut: MAX_OFFSET,
+                    freed: None,
+                });
+                shards.in_flight.insert(ino, batches.collect());
+            }
+            for ((ino, from), answered) in &state.answered {
+                for publish in answered.keys() {
+                    shards.by_publish.insert((*from, *publish), *ino);
+                }
+            }
+            shards.answered = state.answered;
+        }
+        {
+            let mut dirs = self.inner.dirs.borrow_mut();
+            dirs.enrolled.extend(state.enrolled);
+            dirs.moved = state.moved.into_iter().collect();
+        }
+        let stand_ins = self.node(|node| node.file_stand_ins());
+        let mut files = self.inner.files.borrow_mut();
+        for (home, local) in stand_ins {
+            files.take_up_stand_in(home, local, now_ns);
+        }
+        for (ino, (size, stored)) in state.published {
+            files.published.insert(ino, Extent { size, stored });
+            self.node(|node| node.set_stored(ino, stored));
+        }
+        files.counted = state.counted;
+        drop(files);
+        let dirty = self.dirty();
+        self.unify_sizes(&dirty);
+        let own = dirty.iter().filter(|ino| ino.rank() == self.rank());
+        for ino in own.clone() {
+            self.know_writer(*ino, self.rank());
+        }
+        self.begin_tokens(self.rank(), own.copied());
+        // Others may have written what they did not publish.
+        self.node(Node::ask_of_raw_files);
+        self.hear_of(&self.others());
+        let mut sessions = self.inner.sessions.borrow_mut();
+        sessions.begin_anew(self.others().into_iter(), now_ns);
+    }
+
+    /// Makes the two sizes of each own file one: the size that the programs of this node see in the
+    /// shared tables, and the published size, which all other nodes are told. The greater one stays.
+    ///
+    /// An operation that was cut off leaves them different. What makes a file longer (a truncation,
+    /// an allocation, another node's publish) raises the size in shared memory before the journal
+    /// has it. What makes a file shorter leaves the old size in the journal until all bytes behind
+    /// the new end are erased. Of a file in `dirty` the node's own size may be greater: it is
+    /// published together with the bytes.
+    fn unify_sizes(&self, dirty: &[Ino]) {
+        let mut files = self.inner.files.borrow_mut();
+        for (ino, size) in self.node(|node| node.own_sizes()) {
+            let published = files.published.get(&ino).map_or(0, |file| file.size);
+            if size < published {
+                let raised = self.node(|node| node.raise_to(ino, published, 0));
+                debug_assert!(raised.is_ok(), "{ino:?} is a file");
+            } else if size > published && dirty.binary_search(&ino).is_err() {
+                files.published.entry(ino).or_default().size = size;
+            }
+        }
+    }
+
+    /// Shows all that is not the node's own, as items.
+    pub fn for_each_item(&self, visit: Visit<'_>) {
+        let mut at = Some(SharedPlace::of(0));
+        while let Some(from) = at {
+            at = self.show_some(from, visit);
+        }
+        self.show_publishing(visit);
+    }
+
+    /// As [`Node::set_snapshot_step`].
+    pub fn set_snapshot_step(&self, most: usize) {
+        self.inner.snapshot_step.set(most);
+    }
+
+    /// Shows some of what grows with the files, from a place on; where to go on.
+    pub fn show_some(&self, from: SharedPlace, visit: Visit<'_>) -> Option<SharedPlace> {
+        let most = self.inner.snapshot_step.get();
+        let next = match from.table {
+            0 => self.show_kept(from, most, visit),
+            1 => {
+                let files = self.inner.files.borrow();
+                show_from(files.published.range(from.ino..), from, most, |ino, _| {
+                    files.published_item(*ino).iter().for_each(&mut *visit);
+                })
+            }
+            2 => {
+                let dirs = self.inner.dirs.borrow();
+                show_from(dirs.enrolled.range(from.ino..), from, most, |dir, ranks| {
+                    for rank in ranks {
+                        visit(&Item::Enrolled(*dir, *rank));
+                    }
+                })
+            }
+            3 => {
+                let dirs = self.inner.dirs.borrow();
+                show_from(dirs.moved.range(from.ino..), from, most, |dir, name| {
+                    visit(&Item::Moved(*dir, name));
+                })
+            }
+            4 => self.inner.placements.borrow().show_own(from, most, visit),
+            5 => self
+                .inner
+                .placements
+                .borrow()
+                .show_all_here(from, most, visit),
+            _ => return None,
+        };
+        Some(next.unwrap_or(SharedPlace::of(from.table + 1)))
+    }
+
+    fn show_kept(&self, from: SharedPlace, most: usize, visit: Visit<'_>) -> Option<SharedPlace> {
+        let shards = self.inner.shards.borrow();
+        let (mut left, mut offset) = (most, from.offset);
+        for (ino, index) in shards.indexes.range(from.ino..) {
+            let (ino, table) = (*ino, from.table);
+            if left == 0 {
+                return Some(SharedPlace { table, ino, offset });
+            }
+            let mut runs = Vec::new();
+            // The place is in the file that it names, unless that is gone.
+            let begin = if ino == from.ino { offset } else { 0 };
+            let known = index.runs_in(begin, MAX_OFFSET, left, &mut runs);
+            left = left.saturating_sub(runs.len().max(1));
+            visit(&Item::Kept(ino, runs));
+            offset = 0;
+            if known.hi < MAX_OFFSET {
+                let offset = known.hi;
+                return Some(SharedPlace { table, ino, offset });
+            }
+        }
+        None
+    }
+
+    /// What is being published, and what was answered to who does; renames that are under way.
+    pub fn show_publishing(&self, visit: Visit<'_>) {
+        let shards = self.inner.shards.borrow();
+        for (ino, batches) in &shards.in_flight {
+            for batch in batches {
+                visit(&Item::InFlight(*ino, batch.publish, batch.runs.clone()));
+            }
+        }
+        for ((ino, from), answered) in &shards.answered {
+            for (publish, parts) in answered {
+                for (part, freed) in parts {
+                    visit(&Item::Answered {
+                        ino: *ino,
+                        from: *from,
+                        publish: *publish,
+                        part: *part,
+                        freed: freed.clone(),
+                    });
+                }
+            }
+        }
+        for ((ino, from), publish) in &self.inner.files.borrow().counted {
+            visit(&Item::Counted(*ino, *from, *publish));
+        }
+        self.inner.moves_of_others.show(visit);
+    }
+
+    /// Tells all others that this server is back. What is to wait for that, and for the end of
+    /// renames that were under way, does so from now on, also before the future is run.
+    pub fn announce(&self) -> impl Future<Output = ()> + 'static {
+        let token = self.token();
+        self.inner.returning.take((), token);
+        self.go_on_with_moves();
+        let this = self.clone();
+        async move { this.announce_as(token).await }
+    }
+
+    async fn announce_as(&self, token: Token) {
+        let telling = self.inner.returning.hold((), token).await;
+        let others = self.others();
+        let told = others.iter().map(|rank| self.call(*rank, peer::Back {}));
+        for (rank, told) in others.iter().zip(join_all(told).await) {
+            if let Err(error) = told {
+                // It stops believing its leases when their term is over.
+                tracing::warn!(rank = rank.0, %error, "a server was not told that this one is back");
+                self.outwait(*rank).await;
+            }
+        }
+        // What is being published may wait for this, and what is to be erased waits for that.
+        drop(telling);
+        self.node(|node| {
+            node.keep_orphans_no_more();
+        });
+        self.erase_gone().await;
+    }
+
+    /// A server is back that was killed: this one says what of its files is open here.
+    pub(in crate::cluster) async fn came_back(&self, rank: Rank) -> Result<(), FsError> {
+        self.peer_gone(rank);
+        self.forget_called_off(rank);
+        self.forget_steps(rank, u64::MAX);
+        // The session says what is held. A file that is gone is found to be so by who has it open.
+        self.begin_session(rank).await.map(drop)
+    }
+
+    /// Writes down what was noted.
+    pub(in crate::cluster) fn commit(&self) {
+        self.node(Node::commit);
+    }
+
+    pub(in crate::cluster) fn note(&self, item: &Item<'_>) {
+        self.node(|node| node.note(item));
+    }
+}
+
+/// Shows as many entries of a table as a step takes, of those from its place on; where the next step
+/// begins.
+pub(in crate::cluster) fn show_from<'t, T>(
+    mut all: impl Iterator<Item = (&'t Ino, T)>,
+    from: SharedPlace,
+    most: usize,
+    mut show: impl FnMut(&Ino, T),
+) -> Option<SharedPlace> {
+    for (ino, entry) in all.by_ref().take(most) {
+        show(ino, entry);
+    }
+    all.next().map(|(ino, _)| SharedPlace { ino: *ino, ..from })
+}

@@ -1,0 +1,398 @@
+//! Locks of files across nodes: all of a file's are at its home.
+//!
+//! A node tells the home which of its processes or descriptions takes a lock, remembers that,
+//! and tells it when that one is no more. Whoever waits asks again several times a second: the
+//! home wakes only those of its own node. A wait in a circle over nodes is not found out
+//! (fcntl(2) allows that: EDEADLK is for circles that are detected).
+//!
+//! Invariant: a lock that a program was refused, or has given back, does not stay. What is given back
+//! is asked for until the home has heard it. If the home does not answer a wish in time, nobody knows
+//! whether it was granted, or will be: it is taken back by its number, unless its owner holds some of
+//! these bytes anyway. An owner's next wish waits for that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_channel::oneshot;
+use futures_util::future::join_all;
+use weir_core::proto::peer::{self, LockOwner, LockWish};
+use weir_core::proto::{self, FsError, HeldLock};
+use weir_core::types::{ClientId, Ino, Rank};
+
+use crate::cluster::Cluster;
+use crate::node::{Family, Node, Owner, Platform, Wish, UNLOCK};
+
+/// Locks between nodes.
+#[derive(Debug, Default)]
+pub struct LocksElsewhere {
+    /// Owners of this node that have locks at other homes, by file, and which bytes they were
+    /// granted.
+    owners: BTreeMap<Ino, BTreeMap<LockOwner, Vec<Bytes>>>,
+    /// Those that are no more, of which the files' homes are being told.
+    dropping: BTreeMap<Ino, BTreeSet<LockOwner>>,
+    /// Wishes of other nodes that were taken back, by their numbers there; until when they are
+    /// remembered, ns since 1970.
+    taken_back: BTreeMap<(Rank, u64), i64>,
+}
+
+impl LocksElsewhere {
+    /// The bytes that an owner was granted; from now on it is known to have asked.
+    fn held_by(&mut self, ino: Ino, owner: LockOwner) -> &mut Vec<Bytes> {
+        let owners = self.owners.entry(ino).or_default();
+        owners.entry(owner).or_default()
+    }
+}
+
+/// From the first byte to behind the last one, by kind of lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Bytes {
+    whole: bool,
+    start: u64,
+    end: u64,
+}
+
+impl From<&LockWish> for Bytes {
+    fn from(wish: &LockWish) -> Bytes {
+        let LockWish {
+            whole, start, end, ..
+        } = *wish;
+        Bytes { whole, start, end }
+    }
+}
+
+impl Bytes {
+    fn overlaps(&self, other: &Bytes) -> bool {
+        self.whole == other.whole && self.start < other.end && other.start < self.end
+    }
+
+    fn contains(&self, other: &Bytes) -> bool {
+        self.whole == other.whole && self.start <= other.start && other.end <= self.end
+    }
+}
+
+/// How much longer than its asker waits a wish that was taken back may be on its way.
+const TAKEN_BACK_TIMES: i64 = 3;
+
+/// How the owner is known to other nodes; `None`: it is of another one itself.
+fn told(owner: Owner) -> Option<LockOwner> {
+    match owner {
+        Owner::Client(id) => Some(LockOwner::Client(id.0)),
+        Owner::Ofd { index, generation } => Some(LockOwner::Ofd { index, generation }),
+        Owner::Remote(..) => None,
+    }
+}
+
+fn own(owner: LockOwner) -> Owner {
+    match owner {
+        LockOwner::Client(id) => Owner::Client(ClientId(id)),
+        LockOwner::Ofd { index, generation } => Owner::Ofd { index, generation },
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    pub(in crate::cluster) async fn flock(
+        &self,
+        from: ClientId,
+        op: proto::Flock,
+    ) -> Result<(), FsError> {
+        let ino = self.resolve(op.ino)?;
+        if ino.rank() == self.rank() {
+            let wish = self.node(|node| node.flock_wish(from, &op))?;
+            let unlocks = wish.kind == UNLOCK;
+            return self
+                .lock_here(ino, unlocks, |node| node.lock_file(from, &op))
+                .await;
+        }
+        let wish = self.node(|node| node.flock_wish(from, &op))?;
+        self.lock_elsewhere(ino, wish).await
+    }
+
+    pub(in crate::cluster) async fn record_lock(
+        &self,
+        from: ClientId,
+        op: proto::RecordLock,
+    ) -> Result<(), FsError> {
+        let ino = self.resolve(op.ino)?;
+        if ino.rank() == self.rank() {
+            return self
+                .lock_here(ino, op.kind == UNLOCK, |node| node.lock_record(from, &op))
+                .await;
+        }
+        let wish = self.node(|node| node.record_wish(from, &op))?;
+        self.lock_elsewhere(ino, wish).await
+    }
+
+    pub(in crate::cluster) async fn test_lock(
+        &self,
+        from: ClientId,
+        op: proto::TestLock,
+    ) -> Result<Option<HeldLock>, FsError> {
+        let ino = self.resolve(op.ino)?;
+        if ino.rank() == self.rank() {
+            return self.node(|node| node.find_lock(from, &op));
+        }
+        let wish = self.node(|node| node.test_wish(from, &op))?;
+        let wish = travelling(wish)?;
+        self.call(ino.rank(), peer::TestLock { ino, wish }).await
+    }
+
+    async fn lock_elsewhere(&self, ino: Ino, wish: Wish) -> Result<(), FsError> {
+        let (home, wish) = (ino.rank(), travelling(wish)?);
+        if wish.kind == UNLOCK {
+            return self.unlock_elsewhere(ino, wish).await;
+        }
+        let (given_back, key) = (&self.inner.locks_given_back, (ino, wish.owner));
+        if given_back.is_held(&key) {
+            self.session_in_time(home).await?;
+            drop(self.hold_in_time(given_back, key).await?);
+        }
+        self.inner.locks.borrow_mut().held_by(ino, wish.owner);
+        let number = self.token().number;
+        let done = self.call(home, peer::Lock { ino, wish, number }).await;
+        let bytes = Bytes::from(&wish);
+        let mut locks = self.inner.locks.borrow_mut();
+        // Again: if the owner died meanwhile, its end may have been told too early.
+        let held = locks.held_by(ino, wish.owner);
+        match done {
+            Ok(()) if !held.iter().any(|one| one.contains(&bytes)) => held.push(bytes),
+            Err(FsError::Unreachable) if !held.iter().any(|one| one.overlaps(&bytes)) => {
+                drop(locks);
+                let unlock = LockWish {
+                    kind: UNLOCK,
+                    ..wish
+                };
+                drop(self.give_lock_back(ino, unlock, number));
+            }
+            _ => {}
+        }
+        done
+    }
+
+    /// Waits as for any call until the home has dropped a lock; that goes on if it takes longer.
+    async fn unlock_elsewhere(&self, ino: Ino, wish: LockWish) -> Result<(), FsError> {
+        let home = ino.rank();
+        let has_asked = {
+            let locks = self.inner.locks.borrow();
+            let owners = locks.owners.get(&ino);
+            owners.is_some_and(|owners| owners.contains_key(&wish.owner))
+        };
+        if !has_asked {
+            return Ok(());
+        }
+        let given_back = self.give_lock_back(ino, wish, 0);
+        self.session_in_time(home).await?;
+        self.told_or_lost(home, given_back).await
+    }
+
+    /// Has a home drop a lock, however long that takes, and grant the wish of that number no more.
+    /// Not where too many such calls wait.
+    fn give_lock_back(
+        &self,
+        ino: Ino,
+        wish: LockWish,
+        number: u64,
+    ) -> oneshot::Receiver<Result<(), FsError>> {
+        let bytes = Bytes::from(&wish);
+        let mut locks = self.inner.locks.borrow_mut();
+        let held = locks.owners.get_mut(&ino);
+        if let Some(held) = held.and_then(|owners| owners.get_mut(&wish.owner)) {
+            held.retain(|one| !bytes.contains(one));
+        }
+        drop(locks);
+        let (sender, done) = oneshot::channel();
+        if !self.is_asked_enough(ino.rank()) {
+            let (this, key, token) = (self.clone(), (ino, wish.owner), self.token());
+            // If nobody has the turn, it is this one's before the owner asks for anything else.
+            self.inner.locks_given_back.take(key, token);
+            self.spawn(async move {
+                let _turn = this.inner.locks_given_back.hold(key, token).await;
+                let op = peer::Lock { ino, wish, number };
+                // A home that was started anew has no locks.
+                let told = this.surely_told(ino.rank(), op).await;
+                let _ = sender.send(told.unwrap_or(Ok(())));
+            });
+        }
+        done
+    }
+
+    pub(in crate::cluster) async fn lock_for(
+        &self,
+        from: Rank,
+        op: &peer::Lock,
+    ) -> Result<(), FsError> {
+        let wish = arrived(from, &op.wish)?;
+        let unlocks = wish.kind == UNLOCK;
+        let request = (from, op.number);
+        if unlocks && op.number > 0 {
+            let until_ns = self.now_ns() + TAKEN_BACK_TIMES * self.longest();
+            let mut locks = self.inner.locks.borrow_mut();
+            locks.taken_back.insert(request, until_ns);
+        }
+        let is_taken_back = || self.inner.locks.borrow().taken_back.contains_key(&request);
+        // This server may lose the asker while it tells others that the file is raw. A server that
+        // comes after the asker knows nothing of the lock and would never give it back.
+        let is_void = || is_taken_back() || self.check_session_of(from).is_err();
+        self.lock_here(op.ino, unlocks, |node| match !unlocks && is_void() {
+            true => Err(FsError::Unreachable),
+            false => node.set_remote_lock(op.ino, &wish),
+        })
+        .await
+    }
+
+    /// Takes a lock of a file of this server; if another is in its way, once more when its
+    /// owner turns out to be no more. From the first lock on the file is raw, so that what was
+    /// written before a lock was given back is seen by whoever takes it next.
+    async fn lock_here(
+        &self,
+        ino: Ino,
+        unlocks: bool,
+        lock: impl Fn(&mut Node<'static, P>) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        if !unlocks {
+            self.share_by_locks(ino).await?;
+        }
+        match self.node(&lock) {
+            Err(FsError::WouldBlock) if self.ask_for_dead(ino).await => self.node(&lock),
+            done => done,
+        }
+    }
+
+    /// Asks the nodes whose owners hold locks of a file which of them are no more, and drops
+    /// theirs; whether there were any nodes. What was in the way may also have gone meanwhile.
+    async fn ask_for_dead(&self, ino: Ino) -> bool {
+        let ranks = self.node(|node| node.lock_ranks(ino));
+        for rank in &ranks {
+            let asked = self.call(Rank(*rank), peer::DeadOwners { ino }).await;
+            let owners = asked.unwrap_or_default();
+            self.drop_locks(Rank(*rank), &peer::DropLocks { ino, owners });
+        }
+        !ranks.is_empty()
+    }
+
+    pub(in crate::cluster) fn dead_owners(&self, ino: Ino) -> Vec<LockOwner> {
+        let locks = self.inner.locks.borrow();
+        let node = self.inner.node.borrow();
+        let owners = locks.owners.get(&ino).into_iter().flatten();
+        let owners = owners.map(|(owner, _)| *owner);
+        let dead = owners.filter(|owner| !node.owner_lives(own(*owner)));
+        let dropping = locks.dropping.get(&ino).into_iter().flatten();
+        dead.chain(dropping.copied()).collect()
+    }
+
+    pub(in crate::cluster) fn test_for(
+        &self,
+        from: Rank,
+        op: &peer::TestLock,
+    ) -> Result<Option<HeldLock>, FsError> {
+        let wish = arrived(from, &op.wish)?;
+        Ok(self.node(|node| node.lock_in_the_way(op.ino, &wish)))
+    }
+
+    pub(in crate::cluster) fn drop_locks(&self, from: Rank, op: &peer::DropLocks) {
+        let gone: BTreeSet<LockOwner> = op.owners.iter().copied().collect();
+        self.node(|node| {
+            node.drop_remote_locks(
+                |owner| matches!(owner, Owner::Remote(rank, o) if rank == from.0 && gone.contains(&o)),
+            );
+        });
+    }
+
+    /// A server is lost, and with it whoever had locks there.
+    pub(in crate::cluster) fn drop_locks_of(&self, rank: Rank) {
+        self.node(|node| {
+            node.drop_remote_locks(|owner| matches!(owner, Owner::Remote(of, _) if of == rank.0));
+        });
+        let mut locks = self.inner.locks.borrow_mut();
+        // Nor does it know of any that was granted there.
+        for (_, owners) in locks
+            .owners
+            .iter_mut()
+            .filter(|(ino, _)| ino.rank() == rank)
+        {
+            owners.values_mut().for_each(Vec::clear);
+        }
+    }
+
+    /// Tells the homes of locks which owners of this node are no more.
+    pub(in crate::cluster) fn tell_dead_owners(&self) {
+        let mut dead: Vec<(Ino, Vec<LockOwner>)> = Vec::new();
+        {
+            let now_ns = self.now_ns();
+            let mut locks = self.inner.locks.borrow_mut();
+            locks.taken_back.retain(|_, until_ns| now_ns < *until_ns);
+            let node = self.inner.node.borrow();
+            locks.owners.retain(|ino, owners| {
+                let mut gone = Vec::new();
+                owners.retain(|owner, _| {
+                    let lives = node.owner_lives(own(*owner));
+                    if !lives {
+                        gone.push(*owner);
+                    }
+                    lives
+                });
+                if !gone.is_empty() {
+                    dead.push((*ino, gone));
+                }
+                !owners.is_empty()
+            });
+            for (ino, gone) in &dead {
+                locks.dropping.entry(*ino).or_default().extend(gone);
+            }
+        }
+        for (ino, owners) in dead {
+            let this = self.clone();
+            self.spawn(async move {
+                // Before another owner of that number asks.
+                let turn = |owner: &LockOwner| {
+                    let key = (ino, *owner);
+                    this.inner.locks_given_back.hold(key, this.token())
+                };
+                let _turns = join_all(owners.iter().map(turn)).await;
+                // A home that was started anew has no locks.
+                let drop_locks = peer::DropLocks {
+                    ino,
+                    owners: owners.clone(),
+                };
+                let _ = this.surely(ino.rank(), drop_locks).await;
+                let mut locks = this.inner.locks.borrow_mut();
+                if let Some(dropping) = locks.dropping.get_mut(&ino) {
+                    dropping.retain(|owner| !owners.contains(owner));
+                    if dropping.is_empty() {
+                        locks.dropping.remove(&ino);
+                    }
+                }
+            });
+        }
+    }
+
+    pub(in crate::cluster) fn has_locks_elsewhere(&self) -> bool {
+        !self.inner.locks.borrow().owners.is_empty()
+    }
+}
+
+fn travelling(wish: Wish) -> Result<LockWish, FsError> {
+    Ok(LockWish {
+        whole: wish.family == Family::Whole,
+        owner: told(wish.owner).ok_or(FsError::Invalid)?,
+        kind: wish.kind,
+        start: wish.start,
+        end: wish.end,
+    })
+}
+
+/// A wish of another node, checked.
+fn arrived(from: Rank, wish: &LockWish) -> Result<Wish, FsError> {
+    if wish.kind > UNLOCK || wish.start >= wish.end {
+        return Err(FsError::Malformed);
+    }
+    Ok(Wish {
+        family: if wish.whole {
+            Family::Whole
+        } else {
+            Family::Record
+        },
+        owner: Owner::Remote(from.0, wish.owner),
+        kind: wish.kind,
+        start: wish.start,
+        end: wish.end,
+    })
+}

@@ -1,0 +1,17 @@
+//! Locks of files: flock(2) and fcntl(2).
+//!
+//! Keeps: the locks of this server's files, and the owners of this node that have locks elsewhere.
+//!
+//! Invariant: a lock that a program was refused, or has given back, does not stay.
+//!
+//! May call: `files` (a locked file is raw), `peers`.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `table` | the locks, by file |
+//! | `requests` | requests of this node's owners, and their waiting |
+//! | `homes` | locks of other servers' files, and for other nodes' owners |
+
+pub(super) mod homes;
+pub(super) mod requests;
+pub(super) mod table;

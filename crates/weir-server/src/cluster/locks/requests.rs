@@ -1,0 +1,196 @@
+//! The operations on locks: who asks for whom, and who is woken.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use weir_core::proto::{self, FsError, HeldLock};
+use weir_core::types::{ClientId, Ino};
+
+use crate::cluster::locks::table::{Family, Owner, Wish, READ, UNLOCK, WRITE};
+use crate::cluster::refusal::refusal;
+use crate::node::{ClientMemory, Node, Platform};
+
+impl<P: Platform> Node<'_, P> {
+    pub(crate) fn lock_file(&mut self, from: ClientId, op: &proto::Flock) -> Result<(), FsError> {
+        let wish = self.flock_wish(from, op)?;
+        self.set_lock(from, op.ino, &wish, op.wait)
+    }
+
+    pub(crate) fn flock_wish(&self, from: ClientId, op: &proto::Flock) -> Result<Wish, FsError> {
+        let kind = match op.operation {
+            1 => READ,
+            2 => WRITE,
+            8 => UNLOCK,
+            _ => return Err(FsError::Invalid),
+        };
+        Ok(Wish {
+            family: Family::Whole,
+            owner: self.ofd_owner(from, op.ofd, op.ino)?,
+            kind,
+            start: 0,
+            end: u64::MAX,
+        })
+    }
+
+    pub(crate) fn lock_record(
+        &mut self,
+        from: ClientId,
+        op: &proto::RecordLock,
+    ) -> Result<(), FsError> {
+        let wish = self.record_wish(from, op)?;
+        self.set_lock(from, op.ino, &wish, op.wait)
+    }
+
+    pub(crate) fn record_wish(
+        &self,
+        from: ClientId,
+        op: &proto::RecordLock,
+    ) -> Result<Wish, FsError> {
+        if op.kind > UNLOCK || op.start >= op.end {
+            return Err(FsError::Invalid);
+        }
+        Ok(Wish {
+            family: Family::Record,
+            owner: self.record_owner(from, op.ofd, op.ino)?,
+            kind: op.kind,
+            start: op.start,
+            end: op.end,
+        })
+    }
+
+    pub(crate) fn find_lock(
+        &mut self,
+        from: ClientId,
+        op: &proto::TestLock,
+    ) -> Result<Option<HeldLock>, FsError> {
+        let wish = self.test_wish(from, op)?;
+        Ok(self.lock_in_the_way(op.ino, &wish))
+    }
+
+    pub(crate) fn test_wish(&self, from: ClientId, op: &proto::TestLock) -> Result<Wish, FsError> {
+        if op.kind >= UNLOCK || op.start >= op.end {
+            return Err(FsError::Invalid);
+        }
+        Ok(Wish {
+            family: Family::Record,
+            owner: self.record_owner(from, op.ofd, op.ino)?,
+            kind: op.kind,
+            start: op.start,
+            end: op.end,
+        })
+    }
+
+    /// Which lock prevents a wish.
+    pub(crate) fn lock_in_the_way(&mut self, ino: Ino, wish: &Wish) -> Option<HeldLock> {
+        let mut locks = std::mem::take(&mut self.locks);
+        let found = locks.test(ino, wish, |owner| self.owner_lives(owner));
+        self.locks = locks;
+        found.map(|(owner, held)| HeldLock {
+            pid: match owner {
+                Owner::Client(id) => self.client_pid(id).unwrap_or(0),
+                Owner::Ofd { .. } | Owner::Remote(..) => 0,
+            },
+            ..held
+        })
+    }
+
+    /// Sets a lock of another node's owner.
+    pub(crate) fn set_remote_lock(&mut self, ino: Ino, wish: &Wish) -> Result<(), FsError> {
+        self.names.attr(ino).map_err(refusal)?;
+        let mut locks = std::mem::take(&mut self.locks);
+        let done = locks.set(ino, wish, |owner| self.owner_lives(owner));
+        self.locks = locks;
+        self.wake_waiters(&done?);
+        Ok(())
+    }
+
+    /// The other nodes whose owners hold locks of a file.
+    pub(crate) fn lock_ranks(&self, ino: Ino) -> BTreeSet<u16> {
+        self.locks.ranks_of(ino)
+    }
+
+    /// Drops the locks of owners of other nodes that are no more.
+    pub(crate) fn drop_remote_locks(&mut self, gone: impl Fn(Owner) -> bool) {
+        let mut locks = std::mem::take(&mut self.locks);
+        let woken = locks.drop_dead(|owner| !gone(owner));
+        self.locks = locks;
+        self.wake_waiters(&woken);
+    }
+
+    fn set_lock(
+        &mut self,
+        from: ClientId,
+        ino: Ino,
+        wish: &Wish,
+        wait: bool,
+    ) -> Result<(), FsError> {
+        self.names.attr(ino).map_err(refusal)?;
+        let mut locks = std::mem::take(&mut self.locks);
+        let mut done = locks.set(ino, wish, |owner| self.owner_lives(owner));
+        if done == Err(FsError::WouldBlock) && wait {
+            if let Err(deadlock) = locks.wait(ino, from, wish) {
+                done = Err(deadlock);
+            }
+        }
+        self.locks = locks;
+        self.wake_waiters(&done?);
+        Ok(())
+    }
+
+    /// The description `index` as an owner, if the caller has it open on `ino`.
+    fn ofd_owner(&self, from: ClientId, index: u32, ino: Ino) -> Result<Owner, FsError> {
+        // Nothing is looked at that was never lent: there may be no memory behind it.
+        let lent = self.ofds.is_lent(index).then_some(index as usize);
+        let ofd = lent.and_then(|index| self.open.ofds.get(index));
+        let ofd = ofd.ok_or(FsError::Invalid)?;
+        let his = self.ofds.owner(index) == Some(from)
+            || self.ofds.is_lent(index) && self.is_shared(index);
+        if !his || ofd.ino.load(Ordering::Acquire) != ino.0 {
+            return Err(FsError::Invalid);
+        }
+        Ok(Owner::Ofd {
+            index,
+            generation: ofd.generation.load(Ordering::Acquire),
+        })
+    }
+
+    fn record_owner(&self, from: ClientId, ofd: Option<u32>, ino: Ino) -> Result<Owner, FsError> {
+        match ofd {
+            Some(index) => self.ofd_owner(from, index, ino),
+            None => Ok(Owner::Client(from)),
+        }
+    }
+
+    pub(crate) fn owner_lives(&self, owner: Owner) -> bool {
+        match owner {
+            Owner::Client(id) => self.clients.get(id).is_some(),
+            Owner::Remote(..) => true,
+            Owner::Ofd { index, generation } => {
+                let ofd = &self.open.ofds[index as usize];
+                ofd.ino.load(Ordering::Acquire) != 0
+                    && ofd.generation.load(Ordering::Acquire) == generation
+                    && (!self.is_shared(index) || self.platform.ofd_alive(index))
+            }
+        }
+    }
+
+    /// Drops what dead owners hold, and wakes who waited for it.
+    pub(crate) fn drop_dead_locks(&mut self) {
+        if self.locks.is_empty() {
+            return;
+        }
+        let mut locks = std::mem::take(&mut self.locks);
+        let woken = locks.drop_dead(|owner| self.owner_lives(owner));
+        self.locks = locks;
+        self.wake_waiters(&woken);
+    }
+
+    /// Ends the sleep of clients that wait for news of the server.
+    pub(in crate::cluster) fn wake_waiters(&self, clients: &BTreeSet<ClientId>) {
+        for client in clients.iter().filter_map(|id| self.clients.get(*id)) {
+            let event = &client.memory.header().event;
+            event.fetch_add(1, Ordering::SeqCst);
+            self.platform.wake(event);
+        }
+    }
+}

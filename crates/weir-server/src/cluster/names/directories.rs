@@ -1,0 +1,303 @@
+//! Directories whose entries are at several servers.
+//!
+//! A directory's home knows which servers may hold entries of it. A server *enrols*
+//! before its first entry, and stays enrolled until the home asks it to retire: when the
+//! directory is to go. While the home asks that, it enrols nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::join_all;
+use weir_core::journal::Item;
+use weir_core::names::{Attr, FileType};
+use weir_core::proto::peer::{self, PartOfDir};
+use weir_core::proto::{self, Entry, FsError};
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::{Cluster, ROOT};
+use crate::node::Platform;
+
+/// A readdir cookie holds the rank above so many bits.
+const COOKIE_BITS: u32 = 48;
+
+/// What a server knows of its own directories.
+#[derive(Debug)]
+pub struct Dirs {
+    /// The servers that may hold entries of each, beside its home.
+    pub(in crate::cluster) enrolled: BTreeMap<Ino, BTreeSet<Rank>>,
+    /// Names of directories whose entry is at another server, for their paths.
+    pub(in crate::cluster) moved: BTreeMap<Ino, Vec<u8>>,
+}
+
+impl Dirs {
+    /// Only the root: everyone stands in for it from the beginning.
+    pub fn new(rank: Rank, servers: u16) -> Dirs {
+        let mut enrolled = BTreeMap::new();
+        if rank == ROOT.rank() {
+            enrolled.insert(ROOT, (1..servers).map(Rank).collect());
+        }
+        Dirs {
+            enrolled,
+            moved: BTreeMap::new(),
+        }
+    }
+
+    fn of(&self, dir: Ino) -> Vec<Rank> {
+        let ranks = self.enrolled.get(&dir);
+        ranks.into_iter().flatten().copied().collect()
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    /// Sees to it that entries of `dir` can be made here. The caller has `stands` of it.
+    pub(in crate::cluster) async fn stand_in(&self, dir: Ino) -> Result<(), FsError> {
+        if dir.rank() == self.rank() {
+            let buried = self.inner.burials.is_held(&dir);
+            return if buried {
+                Err(FsError::WouldBlock)
+            } else {
+                Ok(())
+            };
+        }
+        if self.node(|node| node.stands_in(dir)) {
+            return Ok(());
+        }
+        let attr = self.call(dir.rank(), peer::Enrol { dir }).await?;
+        self.node(|node| node.adopt_dir(&attr))
+    }
+
+    pub(in crate::cluster) fn enrol(&self, from: Rank, dir: Ino) -> Result<Attr, FsError> {
+        // The home has its own entries in its own table; enrolled, it would ask itself.
+        if from == self.rank() {
+            return Err(FsError::Malformed);
+        }
+        let attr = self.living_dir(dir)?;
+        if self.inner.burials.is_held(&dir) {
+            return Err(FsError::WouldBlock);
+        }
+        self.expect_entries(from, dir);
+        Ok(attr)
+    }
+
+    /// From now on a server may hold entries of a directory of this one.
+    pub(in crate::cluster) fn expect_entries(&self, at: Rank, dir: Ino) {
+        let mut dirs = self.inner.dirs.borrow_mut();
+        if at != self.rank() && dirs.enrolled.entry(dir).or_default().insert(at) {
+            self.note(&Item::Enrolled(dir, at));
+        }
+    }
+
+    /// The attributes of a directory of this server that has a name.
+    pub(in crate::cluster) fn living_dir(&self, dir: Ino) -> Result<Attr, FsError> {
+        let attr = self.node(|node| node.attr_of(dir))?;
+        if attr.file_type() != FileType::Dir {
+            return Err(FsError::NotADirectory);
+        }
+        (attr.nlink > 0).then_some(attr).ok_or(FsError::NotFound)
+    }
+
+    /// Removes a directory that is empty everywhere.
+    pub(in crate::cluster) async fn bury(&self, dir: Ino) -> Result<(), FsError> {
+        if dir == ROOT {
+            return Err(FsError::Busy);
+        }
+        let _alone = self.inner.burials.hold(dir, self.token()).await;
+        let part = self.node(|node| node.part_of(dir))?;
+        if part.entries > 0 {
+            return Err(FsError::NotEmpty);
+        }
+        let ranks = self.inner.dirs.borrow().of(dir);
+        let asked = ranks
+            .iter()
+            .map(|rank| self.call(*rank, peer::Retire { dir }));
+        let answers = join_all(asked).await;
+        let mut refused = Ok(());
+        for (rank, answer) in ranks.iter().zip(answers) {
+            match answer {
+                Ok(()) => {
+                    let mut dirs = self.inner.dirs.borrow_mut();
+                    if let Some(enrolled) = dirs.enrolled.get_mut(&dir) {
+                        enrolled.remove(rank);
+                        self.note(&Item::Retired(dir, *rank));
+                    }
+                }
+                Err(error) => refused = Err(error),
+            }
+        }
+        refused?;
+        self.node(|node| node.end_dir(dir))?;
+        let mut dirs = self.inner.dirs.borrow_mut();
+        dirs.enrolled.remove(&dir);
+        dirs.moved.remove(&dir);
+        self.forget_placement(dir);
+        self.note(&Item::Buried(dir));
+        Ok(())
+    }
+
+    pub(in crate::cluster) async fn settle(&self, dir: Ino) {
+        self.inner.burials.free(dir, self.token()).await;
+    }
+
+    pub(in crate::cluster) async fn retire(&self, dir: Ino) -> Result<(), FsError> {
+        let _alone = self.inner.stands.hold(dir, self.token()).await;
+        self.node(|node| node.known().drop_guard(dir));
+        self.node(|node| node.disown_dir(dir))?;
+        self.forget_placement(dir);
+        Ok(())
+    }
+
+    pub(in crate::cluster) fn enrolled(&self, dir: Ino) -> Result<Vec<u16>, FsError> {
+        self.node(|node| node.part_of(dir))?;
+        let others = self.inner.dirs.borrow().of(dir);
+        let home = std::iter::once(self.rank());
+        let mut ranks: Vec<u16> = home.chain(others).map(|rank| rank.0).collect();
+        ranks.sort_unstable();
+        Ok(ranks)
+    }
+
+    pub(in crate::cluster) fn part(&self, dir: Ino) -> Result<PartOfDir, FsError> {
+        let part = self.node(|node| node.part_of(dir))?;
+        Ok(PartOfDir {
+            dirs: part.dirs,
+            changed_ns: part.changed_ns,
+        })
+    }
+
+    /// A directory's attributes, put together from all who hold entries of it.
+    pub(in crate::cluster) async fn dir_attr(&self, mut attr: Attr) -> Result<Attr, FsError> {
+        let ranks = self.inner.dirs.borrow().of(attr.ino);
+        let asked = ranks
+            .into_iter()
+            .map(|rank| self.call(rank, peer::Part { dir: attr.ino }));
+        for part in join_all(asked).await {
+            match part {
+                Ok(part) => {
+                    attr.nlink = attr.nlink.saturating_add(part.dirs);
+                    attr.mtime_ns = attr.mtime_ns.max(part.changed_ns);
+                    attr.ctime_ns = attr.ctime_ns.max(part.changed_ns);
+                }
+                // It retired meanwhile, or is lost: its part of times and links is not known then,
+                // but the directory is there, and what is made in it at other servers needs it.
+                Err(FsError::Stale | FsError::NotFound | FsError::Unreachable) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(attr)
+    }
+
+    /// Tells those who hold entries of a directory its mode and group, which what is
+    /// made in it may take over; and a time that was set, before which none of their changes
+    /// counts.
+    pub(in crate::cluster) async fn tell_dir(&self, attr: &Attr, mtime_ns: Option<i64>) {
+        let ranks = self.inner.dirs.borrow().of(attr.ino);
+        let asked = ranks.into_iter().map(|rank| {
+            let set = proto::SetAttr {
+                ino: attr.ino,
+                mode: Some(attr.mode & 0o7777),
+                uid: Some(attr.uid),
+                gid: Some(attr.gid),
+                atime_ns: None,
+                mtime_ns,
+                policy: Some(attr.policy),
+            };
+            self.call(rank, peer::SetAttr { set })
+        });
+        join_all(asked).await;
+    }
+
+    /// Entries for a client: of one server after the other, in the order of ranks.
+    pub(in crate::cluster) async fn readdir(
+        &self,
+        op: &proto::Readdir,
+    ) -> Result<Vec<Entry>, FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.list(op));
+        }
+        let dir = self.resolve(op.ino)?;
+        let ranks = self.call(dir.rank(), peer::Enrolled { dir }).await?;
+        let at = u16::try_from(op.cookie >> COOKIE_BITS).unwrap_or(u16::MAX);
+        for rank in ranks.into_iter().filter(|rank| *rank >= at) {
+            let begun = if rank == at { op.cookie } else { 0 };
+            let list = peer::List {
+                dir,
+                cookie: begun & ((1 << COOKIE_BITS) - 1),
+                budget_bytes: op.budget_bytes,
+            };
+            let mut entries = match self.call(Rank(rank), list).await {
+                Err(FsError::Stale) => continue,
+                entries => entries?,
+            };
+            if !entries.is_empty() {
+                for entry in &mut entries {
+                    entry.cookie |= u64::from(rank) << COOKIE_BITS;
+                }
+                return Ok(entries);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    pub(in crate::cluster) fn note_moved(
+        &self,
+        ino: Ino,
+        parent: Ino,
+        name: Vec<u8>,
+    ) -> Result<(), FsError> {
+        self.node(|node| node.set_parent(ino, parent))?;
+        self.note(&Item::Moved(ino, &name));
+        self.inner.dirs.borrow_mut().moved.insert(ino, name);
+        Ok(())
+    }
+
+    pub(in crate::cluster) fn whereabouts(
+        &self,
+        ino: Ino,
+    ) -> Result<Option<(Ino, Vec<u8>)>, FsError> {
+        if ino == ROOT {
+            return Ok(None);
+        }
+        if let Some(found) = self.node(|node| node.parent_and_name(ino)) {
+            return Ok(Some(found));
+        }
+        let attr = self.node(|node| node.attr_of(ino))?;
+        let dirs = self.inner.dirs.borrow();
+        let name = dirs.moved.get(&ino).filter(|_| attr.parent != Ino::NONE);
+        Ok(name.map(|name| (attr.parent, name.clone())))
+    }
+
+    /// The path of a directory, from the root.
+    pub(in crate::cluster) async fn path_of(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.path_here(ino));
+        }
+        let mut names = Vec::new();
+        let mut at = self.resolve(ino)?;
+        while at != ROOT {
+            let found = self.call(at.rank(), peer::Whereabouts { ino: at }).await?;
+            let (parent, name) = found.ok_or(FsError::NotFound)?;
+            names.push(name);
+            at = parent;
+        }
+        if names.is_empty() {
+            return Ok(b"/".to_vec());
+        }
+        let parts = names.iter().rev().map(|name| [b"/", &name[..]].concat());
+        Ok(parts.collect::<Vec<_>>().concat())
+    }
+
+    /// Whether `ino` is `ancestor` or below it. Nothing moves meanwhile: the caller has
+    /// the permit.
+    pub(in crate::cluster) async fn is_within(
+        &self,
+        mut ino: Ino,
+        ancestor: Ino,
+    ) -> Result<bool, FsError> {
+        while ino != ancestor {
+            match self.call(ino.rank(), peer::Whereabouts { ino }).await {
+                Ok(Some((parent, _))) => ino = parent,
+                Ok(None) | Err(FsError::Stale) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,280 @@
+//! Names: finding, making, taking and linking them, at the home of the entry.
+//!
+//! The home of an entry makes the inode too, so that a file takes one request. Where
+//! an entry names an inode of another server (after a rename or a link), its links are
+//! counted there, by a second request.
+
+use weir_core::journal::NameChange;
+use weir_core::names::FileType;
+use weir_core::proto::peer::{self, Made, Unnamed, What};
+use weir_core::proto::{Child, FsError};
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::keyed::Guard;
+use crate::cluster::peers::debts::Debt;
+use crate::cluster::peers::session::Outcome;
+use crate::cluster::{owner, Cluster};
+use crate::node::Platform;
+
+/// A name of a directory.
+type Name = (Ino, Vec<u8>);
+
+impl<P: Platform> Cluster<P> {
+    /// What a name names, once nobody is changing it.
+    pub(in crate::cluster) async fn find(&self, op: peer::Find) -> Result<Option<Child>, FsError> {
+        let key = (op.dir, op.name);
+        if self.inner.names.is_held(&key) {
+            drop(self.hold_name(&key).await?);
+        }
+        self.check_home(&key).await?;
+        self.node(|node| node.find_child(key.0, &key.1))
+    }
+
+    /// Locks a name of this server to change it, or to rely on it; not for ever, whoever has it.
+    /// `Elsewhere`: it is not this server's.
+    pub(in crate::cluster) async fn name_lock(
+        &self,
+        key: &Name,
+    ) -> Result<Guard<'_, Name>, FsError> {
+        let lock = self.hold_name(key).await?;
+        self.check_home(key).await?;
+        self.have_name(key);
+        Ok(lock)
+    }
+
+    /// As [`Cluster::name_lock`], for who leaves the name to those who had it before.
+    pub(in crate::cluster) async fn hold_name(
+        &self,
+        key: &Name,
+    ) -> Result<Guard<'_, Name>, FsError> {
+        let locked = self.inner.names.try_hold(key.clone(), self.token());
+        self.in_time(locked).await
+    }
+
+    pub(in crate::cluster) async fn make(
+        &self,
+        from: Rank,
+        op: peer::Make,
+    ) -> Result<Made, FsError> {
+        let key = (op.dir, op.name.clone());
+        let _name = self.name_lock(&key).await?;
+        let found = self.node(|node| node.find_child(op.dir, &op.name))?;
+        if found.is_none() {
+            self.refuse_to_split(from, op.dir)?;
+        }
+        if let Some(child) = found {
+            if op.exclusive {
+                return Err(FsError::Exists);
+            }
+            let is_file = child.kind == FileType::File && matches!(op.what, What::File);
+            let attr = match is_file && child.ino.rank() == self.rank() {
+                true => Some(self.hold_for(from, child.ino, op.write).await?),
+                false => None,
+            };
+            return Ok(Made {
+                child,
+                new: false,
+                attr,
+                granted: false,
+            });
+        }
+        let ino = loop {
+            match self.try_make(&op).await {
+                Err(FsError::WouldBlock) => {
+                    let dir = op.dir;
+                    self.call(dir.rank(), peer::Settled { dir }).await?;
+                }
+                made => break made?,
+            }
+        };
+        let mut attr = self.node(|node| node.attr_of(ino))?;
+        if let Some(path) = op.path.filter(|_| matches!(op.what, What::File)) {
+            attr.policy = self.node(|node| {
+                let policy = node.rules.apply(&path, attr.policy);
+                node.set_policy(ino, policy).map(|()| policy)
+            })?;
+        }
+        // It is made: to one whose session has ended meanwhile it is not held, and not refused.
+        let asks_still = self.check_session_of(from).is_ok();
+        if matches!(op.what, What::File) && asks_still {
+            self.add_holder(ino, from);
+            if from != self.rank() {
+                self.add_writer(ino, from).await;
+            }
+        }
+        let kind = attr.file_type();
+        Ok(Made {
+            child: Child { ino, kind },
+            new: true,
+            attr: Some(attr),
+            granted: asks_still
+                && op.write
+                && kind == FileType::File
+                && self.grant_new(from, &attr),
+        })
+    }
+
+    async fn try_make(&self, op: &peer::Make) -> Result<Ino, FsError> {
+        let _stand = self.inner.stands.hold(op.dir, self.token()).await;
+        self.stand_in(op.dir).await?;
+        self.node(|node| node.make(op, owner(op.uid, op.gid)))
+    }
+
+    pub(in crate::cluster) async fn unlink(
+        &self,
+        from: Rank,
+        op: peer::Unlink,
+    ) -> Result<Option<Unnamed>, FsError> {
+        let key = (op.dir, op.name.clone());
+        let _name = self.name_lock(&key).await?;
+        let found = self.node(|node| node.find_child(op.dir, &op.name))?;
+        let child = found.ok_or(FsError::NotFound)?;
+        if child.kind == FileType::Dir {
+            return Err(FsError::IsADirectory);
+        }
+        self.recall_entry(&key).await;
+        if child.ino.rank() == self.rank() {
+            self.node(|node| node.remove_name(op.dir, &op.name))?;
+            return Ok(self.link_gone(child.ino, from).await);
+        }
+        // Links are counted before there is a name and until there is none, so that what has a
+        // name is there. So the name goes first, and the link some time.
+        self.node(|node| node.withdraw(op.dir, &op.name))?;
+        let ino = child.ino;
+        self.owe(ino.rank(), Debt::Link(ino)).await;
+        Ok(None)
+    }
+
+    pub(in crate::cluster) async fn rmdir(&self, op: peer::Rmdir) -> Result<(), FsError> {
+        let act = |this: Self, outcome| async move { this.rmdir_to_the_end(op, outcome).await };
+        self.to_the_end(act).await
+    }
+
+    /// Whether the directory was buried has to be known before its name may be used again.
+    async fn rmdir_to_the_end(&self, op: peer::Rmdir, outcome: Outcome) -> Result<(), FsError> {
+        let key = (op.dir, op.name.clone());
+        let _name = self.name_lock(&key).await?;
+        let found = self.node(|node| node.find_child(op.dir, &op.name))?;
+        let child = found.ok_or(FsError::NotFound)?;
+        if child.kind != FileType::Dir {
+            return Err(FsError::NotADirectory);
+        }
+        let dir = child.ino;
+        let token = self.token();
+        let change = NameChange {
+            dir: op.dir,
+            name: op.name.clone(),
+            was: Some(child),
+            child: None,
+            from: None,
+            done: false,
+        };
+        self.begin_change(token, change);
+        let outcome = outcome.sticking(self, key.clone());
+        let buried = loop {
+            let told = self.see_through(dir.rank(), peer::Bury { dir }, &outcome);
+            if let Some(told) = told.await {
+                break told;
+            }
+        };
+        let mut done = buried.or_else(|error| match error {
+            FsError::Stale => Ok(()),
+            error => Err(error),
+        });
+        if done.is_ok() {
+            self.recall_entry(&key).await;
+            done = self.node(|node| node.withdraw(op.dir, &op.name)).map(drop);
+        }
+        self.end_change(token);
+        done
+    }
+
+    pub(in crate::cluster) async fn link(&self, op: peer::Link) -> Result<(), FsError> {
+        let key = (op.dir, op.name.clone());
+        let _name = self.name_lock(&key).await?;
+        if self
+            .node(|node| node.find_child(op.dir, &op.name))?
+            .is_some()
+        {
+            return Err(FsError::Exists);
+        }
+        let added = peer::Relink {
+            ino: op.ino,
+            add: true,
+        };
+        let ino = op.ino;
+        let kind = self.add_link(ino, added).await?;
+        let child = Child { ino, kind };
+        let entered = self.enter(op.dir, &op.name, child).await;
+        if entered.is_err() {
+            self.owe(ino.rank(), Debt::Link(ino)).await;
+        }
+        entered
+    }
+
+    /// Counts a link that is about to be; not if that cannot be known in time.
+    pub(in crate::cluster) async fn add_link(
+        &self,
+        ino: Ino,
+        added: peer::Relink,
+    ) -> Result<FileType, FsError> {
+        let late = move |this: &Self, added: Result<FileType, FsError>| {
+            if added.is_ok() {
+                let this = this.clone();
+                this.clone()
+                    .spawn(async move { this.owe(ino.rank(), Debt::Link(ino)).await });
+            }
+        };
+        self.surely_or(ino.rank(), added, late).await
+    }
+
+    /// Puts an entry of this server, in a directory of any.
+    pub(in crate::cluster) async fn enter(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        child: Child,
+    ) -> Result<(), FsError> {
+        loop {
+            let tried = {
+                let _stand = self.inner.stands.hold(dir, self.token()).await;
+                match self.stand_in(dir).await {
+                    Ok(()) => self.node(|node| node.enter(dir, name, child)),
+                    Err(error) => Err(error),
+                }
+            };
+            match tried {
+                Err(FsError::WouldBlock) => {
+                    self.call(dir.rank(), peer::Settled { dir }).await?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Adds or takes a link of an inode of this server.
+    pub(in crate::cluster) async fn relink(
+        &self,
+        ino: Ino,
+        add: bool,
+    ) -> Result<FileType, FsError> {
+        let kind = self.node(|node| node.relink(ino, add))?;
+        if add {
+            self.recall_leases(ino, None).await;
+        } else {
+            self.link_gone(ino, self.rank()).await;
+        }
+        Ok(kind)
+    }
+
+    /// An inode of this server has one name less; see [`Cluster::end_unnamed`].
+    async fn link_gone(&self, ino: Ino, asker: Rank) -> Option<Unnamed> {
+        // Who has a lease believes the number of links, too.
+        self.recall_leases(ino, None).await;
+        let attr = self.node(|node| node.attr_of(ino)).ok()?;
+        match attr.nlink {
+            0 => self.end_unnamed(ino, asker).await,
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,802 @@
+//! Renames at the homes of their names: what these keep of a rename that has two steps, so that it
+//! is done whole or not at all, whoever of its leader and its two homes is lost or killed.
+//!
+//! A directory has one name, and two names that are exchanged name one thing each. So of their
+//! renames both homes keep something, in their journals too:
+//!
+//! ```text
+//!                            old name's home              new name's home
+//!  LockName                  Locked, with the new name    (Locked, if they are exchanged)
+//!  Assign, the first step                                 Changing; bury; the name; Changing, done
+//!  Leave, the second one     the name, Unlocked
+//!  UnlockName                                             ChangeOver
+//! ```
+//!
+//! If the leader is lost, or a home comes back, each home finds out for itself: the old name's asks
+//! the new one's whether the first step was done ([`peer::EndMove`]), which then is so or never
+//! will be, and does the second one or says where the directory is; the new name's has the second
+//! step done ([`peer::Leave`]), which is done once, for the old name is locked until then. A name
+//! stays locked until its home knows; who waits for it fails when that takes too long.
+//!
+//! A directory says where it will be before it is there, so what takes its old name away leaves
+//! alone where it says it is.
+//!
+//! Of a file only the leader does both steps, and asks anew a home that was started again while it
+//! was asked. So each home keeps that it has done a step, in its journal too, until the leader says
+//! that the rename has ended: what the name is by then may be others' doing, to whom a name that is
+//! given, or taken, once more would be a link too few.
+//!
+//! Removing a directory is a change like those, with nothing behind it: its home buries it, which
+//! cannot be undone, before the name goes.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+
+use futures_util::future::{select, Either};
+use weir_core::journal::{self, Item, LockedName, NameChange};
+use weir_core::names::FileType;
+use weir_core::proto::peer::{self, Left, PeerOperation};
+use weir_core::proto::{Child, FsError};
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::keyed::{Keyed, Token};
+use crate::cluster::peers::debts::Debt;
+use crate::cluster::Cluster;
+use crate::node::{Platform, Visit};
+
+/// A directory and a name in it.
+type Name = (Ino, Vec<u8>);
+
+/// What others rename here.
+#[derive(Debug, Default)]
+pub struct Moves {
+    /// Names that renames of two steps have locked and not changed yet.
+    locked: RefCell<BTreeMap<Name, LockedName>>,
+    /// Old names of files, the renames that are to take them, whose locks may be dropped, and the
+    /// new names.
+    going: RefCell<BTreeMap<Name, (Token, Name)>>,
+    /// Of those, the ones whose old name others have had since.
+    overtaken: RefCell<BTreeSet<Token>>,
+    /// Numbers of the renames that this server leads.
+    led: RefCell<BTreeSet<u64>>,
+    /// Changes of names before which or after which something is to be done, and steps of renames
+    /// of files that were done, by leaders that may ask for them again.
+    changes: RefCell<BTreeMap<Token, NameChange>>,
+    /// Those of which what comes after is being done here.
+    ending: RefCell<BTreeSet<Token>>,
+    /// Renames that give no name any more.
+    called_off: RefCell<BTreeSet<Token>>,
+    /// Those of which a name is being changed.
+    changing: Keyed<Token>,
+}
+
+fn token_of(locked: &LockedName) -> Token {
+    Token {
+        rank: locked.leader,
+        number: locked.token,
+    }
+}
+
+fn is_dir(child: Child) -> bool {
+    child.kind == FileType::Dir
+}
+
+fn change_of(op: peer::Assign, done: bool) -> NameChange {
+    NameChange {
+        dir: op.dir,
+        name: op.name,
+        was: op.was,
+        child: op.child,
+        from: op.from,
+        done,
+    }
+}
+
+/// A step of a rename of a file, which was done.
+fn is_step(change: &NameChange) -> bool {
+    change.done && change.from.is_none()
+}
+
+impl Moves {
+    /// Takes up what was written down.
+    pub(in crate::cluster) fn take_up(&self, state: &mut journal::Cluster) {
+        let token = |(rank, number)| Token { rank, number };
+        self.locked.replace(std::mem::take(&mut state.locked));
+        let changes = std::mem::take(&mut state.changes).into_iter();
+        let changes = changes.map(|(whose, change)| (token(whose), change));
+        self.changes.replace(changes.collect());
+        let called_off = std::mem::take(&mut state.called_off).into_iter();
+        self.called_off.replace(called_off.map(token).collect());
+    }
+
+    /// Shows what is written down.
+    pub(in crate::cluster) fn show(&self, visit: Visit<'_>) {
+        for ((dir, name), locked) in &*self.locked.borrow() {
+            visit(&Item::Locked(*dir, name, locked.clone()));
+        }
+        for (token, change) in &*self.changes.borrow() {
+            visit(&Item::Changing(token.rank, token.number, change.clone()));
+        }
+        for token in &*self.called_off.borrow() {
+            visit(&Item::CalledOff(token.rank, token.number));
+        }
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    pub(in crate::cluster) async fn lock_name(
+        &self,
+        from: Rank,
+        op: peer::LockName,
+    ) -> Result<Option<Child>, FsError> {
+        let token = Token {
+            rank: from,
+            number: op.token,
+        };
+        let key = (op.dir, op.name);
+        let locked = self.inner.names.lock(key.clone(), token);
+        let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
+        self.in_time(locked).await?;
+        if let Err(error) = self.check_home(&key).await {
+            self.inner.names.unlock(&key, token);
+            return Err(error);
+        }
+        let moves = &self.inner.moves_of_others;
+        let going_to = moves.going.borrow().get(&key).map(|(_, to)| to.clone());
+        let asked = op.to.as_ref().filter(|_| !op.swaps);
+        let asked = asked.map(|to| (to.dir, to.name.clone()));
+        // Who asks for the same as before wants the name gone, too.
+        if asked.is_none() || asked != going_to {
+            self.have_name(&key);
+        }
+        let found = self.node(|node| node.find_child(key.0, &key.1));
+        match (&found, op.to) {
+            (Ok(Some(child)), to) if op.swaps || (to.is_some() && is_dir(*child)) => {
+                let locked = LockedName {
+                    leader: from,
+                    token: op.token,
+                    child: *child,
+                    to,
+                };
+                self.note(&Item::Locked(key.0, &key.1, locked.clone()));
+                moves.locked.borrow_mut().insert(key, locked);
+            }
+            (Ok(Some(_)), Some(to)) => {
+                let going = (token, (to.dir, to.name));
+                moves.going.borrow_mut().insert(key, going);
+            }
+            (Ok(_), _) => {}
+            (Err(_), _) => drop(self.inner.names.unlock(&key, token)),
+        }
+        found
+    }
+
+    /// Somebody has locked a name and may rely on it: a rename whose lock of it was dropped does
+    /// not take it any more.
+    pub(in crate::cluster) fn have_name(&self, key: &Name) {
+        let moves = &self.inner.moves_of_others;
+        if let Some((token, _)) = moves.going.borrow_mut().remove(key) {
+            moves.overtaken.borrow_mut().insert(token);
+        }
+    }
+
+    /// A rename does not take an old name, or has.
+    fn end_going(&self, key: &Name, token: Token) {
+        let mut going = self.inner.moves_of_others.going.borrow_mut();
+        if going.get(key).is_some_and(|(by, _)| *by == token) {
+            going.remove(key);
+        }
+    }
+
+    /// True if a rename has something left to do with an unlocked name of a directory.
+    pub(in crate::cluster) fn has_loose_moves(&self, dir: Ino) -> bool {
+        let moves = &self.inner.moves_of_others;
+        let loose = |name: &Name| name.0 == dir && !self.inner.names.is_held(name);
+        let changes = moves.changes.borrow();
+        let mut changes = changes.values().filter(|change| !change.done);
+        moves.locked.borrow().keys().any(loose)
+            || moves.going.borrow().keys().any(loose)
+            || changes.any(|change| loose(&(change.dir, change.name.clone())))
+    }
+
+    /// What a rename has locked of a name, if that is still to be changed.
+    fn locked_by(&self, key: &Name, token: Token) -> Option<LockedName> {
+        let locked = self.inner.moves_of_others.locked.borrow();
+        let its = locked.get(key).filter(|locked| token_of(locked) == token);
+        its.cloned()
+    }
+
+    /// The name is not to be changed any more by that rename.
+    fn forget_locked(&self, key: &Name, token: Token) {
+        if self.locked_by(key, token).is_some() {
+            let mut locked = self.inner.moves_of_others.locked.borrow_mut();
+            locked.remove(key);
+            self.note(&Item::Unlocked(key.0, &key.1));
+        }
+    }
+
+    /// Drops the lock of a name that a rename had. What its leader does not say is found out first.
+    pub(in crate::cluster) fn unlock_name_of(&self, key: &Name, token: Token, left: Left) {
+        match left {
+            Left::Nothing => {
+                self.end_change(token);
+                self.forget_locked(key, token);
+                self.end_going(key, token);
+            }
+            Left::Some | Left::Unknown => {
+                self.end_locked(key, token, left == Left::Some);
+                self.finish_soon(token);
+            }
+            Left::Later => {}
+        }
+        self.inner.names.unlock(key, token);
+    }
+
+    /// A server is lost, or has begun a session: what it had locked is free, once it is known what
+    /// came of the renames that it led.
+    pub(in crate::cluster) fn drop_names_of(&self, rank: Rank) {
+        let moves = &self.inner.moves_of_others;
+        let locked: Vec<(Name, Token)> = {
+            let locked = moves.locked.borrow();
+            let its = locked.iter().filter(|(_, locked)| locked.leader == rank);
+            its.map(|(key, locked)| (key.clone(), token_of(locked)))
+                .collect()
+        };
+        for (key, token) in locked {
+            self.end_locked(&key, token, false);
+        }
+        let changes: Vec<Token> = {
+            let changes = moves.changes.borrow();
+            changes.keys().filter(|t| t.rank == rank).copied().collect()
+        };
+        for token in changes {
+            self.finish_soon(token);
+        }
+        self.inner.names.drop_rank(rank);
+    }
+
+    /// Goes on with what a server of before had under way, the names locked from now on.
+    pub(in crate::cluster) fn go_on_with_moves(&self) {
+        let moves = &self.inner.moves_of_others;
+        let locked = moves.locked.borrow().clone();
+        for (key, locked) in locked {
+            let own = self.token();
+            self.inner.names.take(key.clone(), own);
+            self.find_out(key, locked, own, false);
+        }
+        let changes = moves.changes.borrow().clone();
+        for (token, change) in changes {
+            let key = (change.dir, change.name);
+            let own = self.token();
+            if change.done {
+                self.finish_soon(token);
+                continue;
+            }
+            // One of two that are exchanged is locked already.
+            self.inner.names.take(key.clone(), own);
+            let this = self.clone();
+            self.spawn(async move {
+                let made = this.sticking(&key, this.make_change(token)).await;
+                if let Err(error) = made {
+                    tracing::warn!(?key, %error, "a name that was being changed is not");
+                    this.end_change(token);
+                }
+                this.inner.names.unlock(&key, own);
+                this.finish_soon(token);
+            });
+        }
+    }
+
+    /// Finds out what comes of a locked name, which stays locked until then.
+    fn end_locked(&self, key: &Name, token: Token, over: bool) {
+        let own = self.token();
+        let Some(locked) = self.locked_by(key, token) else {
+            return;
+        };
+        // If its lock is lent, that is being found out, or will be by whom it is lent to.
+        if self.inner.names.lend(key, token, own) {
+            self.find_out(key.clone(), locked, own, over);
+        }
+    }
+
+    /// The same of a name that `own` has locked.
+    fn find_out(&self, key: Name, locked: LockedName, own: Token, over: bool) {
+        let this = self.clone();
+        self.spawn(async move {
+            let ended = this.ended(&key, &locked, over);
+            if let Err(error) = this.sticking(&key, ended).await {
+                tracing::error!(?key, %error, "what came of a rename");
+            }
+            this.inner.names.give_back(&key, own);
+        });
+    }
+
+    /// Nobody waits for a locked name for ever, however long something takes.
+    async fn sticking<T>(&self, key: &Name, act: impl Future<Output = T>) -> T {
+        let late = Box::pin(self.until(self.next_deadline()));
+        match select(Box::pin(act), late).await {
+            Either::Left((done, _)) => done,
+            Either::Right(((), act)) => {
+                tracing::warn!(?key, "it is not known yet what came of a rename");
+                self.inner.names.stick(key);
+                act.await
+            }
+        }
+    }
+
+    async fn ended(&self, key: &Name, locked: &LockedName, over: bool) -> Result<(), FsError> {
+        let token = token_of(locked);
+        let home = match &locked.to {
+            Some(to) => to.home,
+            None => self.rank(),
+        };
+        let end = peer::EndMove {
+            leader: token.rank.0,
+            token: token.number,
+            over,
+        };
+        if let Some((child, then)) = self.at_last(home, end).await? {
+            // The new one of two names is what it is to be.
+            return match locked.to {
+                Some(_) => self.leave_name(key, token, (child, then)).await,
+                None => Ok(()),
+            };
+        }
+        // The leader may have said by now that there was nothing to do.
+        if self.locked_by(key, token).is_some() {
+            let stayed = peer::Stayed {
+                ino: locked.child.ino,
+                parent: key.0,
+                name: key.1.clone(),
+                leader: token.rank.0,
+                token: token.number,
+                over,
+            };
+            let told = self.at_last(stayed.ino.rank(), stayed).await;
+            self.forget_locked(key, token);
+            // One that is gone is nowhere.
+            return told.or_else(|error| match error {
+                FsError::Stale => Ok(()),
+                error => Err(error),
+            });
+        }
+        Ok(())
+    }
+
+    /// Asks for what may be done twice, as often as the server is started anew meanwhile.
+    pub(in crate::cluster) async fn at_last<O>(&self, to: Rank, op: O) -> Result<O::Reply, FsError>
+    where
+        O: PeerOperation + Clone + 'static,
+    {
+        loop {
+            if let Some(told) = self.surely_told(to, op.clone()).await {
+                return told;
+            }
+        }
+    }
+
+    /// See [`peer::EndMove`].
+    pub(in crate::cluster) async fn end_move(
+        &self,
+        op: peer::EndMove,
+    ) -> Result<Option<(Child, Option<Child>)>, FsError> {
+        let token = Token {
+            rank: Rank(op.leader),
+            number: op.token,
+        };
+        let moves = &self.inner.moves_of_others;
+        let _changed = moves.changing.hold(token, self.token()).await;
+        let made = self.make_change_held(token).await;
+        if let Err(error) = made {
+            tracing::warn!(?token, %error, "the first step of a rename");
+            self.end_change(token);
+        }
+        let change = moves.changes.borrow().get(&token).cloned();
+        if let Some((child, from)) = change.and_then(|change| change.child.zip(change.from)) {
+            return Ok(Some((child, from.then)));
+        }
+        if !op.over {
+            self.call_off(token);
+        }
+        Ok(None)
+    }
+
+    /// What that rename asks from now on is refused.
+    fn call_off(&self, token: Token) {
+        let mut called_off = self.inner.moves_of_others.called_off.borrow_mut();
+        if called_off.insert(token) {
+            self.note(&Item::CalledOff(token.rank, token.number));
+        }
+    }
+
+    fn is_called_off(&self, token: Token) -> bool {
+        let called_off = self.inner.moves_of_others.called_off.borrow();
+        called_off.contains(&token)
+    }
+
+    /// See [`peer::Moved`].
+    pub(in crate::cluster) fn moves_to(
+        &self,
+        leader: Rank,
+        op: peer::Moved,
+    ) -> Result<(), FsError> {
+        let token = Token {
+            rank: leader,
+            number: op.token,
+        };
+        if self.is_called_off(token) {
+            return Err(FsError::Unreachable);
+        }
+        self.note_moved(op.ino, op.parent, op.name)
+    }
+
+    /// See [`peer::Stayed`].
+    pub(in crate::cluster) fn stayed(&self, op: peer::Stayed) -> Result<(), FsError> {
+        if !op.over {
+            self.call_off(Token {
+                rank: Rank(op.leader),
+                number: op.token,
+            });
+        }
+        self.note_moved(op.ino, op.parent, op.name)
+    }
+
+    /// A server was started anew: it leads none of the renames of before.
+    pub(in crate::cluster) fn forget_called_off(&self, rank: Rank) {
+        let moves = &self.inner.moves_of_others;
+        moves.overtaken.borrow_mut().retain(|t| t.rank != rank);
+        moves.going.borrow_mut().retain(|_, (t, _)| t.rank != rank);
+        let mut called_off = moves.called_off.borrow_mut();
+        let before = called_off.len();
+        called_off.retain(|token| token.rank != rank);
+        if called_off.len() < before {
+            self.note(&Item::CalledOffGone(rank));
+        }
+    }
+
+    /// Leads a rename.
+    pub(in crate::cluster) async fn lead<T>(
+        &self,
+        token: Token,
+        act: impl Future<Output = T>,
+    ) -> T {
+        let led = &self.inner.moves_of_others.led;
+        led.borrow_mut().insert(token.number);
+        let done = act.await;
+        led.borrow_mut().remove(&token.number);
+        done
+    }
+
+    /// No rename with a lower number is led by this server.
+    pub(in crate::cluster) fn oldest_rename(&self) -> u64 {
+        let led = self.inner.moves_of_others.led.borrow();
+        led.first().copied().unwrap_or(u64::MAX)
+    }
+
+    /// Keeps that a step of a rename of a file was done. One that this server leads ends with it.
+    fn keep_step(&self, token: Token, op: peer::Assign) {
+        if token.rank != self.rank() {
+            self.begin_change(token, change_of(op, true));
+        }
+    }
+
+    /// True if that step of a rename of a file was done.
+    fn has_step(&self, token: Token, op: &peer::Assign) -> bool {
+        let changes = self.inner.moves_of_others.changes.borrow();
+        changes.get(&token).is_some_and(|step| {
+            is_step(step) && (step.dir, &step.name, step.child) == (op.dir, &op.name, op.child)
+        })
+    }
+
+    /// A server says that it leads no rename of before `number` any more.
+    pub(in crate::cluster) fn forget_steps(&self, leader: Rank, number: u64) {
+        let over: Vec<Token> = {
+            let changes = self.inner.moves_of_others.changes.borrow();
+            let its = changes.iter().filter(|(token, step)| {
+                token.rank == leader && token.number < number && is_step(step)
+            });
+            its.map(|(token, _)| *token).collect()
+        };
+        for token in over {
+            self.end_change(token);
+        }
+    }
+
+    pub(in crate::cluster) async fn assign_name(
+        &self,
+        leader: Rank,
+        op: peer::Assign,
+    ) -> Result<(), FsError> {
+        let token = Token {
+            rank: leader,
+            number: op.token,
+        };
+        let key = (op.dir, op.name.clone());
+        let moves = &self.inner.moves_of_others;
+        let _changing = moves.changing.hold(token, self.token()).await;
+        if op.from.is_some() && self.is_called_off(token) {
+            return Err(FsError::Unreachable);
+        }
+        if op.from.is_none() && self.has_step(token, &op) {
+            return Ok(());
+        }
+        let own = self.token();
+        if !self.inner.names.lend(&key, token, own) {
+            // The leader seemed lost, and its lock was dropped. The old name's home may be told
+            // any moment that nothing comes of it.
+            if op.from.is_some() {
+                return Err(FsError::Unreachable);
+            }
+            if let Some(to) = op.to.clone() {
+                return self.take_late(&key, op, to, token).await;
+            }
+            let _name = self.name_lock(&key).await?;
+            return self.assign_locked(&key, op, token).await;
+        }
+        // Whatever becomes of the leader.
+        let done = self.assign_locked(&key, op, token).await;
+        let locked = self.locked_by(&key, token);
+        if self.inner.names.is_lent(&key, own) {
+            self.inner.names.give_back(&key, own);
+        } else {
+            self.finish_soon(token);
+            match locked {
+                Some(locked) => self.find_out(key, locked, own, false),
+                None => self.inner.names.give_back(&key, own),
+            }
+        }
+        done
+    }
+
+    /// Takes the old name of a file whose lock was dropped. The new one is locked meanwhile, as
+    /// renames lock names.
+    async fn take_late(
+        &self,
+        key: &Name,
+        op: peer::Assign,
+        to: peer::Destination,
+        token: Token,
+    ) -> Result<(), FsError> {
+        let new = (to.dir, to.name);
+        let (own, was) = (self.token(), op.was);
+        let lock_new = || {
+            let (dir, name) = new.clone();
+            let lock = peer::LockName {
+                dir,
+                name,
+                token: own.number,
+                to: None,
+                swaps: false,
+            };
+            self.call(to.home, lock)
+        };
+        let lock_both = async || {
+            if new < *key {
+                let named = lock_new().await;
+                (self.hold_name(key).await, named)
+            } else {
+                (self.hold_name(key).await, lock_new().await)
+            }
+        };
+        let (name, named) = loop {
+            let (name, named) = self.by(self.next_deadline(), lock_both()).await;
+            if named != Err(FsError::Unreachable) {
+                break (name, named);
+            }
+            // After a cut, this server may be reached before that one; the leader waits.
+            drop(name);
+            self.reached(to.home).await;
+        };
+        let moves = &self.inner.moves_of_others;
+        let is_others = moves.overtaken.borrow_mut().remove(&token);
+        let done = match name {
+            Ok(_) if named == Ok(was) && !is_others => self.assign_locked(key, op, token).await,
+            _ => Err(FsError::Unreachable),
+        };
+        drop(name);
+        let (dir, name) = new;
+        let unlock = peer::UnlockName {
+            dir,
+            name,
+            token: own.number,
+            left: Left::Nothing,
+        };
+        self.owe(to.home, Debt::Unlock(unlock)).await;
+        done
+    }
+
+    async fn assign_locked(
+        &self,
+        key: &Name,
+        op: peer::Assign,
+        token: Token,
+    ) -> Result<(), FsError> {
+        if op.from.is_none() {
+            self.change_name(key, op.was, op.child).await?;
+            self.end_going(key, token);
+            self.keep_step(token, op);
+            return Ok(());
+        }
+        self.begin_change(token, change_of(op, false));
+        let made = self.make_change_held(token).await;
+        if made.is_err() {
+            self.end_change(token);
+        }
+        made
+    }
+
+    /// From now on a change is made, whoever is killed.
+    pub(in crate::cluster) fn begin_change(&self, token: Token, change: NameChange) {
+        self.note(&Item::Changing(token.rank, token.number, change.clone()));
+        let mut changes = self.inner.moves_of_others.changes.borrow_mut();
+        changes.insert(token, change);
+    }
+
+    /// Nothing is left to be done of a change.
+    pub(in crate::cluster) fn end_change(&self, token: Token) {
+        let mut changes = self.inner.moves_of_others.changes.borrow_mut();
+        if changes.remove(&token).is_some() {
+            self.note(&Item::ChangeOver(token.rank, token.number));
+        }
+    }
+
+    async fn make_change(&self, token: Token) -> Result<(), FsError> {
+        let moves = &self.inner.moves_of_others;
+        let _changing = moves.changing.hold(token, self.token()).await;
+        self.make_change_held(token).await
+    }
+
+    /// Makes a change that was begun and is not made; the caller, or somebody else for it, has the
+    /// name locked.
+    async fn make_change_held(&self, token: Token) -> Result<(), FsError> {
+        let moves = &self.inner.moves_of_others;
+        let change = moves.changes.borrow().get(&token).cloned();
+        let Some(mut change) = change.filter(|change| !change.done) else {
+            return Ok(());
+        };
+        let key = (change.dir, change.name.clone());
+        let then = change.from.as_ref().and_then(|from| from.then);
+        if let Some(was) = change.was.filter(|was| is_dir(*was) && then.is_none()) {
+            if self.node(|node| node.find_child(key.0, &key.1))? == change.was {
+                // Here, so that whoever leads: if the directory is buried, its name goes.
+                match self
+                    .at_last(was.ino.rank(), peer::Bury { dir: was.ino })
+                    .await
+                {
+                    Ok(()) | Err(FsError::Stale) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.change_name(&key, change.was, change.child).await?;
+        // With the change in one record.
+        self.forget_locked(&key, token);
+        if change.from.is_none() {
+            self.end_change(token);
+            return Ok(());
+        }
+        change.done = true;
+        self.begin_change(token, change);
+        Ok(())
+    }
+
+    /// Has the second step of a rename done, of which the leader does not say that it was.
+    fn finish_soon(&self, token: Token) {
+        let moves = &self.inner.moves_of_others;
+        let is_open = |change: &NameChange| !is_step(change);
+        let is_known = moves.changes.borrow().get(&token).is_some_and(is_open);
+        if !is_known || !moves.ending.borrow_mut().insert(token) {
+            return;
+        }
+        let this = self.clone();
+        self.spawn(async move {
+            let moves = &this.inner.moves_of_others;
+            // Whoever makes the first step is at its end.
+            drop(moves.changing.hold(token, this.token()).await);
+            let change = moves.changes.borrow().get(&token).cloned();
+            let change = change.filter(|change| change.done);
+            if let Some((was, from)) = change.and_then(|change| change.child.zip(change.from)) {
+                let home = from.home;
+                let leave = peer::Leave {
+                    dir: from.dir,
+                    name: from.name,
+                    leader: token.rank.0,
+                    token: token.number,
+                    was,
+                    then: from.then,
+                };
+                if let Err(error) = this.at_last(home, leave).await {
+                    tracing::error!(?was, %error, "the second step of a rename");
+                }
+                this.end_change(token);
+            }
+            moves.ending.borrow_mut().remove(&token);
+        });
+    }
+
+    /// See [`peer::Leave`].
+    pub(in crate::cluster) async fn leave_old(&self, op: peer::Leave) -> Result<(), FsError> {
+        let token = Token {
+            rank: Rank(op.leader),
+            number: op.token,
+        };
+        let key = (op.dir, op.name);
+        self.leave_name(&key, token, (op.was, op.then)).await
+    }
+
+    /// The old name names what it is to, unless that was done.
+    async fn leave_name(
+        &self,
+        key: &Name,
+        token: Token,
+        (was, then): (Child, Option<Child>),
+    ) -> Result<(), FsError> {
+        if self.locked_by(key, token).is_none() {
+            return Ok(());
+        }
+        self.recall_entry(key).await;
+        // Both homes may see to it.
+        if self.locked_by(key, token).is_none() {
+            return Ok(());
+        }
+        let found = self.node(|node| node.find_child(key.0, &key.1))?;
+        if found == Some(was) {
+            self.set_name(key, was, then)?;
+        }
+        self.forget_locked(key, token);
+        match found == Some(was) {
+            true => Ok(()),
+            // It was locked all the time.
+            false => Err(FsError::Io),
+        }
+    }
+
+    /// Lets a name of this server that the caller has locked, and that names `was`, name `child`.
+    async fn change_name(
+        &self,
+        key: &Name,
+        was: Option<Child>,
+        child: Option<Child>,
+    ) -> Result<(), FsError> {
+        let (dir, name) = key;
+        self.recall_entry(key).await;
+        let found = self.node(|node| node.find_child(*dir, name))?;
+        if found == child && (found.is_some() || was.is_some_and(is_dir)) {
+            return Ok(()); // another who saw it through
+        }
+        // One that was buried before this server was killed has taken its name along.
+        let was = was.filter(|was| found.is_some() || !is_dir(*was));
+        if found != was {
+            // It was changed when the lock had been dropped; nobody knows what that comes to.
+            return Err(FsError::Unreachable);
+        }
+        match (found, child) {
+            (None, None) => Ok(()),
+            (None, Some(child)) => self.enter(*dir, name, child).await,
+            (Some(found), child) => self.set_name(key, found, child),
+        }
+    }
+
+    /// Lets a name name something else than `was`, which says by now where it is.
+    fn set_name(
+        &self,
+        (dir, name): &Name,
+        was: Child,
+        child: Option<Child>,
+    ) -> Result<(), FsError> {
+        self.node(|node| {
+            let own = is_dir(was) && was.ino.rank() == self.rank();
+            let says = own.then(|| node.attr_of(was.ino)).transpose();
+            match child {
+                Some(child) => node.substitute(*dir, name, child)?,
+                None => drop(node.withdraw(*dir, name)?),
+            }
+            match says {
+                Ok(Some(attr)) => node.set_parent(was.ino, attr.parent),
+                // One that is buried is nowhere.
+                _ => Ok(()),
+            }
+        })
+    }
+}

@@ -1,0 +1,415 @@
+//! Where the entries of a directory are: at the server of the node that makes them, as long as
+//! only one node does; see docs/design/0006-directories.md.
+//!
+//! ```text
+//!  Unused --first maker--> At(node of the maker) --another maker--> Spread(FirstServer)
+//! ```
+//!
+//! The directory's home decides ([`Cluster::place_entries`]), and tells whoever asks. A server
+//! that is asked for a name of which it is not the home refuses ([`FsError::Elsewhere`]), so what
+//! others remember need not be right. No entry ever moves.
+//!
+//! Invariants:
+//! - A server that has all entries of a directory knows so from the directory's home, and nobody
+//!   else is the home of a name in it before this server has agreed ([`Cluster::split_dir`]). It
+//!   agrees when no name of the directory is locked or about to be changed.
+//! - What the first server does not have any more when a directory was spread, it never has again.
+//! - Whether a server is the home of a name is looked at under the name's lock, or where nothing is
+//!   awaited between that and the use.
+//!
+//! The root is spread from the beginning, and has no first server.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use weir_core::journal::{self, Item};
+use weir_core::placement::{hash_of_name, home_of_entry};
+use weir_core::proto::peer::{self, FirstServer, PeerOperation, Placement, PlacementQuery};
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::journal::shared::show_from;
+use crate::cluster::{Cluster, ROOT};
+use crate::node::{Platform, SharedPlace, Visit};
+
+/// A directory of more entries at one server is not split: what its home tells others of it is
+/// bounded.
+const SPLIT_MOST: u64 = 4096;
+/// Of how many directories of others it is remembered where their entries are, and how many names
+/// of their first servers; then all are asked for again.
+const KNOWN_MOST: usize = 1 << 16;
+const NAMES_MOST: usize = 1 << 20;
+
+/// Before a server is asked again that refused, ns.
+const PAUSE_NS: i64 = 5_000_000;
+
+/// The placements that a server knows.
+#[derive(Debug, Default)]
+pub struct Placements {
+    /// Of its own directories; those that are missing have no entries.
+    own: BTreeMap<Ino, Placement>,
+    /// Of directories of other servers, as these have said. A spread directory stays spread.
+    known: HashMap<Ino, Placement>,
+    /// How many names of first servers that are, at most.
+    known_names: usize,
+    /// Directories of which all entries are here.
+    has_all: BTreeSet<Ino>,
+    /// How often this server was asked to split a directory.
+    splits: u64,
+}
+
+impl Placements {
+    fn placement_of(&self, dir: Ino) -> Option<&Placement> {
+        self.own.get(&dir).or_else(|| self.known.get(&dir))
+    }
+
+    /// Remembers what another server says of its directory.
+    fn learn(&mut self, dir: Ino, placed: &Placement) {
+        let names = match placed {
+            Placement::Spread(first) => first.names.len(),
+            _ => 0,
+        };
+        self.known_names += names;
+        if self.known.len() >= KNOWN_MOST || self.known_names > NAMES_MOST {
+            self.known.clear();
+            self.known_names = names;
+        }
+        self.known.insert(dir, placed.clone());
+    }
+
+    /// A directory is gone.
+    pub(in crate::cluster) fn forget(&mut self, dir: Ino) {
+        self.own.remove(&dir);
+        self.known.remove(&dir);
+    }
+
+    /// Takes up what was written down.
+    pub(in crate::cluster) fn take_up(&mut self, state: &mut journal::Cluster) {
+        self.own = std::mem::take(&mut state.placed);
+        self.has_all = std::mem::take(&mut state.has_all);
+    }
+
+    /// Shows some of what is written down of its own directories; where to go on.
+    pub(in crate::cluster) fn show_own(
+        &self,
+        from: SharedPlace,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<SharedPlace> {
+        show_from(self.own.range(from.ino..), from, most, |dir, placed| {
+            visit(&Item::Placed(*dir, placed.clone()));
+        })
+    }
+
+    /// The same, of those of which it has all entries.
+    pub(in crate::cluster) fn show_all_here(
+        &self,
+        from: SharedPlace,
+        most: usize,
+        visit: Visit<'_>,
+    ) -> Option<SharedPlace> {
+        let all = self.has_all.range(from.ino..).map(|dir| (dir, ()));
+        show_from(all, from, most, |dir, ()| {
+            visit(&Item::HasAll(*dir, true));
+        })
+    }
+}
+
+/// The server that is taken for the home of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::cluster) struct Home {
+    pub(in crate::cluster) rank: Rank,
+    /// It is the first server of a directory that is spread, and kept the name then. If it refuses
+    /// it, it does not have it any more.
+    kept: bool,
+}
+
+/// The use that the asker is about to make of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::cluster) enum NameUse {
+    /// To find, change or take what there is.
+    Existing,
+    /// To let the name name something.
+    New,
+}
+
+impl<P: Platform> Cluster<P> {
+    /// Asks the home of a name, whichever server that turns out to be; with that one, and the number
+    /// of the session. `NotFound`: the directory has no entry.
+    pub(in crate::cluster) async fn ask_home<O: PeerOperation + Clone + 'static>(
+        &self,
+        (dir, name): (Ino, &[u8]),
+        name_use: NameUse,
+        op: O,
+    ) -> Result<(O::Reply, Rank, u64), FsError> {
+        let mut refused = None;
+        loop {
+            let home = self.find_home((dir, name), name_use, refused).await?;
+            let home = home.ok_or(FsError::NotFound)?;
+            if refused == Some(home) {
+                self.pause_before_retry().await?;
+            }
+            match self.call_in(home.rank, op.clone()).await {
+                Err(FsError::Elsewhere) => refused = Some(home),
+                answered => {
+                    let (reply, session) = answered?;
+                    return Ok((reply, home.rank, session));
+                }
+            }
+        }
+    }
+
+    /// As [`Cluster::ask_home`], with the reply alone.
+    pub(in crate::cluster) async fn call_home<O: PeerOperation + Clone + 'static>(
+        &self,
+        name: (Ino, &[u8]),
+        name_use: NameUse,
+        op: O,
+    ) -> Result<O::Reply, FsError> {
+        Ok(self.ask_home(name, name_use, op).await?.0)
+    }
+
+    /// The home of a name, as far as this server knows; of a name to be used `None`, if the
+    /// directory has no entry. `refused`: what was taken for it.
+    pub(in crate::cluster) async fn find_home(
+        &self,
+        (dir, name): (Ino, &[u8]),
+        name_use: NameUse,
+        refused: Option<Home>,
+    ) -> Result<Option<Home>, FsError> {
+        let home = |rank| Home { rank, kept: false };
+        let hashed = home(self.hashed_home(dir, name));
+        if dir == ROOT {
+            return Ok(Some(hashed));
+        }
+        let spread = |first: &FirstServer| {
+            let kept = Home {
+                rank: first.rank,
+                kept: first.names.binary_search(&hash_of_name(dir, name)).is_ok(),
+            };
+            match kept.kept && refused != Some(kept) {
+                true => kept,
+                false => hashed,
+            }
+        };
+        {
+            let placements = self.inner.placements.borrow();
+            if refused.is_none() && placements.has_all.contains(&dir) {
+                return Ok(Some(home(self.rank())));
+            }
+            match placements.placement_of(dir) {
+                Some(Placement::Spread(first)) => return Ok(Some(spread(first))),
+                Some(Placement::At { rank, .. }) if refused.is_none() => {
+                    return Ok(Some(home(*rank)))
+                }
+                _ => {}
+            }
+        }
+        let why = match (name_use, refused) {
+            (NameUse::Existing, None) => PlacementQuery::Look,
+            (NameUse::Existing, Some(_)) => PlacementQuery::Refused,
+            (NameUse::New, None) => PlacementQuery::Make,
+            (NameUse::New, Some(_)) => PlacementQuery::Split,
+        };
+        Ok(match self.ask_placement(dir, why).await? {
+            Placement::Unused => None,
+            Placement::At { rank, .. } => Some(home(rank)),
+            Placement::Spread(first) => Some(spread(&first)),
+        })
+    }
+
+    /// A server refuses names of which it is said to be the home: what it waits for does not
+    /// concern the directory's home any more, which was started anew meanwhile.
+    pub(in crate::cluster) async fn pause_before_retry(&self) -> Result<(), FsError> {
+        self.until(self.now_ns() + PAUSE_NS).await;
+        (self.time_left() > 0)
+            .then_some(())
+            .ok_or(FsError::Unreachable)
+    }
+
+    fn hashed_home(&self, dir: Ino, name: &[u8]) -> Rank {
+        home_of_entry(dir, name, self.inner.servers)
+    }
+
+    /// Asks a directory's home where its entries are, and remembers what it says.
+    async fn ask_placement(&self, dir: Ino, query: PlacementQuery) -> Result<Placement, FsError> {
+        let splits = self.inner.placements.borrow().splits;
+        let placed = self
+            .call(dir.rank(), peer::PlaceEntries { dir, query })
+            .await?;
+        let mut placements = self.inner.placements.borrow_mut();
+        match &placed {
+            Placement::At { rank, .. } | Placement::Spread(FirstServer { rank, .. })
+                if rank.0 >= self.inner.servers =>
+            {
+                return Err(FsError::Malformed);
+            }
+            Placement::At { rank, splitting } if *rank == self.rank() => {
+                // A split that was asked for since may be of after this answer.
+                let is_so = !splitting && placements.splits == splits;
+                if is_so && placements.has_all.insert(dir) {
+                    self.note(&Item::HasAll(dir, true));
+                }
+            }
+            Placement::At { .. } | Placement::Spread(_) if dir.rank() != self.rank() => {
+                placements.learn(dir, &placed);
+            }
+            _ => {}
+        }
+        Ok(placed)
+    }
+
+    /// Refuses names of which this server is not the home; see the invariants.
+    pub(in crate::cluster) async fn check_home(&self, key: &(Ino, Vec<u8>)) -> Result<(), FsError> {
+        let mut home = self.is_home(key);
+        if home.is_none() {
+            self.ask_placement(key.0, PlacementQuery::Look).await?;
+            home = self.is_home(key);
+        }
+        (home == Some(true)).then_some(()).ok_or(FsError::Elsewhere)
+    }
+
+    /// `None`: the directory's home has to be asked.
+    fn is_home(&self, (dir, name): &(Ino, Vec<u8>)) -> Option<bool> {
+        let hashed = || self.hashed_home(*dir, name) == self.rank();
+        if *dir == ROOT {
+            return Some(hashed());
+        }
+        if self.inner.splitting.is_held(dir) {
+            return Some(false);
+        }
+        let placements = self.inner.placements.borrow();
+        if placements.has_all.contains(dir) {
+            return Some(true);
+        }
+        if self.node(|node| matches!(node.find_child(*dir, name), Ok(Some(_)))) {
+            return Some(true);
+        }
+        match placements.placement_of(*dir) {
+            Some(Placement::Spread(_)) => Some(hashed()),
+            _ => None,
+        }
+    }
+
+    /// True if this server has all entries of a directory: a name without an entry here has none.
+    pub(in crate::cluster) fn has_all_entries(&self, dir: Ino) -> bool {
+        let placements = self.inner.placements.borrow();
+        placements.has_all.contains(&dir) && !self.inner.splitting.is_held(&dir)
+    }
+
+    /// Refuses another server's new name in a directory that has all its entries here, and is to be
+    /// split for it.
+    pub(in crate::cluster) fn refuse_to_split(&self, from: Rank, dir: Ino) -> Result<(), FsError> {
+        let splits = from != self.rank() && self.has_all_entries(dir) && self.can_split(dir);
+        (!splits).then_some(()).ok_or(FsError::Elsewhere)
+    }
+
+    /// True if this server may split a directory as soon as nobody locks a name of it.
+    fn can_split(&self, dir: Ino) -> bool {
+        let entries = self.node(|node| node.part_of(dir)).map(|part| part.entries);
+        // It may have none yet.
+        entries.unwrap_or(0) <= SPLIT_MOST && !self.has_loose_moves(dir)
+    }
+
+    /// See [`peer::PlaceEntries`].
+    pub(in crate::cluster) async fn place_entries(
+        &self,
+        from: Rank,
+        op: peer::PlaceEntries,
+    ) -> Result<Placement, FsError> {
+        let (dir, placing) = (op.dir, &self.inner.placing);
+        if matches!(op.query, PlacementQuery::Make | PlacementQuery::Split) {
+            self.settle(dir).await;
+        }
+        let _turn = match op.query {
+            PlacementQuery::Look | PlacementQuery::Make => None,
+            PlacementQuery::Refused | PlacementQuery::Split => {
+                Some(self.hold_in_time(placing, dir).await?)
+            }
+        };
+        self.living_dir(dir)?;
+        let placed = match (self.current_placement(dir), op.query) {
+            (Placement::Unused, PlacementQuery::Make | PlacementQuery::Split) => {
+                self.expect_entries(from, dir);
+                settled_at(from)
+            }
+            (Placement::At { rank, .. }, PlacementQuery::Split) if rank != from => {
+                match self.call(rank, peer::SplitDir { dir }).await? {
+                    Some(mut names) => {
+                        names.sort_unstable();
+                        Placement::Spread(FirstServer { rank, names })
+                    }
+                    None => return Ok(settled_at(rank)),
+                }
+            }
+            // The turn keeps other requests from splitting the directory.
+            (Placement::At { rank, .. }, PlacementQuery::Refused | PlacementQuery::Split) => {
+                return Ok(settled_at(rank))
+            }
+            (placed, _) => return Ok(placed),
+        };
+        self.note(&Item::Placed(dir, placed.clone()));
+        let mut placements = self.inner.placements.borrow_mut();
+        placements.own.insert(dir, placed.clone());
+        Ok(placed)
+    }
+
+    fn current_placement(&self, dir: Ino) -> Placement {
+        match self.inner.placements.borrow().own.get(&dir) {
+            None => Placement::Unused,
+            Some(Placement::At { rank, .. }) => Placement::At {
+                rank: *rank,
+                splitting: self.inner.placing.is_held(&dir),
+            },
+            Some(placed) => placed.clone(),
+        }
+    }
+
+    /// See [`peer::SplitDir`].
+    pub(in crate::cluster) async fn split_dir(
+        &self,
+        dir: Ino,
+    ) -> Result<Option<Vec<u64>>, FsError> {
+        self.inner.placements.borrow_mut().splits += 1;
+        let _splitting = self.hold_in_time(&self.inner.splitting, dir).await?;
+        let quiet = async {
+            let names = &self.inner.names;
+            while let Some(key) = names.first_held(|(of, _)| *of == dir) {
+                // A stuck lock has no queue: it is looked at again.
+                if names.try_hold(key, self.token()).await.is_err() {
+                    self.pause_before_retry().await?;
+                }
+            }
+            Ok(())
+        };
+        self.in_time(quiet).await?;
+        if !self.can_split(dir) {
+            return Ok(None);
+        }
+        let names = self.node(|node| node.names_of(dir));
+        let hashes = names.iter().map(|name| hash_of_name(dir, name));
+        let mut placements = self.inner.placements.borrow_mut();
+        if placements.has_all.remove(&dir) {
+            self.note(&Item::HasAll(dir, false));
+        }
+        drop(placements);
+        self.node(|node| node.known().drop_all_here(dir));
+        Ok(Some(hashes.collect()))
+    }
+
+    /// A directory is gone, or this server holds no entry of it any more.
+    pub(in crate::cluster) fn forget_placement(&self, dir: Ino) {
+        let mut placements = self.inner.placements.borrow_mut();
+        placements.forget(dir);
+        if placements.has_all.remove(&dir) {
+            self.note(&Item::HasAll(dir, false));
+        }
+        self.node(|node| node.known().drop_all_here(dir));
+    }
+}
+
+fn settled_at(rank: Rank) -> Placement {
+    Placement::At {
+        rank,
+        splitting: false,
+    }
+}

@@ -1,0 +1,331 @@
+//! Requests of this node's clients and tools: what of each is done here, and which home is asked
+//! for the rest.
+
+use weir_core::names::{FileType, Owner};
+use weir_core::proto::peer::{self, What};
+use weir_core::proto::ServerStatus;
+use weir_core::proto::{self, Attach, Attached, Caller, Child, Created, Entry, FsError, Request};
+use weir_core::types::{ClientId, Ino, Rank};
+
+use crate::cluster::names::placements::NameUse;
+use crate::cluster::{Cluster, ROOT};
+use crate::node::{Node, Platform};
+
+/// A directory, link or special file that is to be made.
+pub(in crate::cluster) struct NewEntry {
+    pub(in crate::cluster) parent: Ino,
+    pub(in crate::cluster) name: Vec<u8>,
+    pub(in crate::cluster) what: What,
+    pub(in crate::cluster) mode: u32,
+    pub(in crate::cluster) owner: Owner,
+}
+
+impl<P: Platform> Cluster<P> {
+    /// Does one encoded request; the encoded reply.
+    pub(in crate::cluster) async fn serve_client(&self, from: Caller, bytes: &[u8]) -> Vec<u8> {
+        let request = postcard::from_bytes::<Request>(bytes);
+        let name = request.as_ref().ok().map(Request::name);
+        self.node(|node| node.count_asked(from, name, bytes.len()));
+        match request {
+            Ok(request) => proto::perform(self, from, request).await,
+            Err(_) => proto::refusal(FsError::Malformed),
+        }
+    }
+
+    /// Makes a directory, link or special file; its inode.
+    pub(in crate::cluster) async fn make_entry(&self, new: NewEntry) -> Result<Ino, FsError> {
+        let NewEntry { mode, owner, .. } = new;
+        let make = peer::Make {
+            dir: self.resolve(new.parent)?,
+            name: new.name,
+            what: new.what,
+            mode,
+            uid: owner.uid,
+            gid: owner.gid,
+            exclusive: true,
+            write: false,
+            path: None,
+        };
+        if self.has_all_names() {
+            return self.node(|node| node.make(&make, owner));
+        }
+        let (dir, name) = (make.dir, make.name.clone());
+        let made = self.call_home((dir, &name), NameUse::New, make).await?;
+        Ok(made.child.ino)
+    }
+
+    pub(in crate::cluster) async fn unlink_at_home(
+        &self,
+        op: proto::Unlink,
+    ) -> Result<(), FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.remove_name(op.parent, &op.name));
+        }
+        let (dir, name) = (self.resolve(op.parent)?, op.name);
+        let removal = peer::Unlink {
+            dir,
+            name: name.clone(),
+        };
+        let asked = self.call_home((dir, &name), NameUse::Existing, removal);
+        if let Some(unnamed) = asked.await? {
+            self.lost_its_name(unnamed).await;
+        }
+        Ok(())
+    }
+
+    pub(in crate::cluster) async fn rmdir_at_home(&self, op: proto::Rmdir) -> Result<(), FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.remove_dir(op.parent, &op.name));
+        }
+        let (dir, name) = (self.resolve(op.parent)?, op.name);
+        let removal = peer::Rmdir {
+            dir,
+            name: name.clone(),
+        };
+        self.call_home((dir, &name), NameUse::Existing, removal)
+            .await
+    }
+
+    pub(in crate::cluster) async fn create_file(
+        &self,
+        from: Caller,
+        op: proto::Create,
+    ) -> Result<Created, FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.create_file(from, &op));
+        }
+        let dir = self.resolve(op.parent)?;
+        let path = self.path_for_rules(dir, &op.name).await?;
+        let make = peer::Make {
+            dir,
+            name: op.name.clone(),
+            what: What::File,
+            mode: op.mode,
+            uid: op.uid,
+            gid: op.gid,
+            exclusive: op.exclusive,
+            write: op.attach,
+            path,
+        };
+        let asked_ns = self.now_ns();
+        let revocations = self.revocations();
+        let times = self.inner.leaving.times();
+        let recalled = self.inner.recalled.get();
+        let told_of_unknown = self.inner.told_of_unknown.get();
+        let made = self.ask_home((dir, &op.name), NameUse::New, make).await?;
+        let (made, home, session) = made;
+        if made.new && made.child.ino.rank() == self.rank() {
+            self.add_writer(made.child.ino, self.rank()).await;
+        }
+        self.note_name(made.child.ino, dir, &op.name);
+        let not_held = Created {
+            ino: made.child.ino,
+            new: false,
+            held: false,
+            attached: None,
+        };
+        let ino = match made.attr {
+            None => return Ok(not_held),
+            Some(attr) if attr.home.rank() == self.rank() => attr.home,
+            Some(attr)
+                if self.is_session(home, session)
+                    && ((made.new && self.inner.told_of_unknown.get() == told_of_unknown)
+                        || (self.inner.leaving.none_since(times)
+                            && self.inner.recalled.get() == recalled)) =>
+            {
+                let seen = self.stand_in_for(&attr);
+                let ino = seen.inspect_err(|_| self.leave_unknown(attr.home))?.ino;
+                if op.attach {
+                    self.may_reserve(attr.home, asked_ns);
+                }
+                ino
+            }
+            // The home may have been told after that that this node lets go of the file, or have
+            // forgotten who holds it; or a truncation, a lamination or the end of its name overtook
+            // the answer.
+            Some(attr) => match self.hold_here(attr.home, op.attach).await {
+                Ok(attr) => attr.ino,
+                Err(FsError::Stale) => return Ok(not_held),
+                Err(error) => return Err(error),
+            },
+        };
+        if made.granted && self.is_session(home, session) && self.revocations() == revocations {
+            self.hold_new(made.child.ino, asked_ns);
+        }
+        let attached = match from {
+            Caller::Client(id) if op.attach && made.new => {
+                match self.node(|node| node.attach_client(id, ino)) {
+                    // The file is made: its first write finds no room.
+                    Err(FsError::NoSpace) => None,
+                    attached => {
+                        let attached = attached?;
+                        // The home may have told this node before it told it of the file.
+                        self.attached_here(made.child.ino, ino);
+                        Some(attached)
+                    }
+                }
+            }
+            _ => None,
+        };
+        Ok(Created {
+            ino,
+            new: made.new,
+            held: true,
+            attached,
+        })
+    }
+
+    /// A file without a name lives at the server of the node that makes it.
+    pub(in crate::cluster) async fn create_unnamed_file(
+        &self,
+        from: ClientId,
+        op: proto::CreateUnnamed,
+    ) -> Result<Created, FsError> {
+        let dir = self.resolve(op.dir)?;
+        let look = peer::GetAttr {
+            ino: dir,
+            keep: false,
+        };
+        let attr = self.call(dir.rank(), look).await?.what;
+        let made = self.node(|node| node.create_unnamed_file(from, &op, &attr))?;
+        self.add_writer(made.ino, self.rank()).await;
+        self.attached_here(made.ino, made.ino);
+        Ok(made)
+    }
+
+    pub(in crate::cluster) async fn find_for_client(
+        &self,
+        op: proto::Find,
+    ) -> Result<Option<Child>, FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.find_child(op.dir, &op.name));
+        }
+        let (dir, name) = (self.resolve(op.dir)?, op.name.clone());
+        let found = self.find_anywhere(op).await?;
+        if let Some(file) = found.filter(|child| child.kind == FileType::File) {
+            self.note_name(file.ino, dir, &name);
+        }
+        Ok(found)
+    }
+
+    /// Lends a segment. What is overwritten by bytes that are not published makes room when
+    /// they are.
+    pub(in crate::cluster) async fn lend_segment(
+        &self,
+        to: ClientId,
+        op: proto::Segment,
+    ) -> Result<proto::Lent, FsError> {
+        let lend = || self.node(|node| node.lend_segment(to, op.min_bytes, op.want_bytes));
+        match lend() {
+            Err(FsError::NoSpace) if !self.has_all_extents() => {}
+            lent => return lent,
+        }
+        for ino in self.dirty() {
+            // A server that is not reached frees nothing.
+            let _ = self.flush(ino).await;
+        }
+        lend()
+    }
+
+    pub(in crate::cluster) async fn link_at_home(&self, op: proto::Link) -> Result<(), FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.make_link(&op));
+        }
+        let (ino, dir) = (self.resolve(op.ino)?, self.resolve(op.parent)?);
+        let name = op.name;
+        let link = peer::Link {
+            ino,
+            dir,
+            name: name.clone(),
+        };
+        self.call_home((dir, &name), NameUse::New, link).await
+    }
+
+    pub(in crate::cluster) async fn set_attributes(
+        &self,
+        op: proto::SetAttr,
+    ) -> Result<(), FsError> {
+        let ino = self.resolve(op.ino)?;
+        let local = self.local(ino).filter(|_| op.mtime_ns.is_some());
+        if let Some(local) = local.filter(|local| self.node(|node| node.is_file(*local))) {
+            // What was written before must not date it later.
+            self.flush(ino).await?;
+            self.node(|node| node.forget_cell_times(local));
+        }
+        let set = proto::SetAttr { ino, ..op };
+        self.call(ino.rank(), peer::SetAttr { set }).await?;
+        self.recall_here(ino);
+        Ok(())
+    }
+
+    pub(in crate::cluster) async fn attach(
+        &self,
+        from: ClientId,
+        op: Attach,
+    ) -> Result<Attached, FsError> {
+        if self.has_all_extents() {
+            return self.node(|node| node.attach_client(from, op.ino));
+        }
+        // The size from which appends go on must be the file's, not the stand-in's.
+        let ino = self.resolve(op.ino)?;
+        let local = self.hold_here(ino, true).await?.ino;
+        let attached = self.node(|node| node.attach_client(from, local))?;
+        self.attached_here(ino, local);
+        Ok(attached)
+    }
+
+    pub(in crate::cluster) async fn lookup(
+        &self,
+        components: &[Vec<u8>],
+    ) -> Result<Entry, FsError> {
+        if self.has_all_names() {
+            return self.node(|node| node.walk(components));
+        }
+        let mut ino = ROOT;
+        for name in components {
+            let op = proto::Find {
+                dir: ino,
+                name: name.clone(),
+            };
+            let found = self.find_anywhere(op).await?;
+            ino = found.ok_or(FsError::NotFound)?.ino;
+        }
+        let look = peer::GetAttr { ino, keep: false };
+        let attr = self.call(ino.rank(), look).await?.what;
+        Ok(Entry {
+            ino,
+            cookie: 0,
+            mode: attr.mode,
+            size: attr.size,
+            mtime_ns: attr.mtime_ns,
+            name: components.last().cloned().unwrap_or_default(),
+        })
+    }
+
+    /// The state of this server.
+    pub fn status_here(&self) -> ServerStatus {
+        let mut status = self.node(Node::report);
+        status.runs += self.published_runs() as u64;
+        let asked = self.asked().into_iter();
+        let of_peers = asked.map(|(name, count)| (format!("peer {name}"), count));
+        status.requests.extend(of_peers);
+        status.counters.extend(self.moved());
+        let (kept_bytes, kept_hits) = self.kept();
+        let kept = [("kept bytes", kept_bytes), ("kept hits", kept_hits)];
+        let kept = kept.into_iter().filter(|(_, count)| *count > 0);
+        let kept = kept.map(|(name, count)| (name.to_owned(), count));
+        status.requests.extend(kept);
+        status.findings = self.findings();
+        status.rejected.extend(self.inner.net.refused());
+        status
+    }
+
+    /// The state of every server that answers, in the order of ranks.
+    pub async fn status_of_all(&self) -> Vec<(Rank, Result<ServerStatus, FsError>)> {
+        let mut all = Vec::new();
+        for rank in self.ranks() {
+            all.push((rank, self.call(rank, peer::Status {}).await));
+        }
+        all
+    }
+}

@@ -1,0 +1,275 @@
+//! Operations on names.
+
+use std::ops::ControlFlow;
+
+use weir_core::names::{Attr, FileType, NamesError, Owner, RenameMode, SetAttr, Unlinked};
+use weir_core::node::channel::REPLY_BYTES;
+use weir_core::proto::{self, Caller, Created, Entry, FsError};
+use weir_core::types::{ClientId, Ino};
+
+use crate::cluster::refusal::refusal;
+use crate::node::{Node, Platform};
+use crate::rules::join;
+
+/// Bytes that an entry takes beside its name, at most.
+const ENTRY_BYTES: usize = 10 + 10 + 5 + 10 + 10 + 3;
+
+/// The set-user-id and the set-group-id bit.
+const SET_ID: u32 = 0o6000;
+
+impl<P: Platform> Node<'_, P> {
+    pub(crate) fn create_file(
+        &mut self,
+        from: Caller,
+        op: &proto::Create,
+    ) -> Result<Created, FsError> {
+        let owner = Owner {
+            uid: op.uid,
+            gid: op.gid,
+        };
+        let made = self.with_room(|node| {
+            node.names
+                .create(op.parent, &op.name, op.mode, owner, node.now_ns)
+        });
+        match made {
+            Ok(ino) => {
+                self.apply_rules(op.parent, &op.name, ino)?;
+                let attached = self.attach_new(from, op, ino)?;
+                Ok(Created {
+                    ino,
+                    new: true,
+                    held: true,
+                    attached,
+                })
+            }
+            Err(FsError::Exists) if !op.exclusive => {
+                let (ino, kind) = self.names.lookup(op.parent, &op.name).map_err(refusal)?;
+                Ok(Created {
+                    ino,
+                    new: false,
+                    // A server alone holds nothing.
+                    held: kind == FileType::File,
+                    attached: None,
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a file without a name, as in a directory with these attributes, for a client that may write
+    /// it at once: so it has somebody for whom it stays.
+    pub(crate) fn create_unnamed_file(
+        &mut self,
+        id: ClientId,
+        op: &proto::CreateUnnamed,
+        dir: &Attr,
+    ) -> Result<Created, FsError> {
+        if dir.file_type() != FileType::Dir {
+            return Err(FsError::NotADirectory);
+        }
+        let owner = Owner {
+            uid: op.uid,
+            gid: op.gid,
+        };
+        let ino = self.with_room(|node| {
+            let (linkable, now_ns) = (op.linkable, node.now_ns);
+            node.names
+                .create_unnamed(dir, op.mode, owner, linkable, now_ns)
+        })?;
+        let attached = self.attach_client(id, ino);
+        self.add_orphan(ino);
+        if attached.is_err() {
+            self.sweep_one(ino);
+        }
+        Ok(Created {
+            ino,
+            new: true,
+            held: true,
+            attached: Some(attached?),
+        })
+    }
+
+    /// Lets the rules say how a new file is shared.
+    fn apply_rules(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<(), FsError> {
+        if self.rules.is_empty() {
+            return Ok(());
+        }
+        let inherited = self.names.attr(ino).map_err(refusal)?.policy;
+        let path = join(&self.path_here(dir)?, name);
+        let policy = self.rules.apply(&path, inherited);
+        self.set_policy(ino, policy)
+    }
+
+    /// Attaches the creator if it wants; if that fails nothing was created.
+    fn attach_new(
+        &mut self,
+        from: Caller,
+        op: &proto::Create,
+        ino: Ino,
+    ) -> Result<Option<proto::Attached>, FsError> {
+        let Caller::Client(id) = from else {
+            return Ok(None);
+        };
+        if !op.attach {
+            return Ok(None);
+        }
+        let attached = self.attach_client(id, ino);
+        if attached.is_err() {
+            if let Ok(gone) = self.names.unlink(op.parent, &op.name, self.now_ns) {
+                self.unnamed(gone);
+            }
+        }
+        attached.map(Some)
+    }
+
+    pub(crate) fn make_link(&mut self, op: &proto::Link) -> Result<(), FsError> {
+        self.with_room(|node| node.names.link(op.ino, op.parent, &op.name, node.now_ns))?;
+        // It may be the first name of a file that was made without one.
+        self.orphans.remove(&op.ino);
+        Ok(())
+    }
+
+    /// Tries again after what nobody has open any more was swept away, if the tables
+    /// are full.
+    pub(crate) fn with_room<R>(
+        &mut self,
+        mut act: impl FnMut(&mut Self) -> Result<R, NamesError>,
+    ) -> Result<R, FsError> {
+        match act(self) {
+            Err(NamesError::NoSpace) => {
+                self.take_all_notes();
+                self.sweep();
+                act(self).map_err(refusal)
+            }
+            done => done.map_err(refusal),
+        }
+    }
+
+    pub(crate) fn remove_name(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+        let gone = self
+            .names
+            .unlink(parent, name, self.now_ns)
+            .map_err(refusal)?;
+        self.unnamed(gone);
+        Ok(())
+    }
+
+    pub(crate) fn remove_dir(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+        let gone = self
+            .names
+            .rmdir(parent, name, self.now_ns)
+            .map_err(refusal)?;
+        self.unnamed(gone);
+        Ok(())
+    }
+
+    pub(crate) fn rename_entry(&mut self, op: &proto::Rename) -> Result<(), FsError> {
+        let mode = match op.flags {
+            0 => RenameMode::Replace,
+            1 => RenameMode::NoReplace,
+            2 => RenameMode::Exchange,
+            _ => return Err(FsError::Invalid),
+        };
+        let done = self.with_room(|node| {
+            let (from, to) = ((op.parent, &op.name[..]), (op.new_parent, &op.new_name[..]));
+            node.names.rename(from, to, mode, node.now_ns)
+        })?;
+        if let Some(gone) = done.replaced {
+            self.unnamed(gone);
+        }
+        Ok(())
+    }
+
+    /// A name was taken from an inode.
+    fn unnamed(&mut self, gone: Unlinked) {
+        if gone.nlink == 0 {
+            self.add_orphan(gone.ino);
+        }
+    }
+
+    pub(crate) fn set_attributes(&mut self, op: &proto::SetAttr) -> Result<(), FsError> {
+        let attr = self.names.attr(op.ino).map_err(refusal)?;
+        let own_file = attr.file_type() == FileType::File && attr.home == attr.ino;
+        if let Some(mode) = op.mode.filter(|_| own_file) {
+            self.note_mode(&attr, mode)?;
+        }
+        let set = SetAttr {
+            mode: op.mode,
+            uid: op.uid,
+            gid: op.gid,
+            atime_ns: op.atime_ns,
+            mtime_ns: op.mtime_ns,
+            ctime_ns: Some(self.now_ns),
+            policy: op.policy,
+            ..SetAttr::default()
+        };
+        if op.mtime_ns.is_some() {
+            self.forget_cell_times(op.ino);
+        }
+        self.names.setattr(op.ino, &set).map_err(refusal)?;
+        if op.mode.is_some_and(|mode| mode & SET_ID != 0) {
+            // Who writes next looks for the bits, and clears them.
+            if let Some(block) = self.shared_block(op.ino) {
+                block.end_claims();
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn list(&self, op: &proto::Readdir) -> Result<Vec<Entry>, FsError> {
+        let most = (op.budget_bytes as usize).min(REPLY_BYTES - 64);
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        let shown = self.names.readdir(op.ino, op.cookie, usize::MAX, |found| {
+            bytes += found.name.len() + ENTRY_BYTES;
+            if bytes > most && !entries.is_empty() {
+                return ControlFlow::Break(());
+            }
+            entries.push((
+                found.ino,
+                found.file_type,
+                found.cookie,
+                found.name.to_vec(),
+            ));
+            ControlFlow::Continue(())
+        });
+        shown.map_err(refusal)?;
+        entries
+            .into_iter()
+            .map(|(ino, kind, cookie, name)| {
+                if self.names.is_own(ino) {
+                    return self.entry(ino, cookie, name);
+                }
+                // It lives at another server: its type is all that is known here.
+                Ok(Entry {
+                    ino,
+                    cookie,
+                    mode: kind.mode_bits(),
+                    size: 0,
+                    mtime_ns: 0,
+                    name,
+                })
+            })
+            .collect()
+    }
+
+    fn entry(&self, ino: Ino, cookie: u64, name: Vec<u8>) -> Result<Entry, FsError> {
+        let attr = self.names.attr(ino).map_err(refusal)?;
+        Ok(Entry {
+            ino,
+            cookie,
+            mode: attr.mode,
+            size: self.size_of(&attr),
+            mtime_ns: self.mtime_of(&attr),
+            name,
+        })
+    }
+
+    pub(crate) fn walk(&self, components: &[Vec<u8>]) -> Result<Entry, FsError> {
+        let mut ino = self.names.root();
+        for name in components {
+            (ino, _) = self.names.lookup(ino, name).map_err(refusal)?;
+        }
+        self.entry(ino, 0, components.last().cloned().unwrap_or_default())
+    }
+}

@@ -1,0 +1,387 @@
+//! What is owed to servers: a link taken, bytes given back, what was removed erased, a lock let go
+//! of.
+//!
+//! A debt is asked by a call that is seen through. To a server with which no session can be begun
+//! it is kept, not as a message of a task that waits, but as what is to be true: the links to be
+//! taken of an inode, up to where a file is to be erased, bytes that are free. So a server that is
+//! lost for an hour costs what concerns its files, however often programs try, and one that is lost
+//! for good [`MOST`] of them. All are paid when a session begins.
+//!
+//! Invariants:
+//! - A debt is asked or kept, never both: kept is only what no call has left for.
+//! - An unlock is not kept: a session that begins drops all locks of the one before. That it is
+//!   to be begun is (one bit).
+//! - What is beyond [`MOST`] is dropped, counted and logged: then a link or bytes of that server
+//!   are counted too many until the instance ends, never too few.
+//! - No more than [`MOST_ASKED`] calls to one server wait however long that takes, but for those
+//!   that hold a name locked. Who may still fail does (`Cluster::surely_or`); a debt is kept.
+//!
+//! Left out: a journal of debts. A server that is killed forgets what it owed.
+
+use std::collections::BTreeMap;
+
+use futures_channel::oneshot;
+use futures_util::future::{join_all, select};
+use weir_core::proto::peer::{self, LogRange, PeerOperation};
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::Cluster;
+use crate::node::Platform;
+
+/// What is kept for one server: at most so many inodes and ranges of bytes, some MB.
+const MOST: usize = 1 << 17;
+/// Calls to one server that wait for as long as it cannot be reached.
+pub(in crate::cluster) const MOST_ASKED: usize = 1024;
+/// Debts that are paid at a time.
+const AT_A_TIME: usize = 64;
+/// Ranges that one message gives back.
+pub(in crate::cluster) const RANGES: usize = 16_384;
+
+/// Something owed to a server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::cluster) enum Debt {
+    /// A link is to be taken.
+    Link(Ino),
+    /// Bytes of its log that nothing refers to any more.
+    Freed(Vec<LogRange>),
+    /// What it knows of a file that is no more, below a size.
+    Erased(Ino, u64),
+    /// A name is not locked any more.
+    Unlock(peer::UnlockName),
+    /// The permit for moving directories is given back.
+    UnlockMoves(peer::UnlockMoves),
+}
+
+/// What is owed to one server with which there is no session.
+#[derive(Debug, Default)]
+pub(in crate::cluster) struct Account {
+    links: BTreeMap<Ino, u32>,
+    /// By slab and position; neighbours are one.
+    freed: BTreeMap<(u32, u64), u64>,
+    erased: BTreeMap<Ino, u64>,
+    /// A session is to begin for its own sake.
+    pub(in crate::cluster) begin: bool,
+    /// What was beyond the bound.
+    dropped: u64,
+    /// Calls that wait.
+    asked: usize,
+    paying: bool,
+}
+
+impl Account {
+    /// Whether a session is needed to pay.
+    pub(in crate::cluster) fn is_open(&self) -> bool {
+        self.begin || self.len() > 0
+    }
+
+    fn len(&self) -> usize {
+        self.links.len() + self.freed.len() + self.erased.len()
+    }
+
+    /// Keeps a debt; how many parts of it were not, for want of room.
+    fn keep(&mut self, debt: Debt, most: usize) -> u64 {
+        let full = self.len() >= most;
+        match debt {
+            Debt::Link(ino) => match self.links.get_mut(&ino) {
+                Some(count) => *count += 1,
+                None if full => return 1,
+                None => drop(self.links.insert(ino, 1)),
+            },
+            Debt::Erased(ino, to) => match self.erased.get_mut(&ino) {
+                Some(known) => *known = to.max(*known),
+                None if full => return 1,
+                None => drop(self.erased.insert(ino, to)),
+            },
+            Debt::Freed(ranges) => {
+                let kept = |range: LogRange| self.keep_freed(range, most);
+                return ranges.into_iter().map(kept).sum();
+            }
+            Debt::Unlock(_) | Debt::UnlockMoves(_) => self.begin = true,
+        }
+        0
+    }
+
+    fn keep_freed(&mut self, range: LogRange, most: usize) -> u64 {
+        let (mut begin, mut end) = (range.pos, range.pos + range.len);
+        let before = self.freed.range(..(range.slab, begin)).next_back();
+        if let Some(((slab, pos), len)) = before.map(|(at, len)| (*at, *len)) {
+            if slab == range.slab && pos + len == begin {
+                self.freed.remove(&(slab, pos));
+                begin = pos;
+            }
+        }
+        if let Some(len) = self.freed.remove(&(range.slab, end)) {
+            end += len;
+        }
+        if self.len() >= most {
+            return 1;
+        }
+        self.freed.insert((range.slab, begin), end - begin);
+        0
+    }
+
+    /// Takes some debts out, links first, since an end of a file comes after that of its names.
+    fn take(&mut self, rank: Rank, most: usize) -> Vec<Debt> {
+        let mut debts = Vec::new();
+        while debts.len() < most {
+            let next = if let Some(mut entry) = self.links.first_entry() {
+                let ino = *entry.key();
+                *entry.get_mut() -= 1;
+                if *entry.get() == 0 {
+                    entry.remove();
+                }
+                Debt::Link(ino)
+            } else if !self.freed.is_empty() {
+                Debt::Freed(self.take_freed(rank))
+            } else if let Some((ino, to)) = self.erased.pop_first() {
+                Debt::Erased(ino, to)
+            } else {
+                break;
+            };
+            debts.push(next);
+        }
+        debts
+    }
+
+    fn take_freed(&mut self, rank: Rank) -> Vec<LogRange> {
+        let next = std::iter::from_fn(|| self.freed.pop_first());
+        let range = |((slab, pos), len)| LogRange {
+            rank: rank.0,
+            slab,
+            pos,
+            len,
+        };
+        next.take(RANGES).map(range).collect()
+    }
+}
+
+/// Counts a call that waits for as long as a server cannot be reached, until this is dropped.
+pub(in crate::cluster) struct Asking<P: Platform + 'static> {
+    cluster: Cluster<P>,
+    to: Rank,
+}
+
+impl<P: Platform> Drop for Asking<P> {
+    fn drop(&mut self) {
+        self.cluster.account(self.to, |account| account.asked -= 1);
+    }
+}
+
+impl<P: Platform> Cluster<P> {
+    pub(in crate::cluster) fn asking(&self, to: Rank) -> Asking<P> {
+        self.account(to, |account| account.asked += 1);
+        Asking {
+            cluster: self.clone(),
+            to,
+        }
+    }
+
+    /// Whether no more calls are to wait for a server.
+    pub(in crate::cluster) fn is_asked_enough(&self, to: Rank) -> bool {
+        self.account(to, |account| account.asked >= MOST_ASKED)
+    }
+
+    /// Inodes and ranges that servers without a session are owed, and what was dropped.
+    pub(in crate::cluster) fn debts(&self) -> (u64, u64) {
+        let mut sum = (0, 0);
+        for rank in self.ranks().filter(|rank| *rank != self.rank()) {
+            let (len, dropped) = self.account(rank, |account| (account.len(), account.dropped));
+            sum = (sum.0 + len as u64, sum.1 + dropped);
+        }
+        sum
+    }
+
+    /// Has it done, now or when the server can be reached; waits for that as for any call.
+    pub(in crate::cluster) async fn owe(&self, to: Rank, debt: Debt) {
+        if to == self.rank() {
+            let paid = self.pay_here(debt).await;
+            return log_unpaid(to, paid);
+        }
+        let (sender, done) = oneshot::channel();
+        let this = self.clone();
+        self.spawn(async move {
+            this.pay(to, debt).await;
+            let _ = sender.send(());
+        });
+        if self.session_in_time(to).await.is_ok() {
+            select(done, Box::pin(self.lost(to))).await;
+        }
+    }
+
+    async fn pay_here(&self, debt: Debt) -> Result<(), FsError> {
+        let here = self.rank();
+        match debt {
+            Debt::Link(ino) => self.call(here, link_taken(ino)).await.map(drop),
+            Debt::Freed(ranges) => self.call(here, peer::Freed { ranges }).await,
+            Debt::Unlock(op) => self.call(here, op).await,
+            Debt::UnlockMoves(op) => self.call(here, op).await,
+            Debt::Erased(ino, to) => {
+                let freed = self.call(here, peer::Erase { ino, from: 0, to }).await?;
+                self.give_back(freed).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Asks another server for it, or keeps it.
+    async fn pay(&self, to: Rank, debt: Debt) {
+        let is_unlock = matches!(debt, Debt::Unlock(_) | Debt::UnlockMoves(_));
+        // A session that goes on is what an unlock is of; who locks is bounded by who is asked.
+        if self.is_asked_enough(to) && !is_unlock {
+            return self.keep(to, debt);
+        }
+        let asking = self.asking(to);
+        let paid = match debt.clone() {
+            Debt::Link(ino) => self.pay_by(to, link_taken(ino)).await.map(drop),
+            Debt::Freed(ranges) => self.pay_by(to, peer::Freed { ranges }).await.map(drop),
+            Debt::Unlock(op) => self.pay_by(to, op).await.map(drop),
+            Debt::UnlockMoves(op) => self.pay_by(to, op).await.map(drop),
+            Debt::Erased(ino, below) => {
+                let erase = peer::Erase {
+                    ino,
+                    from: 0,
+                    to: below,
+                };
+                match self.pay_by(to, erase).await {
+                    Ok(Ok(freed)) => {
+                        drop(asking);
+                        return self.give_back(freed).await;
+                    }
+                    paid => paid.map(drop),
+                }
+            }
+        };
+        if paid.is_err() {
+            self.keep(to, debt);
+        }
+    }
+
+    /// An error: no session can be begun, and nothing was asked.
+    async fn pay_by<O>(&self, to: Rank, op: O) -> Result<Result<O::Reply, FsError>, FsError>
+    where
+        O: PeerOperation + 'static,
+    {
+        let request = peer::request(op);
+        loop {
+            let number = self.begin_session(to).await?;
+            let done = match self.ask_within((to, number), &request, true).await {
+                Ok(None) => continue,
+                Ok(Some(answer)) => peer::reply::<O>(&answer.body),
+                // Started anew after it had been asked: it may have acted.
+                Err(error) => Err(error),
+            };
+            if let Err(error) = &done {
+                tracing::debug!(to = to.0, op = O::NAME, %error, "what was owed");
+            }
+            return Ok(done);
+        }
+    }
+
+    fn keep(&self, to: Rank, debt: Debt) {
+        let dropped = self.account(to, |account| {
+            let dropped = account.keep(debt, MOST);
+            let first = account.dropped == 0;
+            account.dropped += dropped;
+            first && dropped > 0
+        });
+        if dropped {
+            tracing::warn!(
+                rank = to.0,
+                most = MOST,
+                "a server that cannot be reached is owed more than is remembered: should it come \
+                 back, some space of removed files and overwritten bytes there is not free before \
+                 the instance ends"
+            );
+        }
+    }
+
+    /// Pays what was kept, in a session.
+    pub(in crate::cluster) async fn pay_debts(&self, to: Rank) {
+        if self.account(to, |account| std::mem::replace(&mut account.paying, true)) {
+            return;
+        }
+        while self.session_now(to).is_some() && !self.is_asked_enough(to) {
+            let debts = self.account(to, |account| {
+                account.begin = false;
+                account.take(to, AT_A_TIME)
+            });
+            if debts.is_empty() {
+                break;
+            }
+            join_all(debts.into_iter().map(|debt| self.pay(to, debt))).await;
+        }
+        self.account(to, |account| account.paying = false);
+    }
+}
+
+fn link_taken(ino: Ino) -> peer::Relink {
+    peer::Relink { ino, add: false }
+}
+
+fn log_unpaid(to: Rank, paid: Result<(), FsError>) {
+    if let Err(error) = paid {
+        tracing::debug!(to = to.0, %error, "what was owed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THERE: Rank = Rank(3);
+
+    fn range(slab: u32, pos: u64, len: u64) -> LogRange {
+        LogRange {
+            rank: THERE.0,
+            slab,
+            pos,
+            len,
+        }
+    }
+
+    fn ino(number: u32) -> Ino {
+        Ino::new(THERE, 0, number)
+    }
+
+    #[test]
+    fn what_concerns_one_inode_is_one() {
+        let mut account = Account::default();
+        for to in [7, 9, 8] {
+            assert_eq!(account.keep(Debt::Link(ino(1)), 10), 0);
+            assert_eq!(account.keep(Debt::Erased(ino(2), to), 10), 0);
+        }
+        assert_eq!(account.len(), 2);
+        let debts = account.take(THERE, 64);
+        let link = || Debt::Link(ino(1));
+        let erased = Debt::Erased(ino(2), 9);
+        assert_eq!(debts, [link(), link(), link(), erased]);
+        assert!(!account.is_open());
+    }
+
+    #[test]
+    fn bytes_that_are_neighbours_are_one() {
+        let mut account = Account::default();
+        let ranges = vec![range(1, 0, 10), range(1, 20, 10), range(2, 30, 5)];
+        assert_eq!(account.keep(Debt::Freed(ranges), 3), 0);
+        // No more fit, but one that joins two does.
+        assert_eq!(account.keep(Debt::Freed(vec![range(1, 50, 1)]), 3), 1);
+        assert_eq!(account.keep(Debt::Freed(vec![range(1, 10, 10)]), 3), 0);
+        let freed = vec![range(1, 0, 30), range(2, 30, 5)];
+        assert_eq!(account.take(THERE, 64), [Debt::Freed(freed)]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_what_is_known_always_fits() {
+        let mut account = Account::default();
+        assert_eq!(account.keep(Debt::Link(ino(1)), 1), 0);
+        assert_eq!(account.keep(Debt::Link(ino(2)), 1), 1);
+        assert_eq!(account.keep(Debt::Link(ino(1)), 1), 0);
+        assert_eq!(account.keep(Debt::Erased(ino(1), 1), 1), 1);
+        let unlock = peer::UnlockMoves { token: 1 };
+        assert_eq!(account.keep(Debt::UnlockMoves(unlock), 1), 0);
+        assert!(account.begin);
+        assert_eq!(account.take(THERE, 64).len(), 2);
+        assert!(account.begin, "a session is still to begin");
+    }
+}

@@ -1,0 +1,370 @@
+//! What peers ask, each handed to where it is done.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use weir_core::extent::Run;
+use weir_core::names::{Attr, FileType};
+use weir_core::node::claim::Claim;
+use weir_core::proto::audit::Unseen;
+use weir_core::proto::peer::{
+    Append, Assign, Audit, Back, Begin, Bury, Cut, DeadOwners, DropEntry, DropLocks, EndMove,
+    Enrol, Enrolled, Erase, Fetch, Find, FindToKeep, Flush, Forget, Freed, GetAttr, GetXattr,
+    Grant, Handler, Hold, Laminate, Laminated, Lease, Leave, Link, List, ListXattrs, Lock,
+    LockMoves, LockName, LockOwner, LogRange, Made, Make, Mark, Moved, Part, PartOfDir, Passage,
+    PlaceEntries, Placement, Published, Put, Readlink, Recall, Relay, Release, Relink, RemoveXattr,
+    Renew, Retire, Revoke, Rmdir, Runs, Seal, SetAttr, SetXattr, Settled, ShareAppends, SplitDir,
+    Status, Stayed, Stop, TestLock, Told, Truncate, Unlink, UnlockMoves, UnlockName, Unnamed,
+    UnseenHere, Whereabouts,
+};
+use weir_core::proto::{Child, Entry, FsError, HeldLock, Kept, Readdir, ServerStatus};
+use weir_core::types::{Ino, Rank};
+
+use crate::cluster::keyed::Token;
+use crate::cluster::Cluster;
+use crate::node::Platform;
+
+/// One call of a peer, with room for bytes that go behind the reply.
+pub struct Asked<'a, P: Platform + 'static> {
+    /// The server that is asked.
+    pub cluster: &'a Cluster<P>,
+    /// The bytes.
+    pub bulk: Rc<RefCell<Vec<u8>>>,
+}
+
+impl<P: Platform> Handler for Asked<'_, P> {
+    fn rank(&self) -> Rank {
+        self.cluster.rank()
+    }
+
+    fn count(&self, name: &'static str) {
+        let mut asked = self.cluster.inner.asked.borrow_mut();
+        *asked.entry(name).or_default() += 1;
+    }
+
+    async fn find(&self, _: Rank, op: Find) -> Result<Option<Child>, FsError> {
+        self.cluster.find(op).await
+    }
+
+    async fn find_to_keep(
+        &self,
+        from: Rank,
+        op: FindToKeep,
+    ) -> Result<Kept<Option<Child>>, FsError> {
+        self.cluster.find_to_keep(from, op).await
+    }
+
+    async fn drop_entry(&self, _: Rank, op: DropEntry) -> Result<(), FsError> {
+        self.cluster.drop_entry(&(op.dir, op.name));
+        Ok(())
+    }
+
+    async fn place_entries(&self, from: Rank, op: PlaceEntries) -> Result<Placement, FsError> {
+        self.cluster.place_entries(from, op).await
+    }
+
+    async fn split_dir(&self, _: Rank, op: SplitDir) -> Result<Option<Vec<u64>>, FsError> {
+        self.cluster.split_dir(op.dir).await
+    }
+
+    async fn passage(&self, _: Rank, op: Passage) -> Result<Attr, FsError> {
+        self.cluster.node(|node| node.attr_of(op.dir))
+    }
+
+    async fn make(&self, from: Rank, op: Make) -> Result<Made, FsError> {
+        self.cluster.make(from, op).await
+    }
+
+    async fn enrol(&self, from: Rank, op: Enrol) -> Result<Attr, FsError> {
+        self.cluster.enrol(from, op.dir)
+    }
+
+    async fn settled(&self, _: Rank, op: Settled) -> Result<(), FsError> {
+        self.cluster.settle(op.dir).await;
+        Ok(())
+    }
+
+    async fn retire(&self, _: Rank, op: Retire) -> Result<(), FsError> {
+        self.cluster.retire(op.dir).await
+    }
+
+    async fn bury(&self, _: Rank, op: Bury) -> Result<(), FsError> {
+        self.cluster.bury(op.dir).await
+    }
+
+    async fn enrolled(&self, _: Rank, op: Enrolled) -> Result<Vec<u16>, FsError> {
+        self.cluster.enrolled(op.dir)
+    }
+
+    async fn part(&self, _: Rank, op: Part) -> Result<PartOfDir, FsError> {
+        self.cluster.part(op.dir)
+    }
+
+    async fn list(&self, _: Rank, op: List) -> Result<Vec<Entry>, FsError> {
+        let op = Readdir {
+            ino: op.dir,
+            cookie: op.cookie,
+            budget_bytes: op.budget_bytes,
+        };
+        self.cluster.node(|node| node.list(&op))
+    }
+
+    async fn unlink(&self, from: Rank, op: Unlink) -> Result<Option<Unnamed>, FsError> {
+        self.cluster.unlink(from, op).await
+    }
+
+    async fn rmdir(&self, _: Rank, op: Rmdir) -> Result<(), FsError> {
+        self.cluster.rmdir(op).await
+    }
+
+    async fn link(&self, _: Rank, op: Link) -> Result<(), FsError> {
+        self.cluster.link(op).await
+    }
+
+    async fn relink(&self, _: Rank, op: Relink) -> Result<FileType, FsError> {
+        self.cluster.relink(op.ino, op.add).await
+    }
+
+    async fn lock_name(&self, from: Rank, op: LockName) -> Result<Option<Child>, FsError> {
+        self.cluster.lock_name(from, op).await
+    }
+
+    async fn unlock_name(&self, from: Rank, op: UnlockName) -> Result<(), FsError> {
+        let token = Token {
+            rank: from,
+            number: op.token,
+        };
+        let cluster = self.cluster;
+        cluster.unlock_name_of(&(op.dir, op.name), token, op.left);
+        Ok(())
+    }
+
+    async fn assign(&self, from: Rank, op: Assign) -> Result<(), FsError> {
+        self.cluster.assign_name(from, op).await
+    }
+
+    async fn leave(&self, _: Rank, op: Leave) -> Result<(), FsError> {
+        self.cluster.leave_old(op).await
+    }
+
+    async fn end_move(
+        &self,
+        _: Rank,
+        op: EndMove,
+    ) -> Result<Option<(Child, Option<Child>)>, FsError> {
+        self.cluster.end_move(op).await
+    }
+
+    async fn moved(&self, from: Rank, op: Moved) -> Result<(), FsError> {
+        self.cluster.moves_to(from, op)
+    }
+
+    async fn stayed(&self, _: Rank, op: Stayed) -> Result<(), FsError> {
+        self.cluster.stayed(op)
+    }
+
+    async fn lock_moves(&self, from: Rank, op: LockMoves) -> Result<(), FsError> {
+        let token = Token {
+            rank: from,
+            number: op.token,
+        };
+        let cluster = self.cluster;
+        let locked = cluster.inner.moves.lock((), token);
+        let locked = async { locked.await.then_some(()).ok_or(FsError::Unreachable) };
+        cluster.in_time(locked).await
+    }
+
+    async fn unlock_moves(&self, from: Rank, op: UnlockMoves) -> Result<(), FsError> {
+        let token = Token {
+            rank: from,
+            number: op.token,
+        };
+        self.cluster.inner.moves.unlock(&(), token);
+        Ok(())
+    }
+
+    async fn whereabouts(
+        &self,
+        _: Rank,
+        op: Whereabouts,
+    ) -> Result<Option<(Ino, Vec<u8>)>, FsError> {
+        self.cluster.whereabouts(op.ino)
+    }
+
+    async fn get_attr(&self, from: Rank, op: GetAttr) -> Result<Kept<Attr>, FsError> {
+        self.cluster.look_at_home(from, op).await
+    }
+
+    async fn set_attr(&self, _: Rank, op: SetAttr) -> Result<(), FsError> {
+        self.cluster.set_attr_at_home(op.set).await
+    }
+
+    async fn get_xattr(&self, _: Rank, op: GetXattr) -> Result<Vec<u8>, FsError> {
+        self.cluster.node(|node| node.xattr(op.ino, &op.name))
+    }
+
+    async fn list_xattrs(&self, _: Rank, op: ListXattrs) -> Result<Vec<u8>, FsError> {
+        self.cluster.node(|node| node.xattr_names(op.ino))
+    }
+
+    async fn set_xattr(&self, _: Rank, op: SetXattr) -> Result<(), FsError> {
+        self.cluster.set_xattr_at_home(op).await
+    }
+
+    async fn remove_xattr(&self, _: Rank, op: RemoveXattr) -> Result<(), FsError> {
+        self.cluster.remove_xattr_at_home(op).await
+    }
+
+    async fn readlink(&self, _: Rank, op: Readlink) -> Result<Vec<u8>, FsError> {
+        self.cluster.node(|node| node.symlink_target(op.ino))
+    }
+
+    async fn hold(&self, from: Rank, op: Hold) -> Result<Attr, FsError> {
+        let cluster = self.cluster;
+        cluster.hold_for(from, op.ino, op.write).await
+    }
+
+    async fn release(&self, from: Rank, op: Release) -> Result<(), FsError> {
+        self.cluster.release(from, &op.inos).await;
+        Ok(())
+    }
+
+    async fn lease(&self, from: Rank, op: Lease) -> Result<Attr, FsError> {
+        self.cluster.grant_lease(from, op.ino).await
+    }
+
+    async fn recall(&self, _: Rank, op: Recall) -> Result<(), FsError> {
+        self.cluster.recall_here(op.ino);
+        Ok(())
+    }
+
+    async fn audit(&self, from: Rank, op: Audit) -> Result<Vec<Unseen>, FsError> {
+        self.cluster.audit_at_home(from, op).await
+    }
+
+    async fn unseen(&self, _: Rank, op: UnseenHere) -> Result<Option<Unseen>, FsError> {
+        self.cluster.unseen_here(&op)
+    }
+
+    async fn share_appends(&self, _: Rank, op: ShareAppends) -> Result<u64, FsError> {
+        Ok(self.cluster.share_appends_here(op.ino))
+    }
+
+    async fn append(&self, from: Rank, op: Append) -> Result<u64, FsError> {
+        self.cluster.append_at_home(from, &op).await
+    }
+
+    async fn grant(&self, from: Rank, op: Grant) -> Result<Option<Claim>, FsError> {
+        self.cluster.grant_token(from, &op).await
+    }
+
+    async fn revoke(&self, _: Rank, op: Revoke) -> Result<(), FsError> {
+        self.cluster.revoke_here(op.ino).await
+    }
+
+    async fn laminate(&self, _: Rank, op: Laminate) -> Result<bool, FsError> {
+        self.cluster.laminate_at_home(op.ino, op.cause).await
+    }
+
+    async fn seal(&self, _: Rank, op: Seal) -> Result<u32, FsError> {
+        self.cluster.seal_here(op.ino)
+    }
+
+    async fn mark(&self, _: Rank, op: Mark) -> Result<(), FsError> {
+        self.cluster.mark_here(&op).await
+    }
+
+    async fn laminated(&self, _: Rank, op: Laminated) -> Result<(), FsError> {
+        self.cluster.believe(&op)
+    }
+
+    async fn forget(&self, _: Rank, op: Forget) -> Result<(), FsError> {
+        self.cluster.forget_here(op.ino);
+        Ok(())
+    }
+
+    async fn put(&self, from: Rank, op: Put) -> Result<Vec<LogRange>, FsError> {
+        self.cluster.put(from, &op)
+    }
+
+    async fn published(&self, from: Rank, op: Published) -> Result<(), FsError> {
+        self.cluster.published(from, op).await
+    }
+
+    async fn runs(&self, _: Rank, op: Runs) -> Result<Vec<Run>, FsError> {
+        Ok(self.cluster.runs(&op))
+    }
+
+    async fn erase(&self, _: Rank, op: Erase) -> Result<Vec<LogRange>, FsError> {
+        Ok(self.cluster.erase(&op))
+    }
+
+    async fn truncate(&self, _: Rank, op: Truncate) -> Result<(), FsError> {
+        self.cluster.truncate_at_home(op.ino, op.size).await
+    }
+
+    async fn cut(&self, _: Rank, op: Cut) -> Result<u64, FsError> {
+        self.cluster.cut_here(&op).await
+    }
+
+    async fn flush(&self, _: Rank, op: Flush) -> Result<(), FsError> {
+        self.cluster.flush_for_all(op.ino).await
+    }
+
+    async fn freed(&self, _: Rank, op: Freed) -> Result<(), FsError> {
+        let cluster = self.cluster;
+        if op.ranges.iter().any(|r| r.rank != cluster.rank().0) {
+            return Err(FsError::Malformed);
+        }
+        cluster.freed(&op.ranges);
+        Ok(())
+    }
+
+    async fn fetch(&self, _: Rank, op: Fetch) -> Result<(), FsError> {
+        let cluster = self.cluster;
+        cluster.read_log(&op.ranges, &mut self.bulk.borrow_mut())
+    }
+
+    async fn lock(&self, from: Rank, op: Lock) -> Result<(), FsError> {
+        self.cluster.lock_for(from, &op).await
+    }
+
+    async fn dead_owners(&self, _: Rank, op: DeadOwners) -> Result<Vec<LockOwner>, FsError> {
+        Ok(self.cluster.dead_owners(op.ino))
+    }
+
+    async fn test_lock(&self, from: Rank, op: TestLock) -> Result<Option<HeldLock>, FsError> {
+        self.cluster.test_for(from, &op)
+    }
+
+    async fn drop_locks(&self, from: Rank, op: DropLocks) -> Result<(), FsError> {
+        self.cluster.drop_locks(from, &op);
+        Ok(())
+    }
+
+    async fn status(&self, _: Rank, _: Status) -> Result<ServerStatus, FsError> {
+        Ok(self.cluster.status_here())
+    }
+
+    async fn relay(&self, _: Rank, op: Relay) -> Result<Told, FsError> {
+        self.cluster.relay(op).await
+    }
+
+    async fn back(&self, from: Rank, _: Back) -> Result<(), FsError> {
+        self.cluster.came_back(from).await
+    }
+
+    async fn begin(&self, from: Rank, op: Begin) -> Result<Vec<(Ino, u64)>, FsError> {
+        Ok(self.cluster.begun(from, op))
+    }
+
+    async fn renew(&self, _: Rank, _: Renew) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    async fn stop(&self, _: Rank, _: Stop) -> Result<ServerStatus, FsError> {
+        let cluster = self.cluster;
+        cluster.node(crate::node::Node::begin_stop);
+        Ok(cluster.status_here())
+    }
+}

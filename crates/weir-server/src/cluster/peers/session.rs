@@ -1,0 +1,775 @@
+//! Sessions with the other servers: what one knows of another ends when either gives the other
+//! up, and both find that out before they rely on it again.
+//!
+//! A server that asks another numbers its session with it and says the number with each call, and
+//! how much time its operation has left (`deadline`):
+//!
+//! ```text
+//! | session number, u64 little-endian; its top bit: this begins it | ms left, u32 | the request |
+//! ```
+//!
+//! A session ends for who asks when a call is lost or the fabric gives the other up, and for who
+//! is asked when the fabric gives the asker up: that one drops the asker's locks and holds, and
+//! refuses every call of the session ([`FsError::NewSession`]) without acting. So what was under
+//! way when a session ended has acted before the next one began, or never does. The next begins
+//! with a list of the files that the asker holds ([`peer::Begin`]).
+//!
+//! *Leases have a term.* A server believes what it was leased for [`TERM_NS`] from the moment it
+//! asked something that was answered, and asks ([`peer::Renew`]) before that is over; a home that
+//! cannot recall a lease waits until the holder has stopped believing it. So no read is older than
+//! what visibility allows, whoever is cut off from whom. The end of the term is in shared memory
+//! ([`Hub::believed_until_ns`]): programs of a node whose server was killed, or is stopped, believe
+//! no longer than it may.
+//!
+//! [`Hub::believed_until_ns`]: weir_core::node::region::Hub::believed_until_ns
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use futures_channel::oneshot;
+use futures_util::future::{select, Either};
+use weir_core::proto::peer::{self, PeerOperation};
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
+
+use super::debts;
+use crate::cluster::visibility::is_raw;
+use crate::cluster::{Answer, Cluster};
+use crate::node::Platform;
+
+/// How long a lease is believed after the last sign of its home, ns.
+pub(in crate::cluster) const TERM_NS: i64 = 2_000_000_000;
+/// The server looks at its leases at least so often while it believes any, ns.
+const LOOK_NS: i64 = 500_000_000;
+/// It looks no oftener, ns: whoever has thousands of others does so between messages.
+const LOOK_LEAST_NS: i64 = LOOK_NS / 4;
+/// Until the next look passes so long at most, ns.
+const LOOK_MOST_NS: i64 = LOOK_NS + LOOK_LEAST_NS;
+/// The clock of programs that look may be late by a tick of the kernel, ns.
+const TICK_NS: i64 = 10_000_000;
+/// Of a session number: it begins here.
+const BEGINS: u64 = 1 << 63;
+
+/// What a server knows of its sessions with the others.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    with: BTreeMap<Rank, Session>,
+    /// Wakes who waits for a time.
+    timers: BTreeMap<(i64, u64), oneshot::Sender<()>>,
+    next_timer: u64,
+    looked_ns: i64,
+    /// When it was looked which leases are over.
+    doubted_ns: i64,
+}
+
+#[allow(clippy::struct_excessive_bools)] // each is of another matter
+#[derive(Debug, Default)]
+struct Session {
+    /// The number of what this server asks.
+    number: u64,
+    /// It has ended, and must be begun anew.
+    ended: bool,
+    /// Which session of the other is served.
+    served: u64,
+    /// That one has ended.
+    refused: bool,
+    /// The last call that was answered was sent then.
+    heard_ns: i64,
+    /// It asked something then, and sent that before: until then, and a term, it may believe.
+    asked_ns: i64,
+    /// Leases of its files are believed here.
+    believes: bool,
+    /// What it told was used since the last look.
+    used: bool,
+    /// Tries to begin that failed.
+    failures: u64,
+    /// To be told when it is given up, and when a session begins.
+    on_end: Vec<oneshot::Sender<()>>,
+    on_begin: Vec<oneshot::Sender<()>>,
+    /// To be told when a session of its is served.
+    on_served: Vec<oneshot::Sender<()>>,
+    /// What it is owed.
+    account: debts::Account,
+}
+
+impl Session {
+    fn end(&mut self) {
+        self.ended = true;
+        self.believes = false;
+        for waiting in self.on_end.drain(..) {
+            let _ = waiting.send(());
+        }
+    }
+
+    /// Whether somebody waits for a session to begin.
+    fn is_awaited(&self) -> bool {
+        self.ended && !self.on_begin.is_empty()
+    }
+}
+
+impl Sessions {
+    fn of(&mut self, rank: Rank) -> &mut Session {
+        self.with.entry(rank).or_default()
+    }
+
+    /// Until when all that is believed may be, if nothing more is heard of anybody.
+    fn believed_until(&self) -> Option<i64> {
+        let believed = self.with.values().filter(|session| session.believes);
+        believed
+            .map(|session| session.heard_ns + TERM_NS - TICK_NS)
+            .min()
+    }
+
+    /// As after a restart: nothing of before holds, with any of the others.
+    pub(in crate::cluster) fn begin_anew(
+        &mut self,
+        others: impl Iterator<Item = Rank>,
+        now_ns: i64,
+    ) {
+        for rank in others {
+            let session = self.of(rank);
+            (session.ended, session.refused) = (true, true);
+            // The life before may have been asked until just now.
+            session.asked_ns = now_ns;
+        }
+    }
+}
+
+/// Who waits for an outcome, until told.
+type Waiting = Rc<RefCell<Option<oneshot::Sender<Result<(), FsError>>>>>;
+
+/// Where the outcome of something goes that is seen through whoever waits for it.
+#[derive(Clone)]
+pub(in crate::cluster) struct Outcome {
+    waiting: Waiting,
+    /// What else is to be done when it cannot be known in time.
+    late: Rc<dyn Fn()>,
+}
+
+impl Outcome {
+    /// Tells how it ended, unless that was told before.
+    fn tell(&self, how: Result<(), FsError>) {
+        if let Some(waiting) = self.waiting.borrow_mut().take() {
+            let _ = waiting.send(how);
+        }
+    }
+
+    fn is_late(&self) {
+        (self.late)();
+        self.tell(Err(FsError::Unreachable));
+    }
+
+    /// While it is not known, whoever waits for this locked name need not.
+    pub(in crate::cluster) fn sticking<P: Platform>(
+        &self,
+        cluster: &Cluster<P>,
+        key: (Ino, Vec<u8>),
+    ) -> Outcome {
+        let cluster = cluster.clone();
+        self.late(move || cluster.inner.names.stick(&key))
+    }
+
+    /// With something that is to be done when it cannot be known in time.
+    pub(in crate::cluster) fn late(&self, late: impl Fn() + 'static) -> Outcome {
+        Outcome {
+            waiting: Rc::clone(&self.waiting),
+            late: Rc::new(late),
+        }
+    }
+}
+
+/// A request with the number of its session, that of the first one being 0, and the time that is
+/// left for it.
+pub fn enclose(number: u64, left_ms: u32, request: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(12 + request.len());
+    out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&left_ms.to_le_bytes());
+    out.extend_from_slice(request);
+    out
+}
+
+/// A request of another server.
+pub(in crate::cluster) struct Admitted<'a> {
+    /// The request, encoded.
+    pub request: &'a [u8],
+    /// The session within which it is asked.
+    pub number: u64,
+    /// By when it is to be done, ns since 1970.
+    pub deadline_ns: i64,
+}
+
+impl<P: Platform> Cluster<P> {
+    /// The request in what came from another server, unless its session is not served.
+    pub(in crate::cluster) fn admitted<'a>(
+        &self,
+        from: Rank,
+        bytes: &'a [u8],
+    ) -> Result<Admitted<'a>, FsError> {
+        let (number, rest) = bytes.split_first_chunk().ok_or(FsError::Malformed)?;
+        let (left_ms, request) = rest.split_first_chunk().ok_or(FsError::Malformed)?;
+        let left_ms = u32::from_le_bytes(*left_ms);
+        let number = u64::from_le_bytes(*number);
+        let now_ns = self.now_ns();
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(from);
+        if number & BEGINS != 0 {
+            let number = number & !BEGINS;
+            // One that was sent again late: a newer one has begun.
+            if number <= session.served {
+                return Err(FsError::NewSession);
+            }
+            session.served = number;
+            session.refused = false;
+            // It believes nothing of before.
+            for waiting in session.on_served.drain(..) {
+                let _ = waiting.send(());
+            }
+        } else if session.refused || number != session.served {
+            return Err(FsError::NewSession);
+        }
+        session.asked_ns = now_ns;
+        let number = session.served;
+        drop(sessions);
+        Ok(Admitted {
+            request,
+            number,
+            deadline_ns: self.deadline_in(left_ms),
+        })
+    }
+
+    /// `NewSession`: the task does what `from` asked within a session that has ended meanwhile.
+    /// Whatever is noted of `from` now that belongs to its session (a hold, a lease, a token), the
+    /// end of that session has not taken back, and nobody will.
+    /// As a reply it says that nothing was done.
+    pub(in crate::cluster) fn check_session_of(&self, from: Rank) -> Result<(), FsError> {
+        let Some((asker, number)) = self.inner.asker.get().filter(|(asker, _)| *asker == from)
+        else {
+            return Ok(());
+        };
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(asker);
+        match session.refused || session.served != number {
+            true => Err(FsError::NewSession),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a server was given up and has begun no session since.
+    pub(in crate::cluster) fn is_given_up(&self, rank: Rank) -> bool {
+        self.inner.sessions.borrow_mut().of(rank).refused
+    }
+
+    /// Until when a server may believe what it was leased here.
+    fn believed_until(&self, rank: Rank) -> i64 {
+        self.inner.sessions.borrow_mut().of(rank).asked_ns + TERM_NS
+    }
+
+    /// A server was not told what it must hear: nothing that it asks is done before it begins
+    /// anew, and so believes nothing of before.
+    pub(in crate::cluster) fn refuse(&self, rank: Rank) {
+        self.inner.sessions.borrow_mut().of(rank).refused = true;
+    }
+
+    /// Waits until a server that could not be told has stopped believing its leases.
+    pub(in crate::cluster) async fn outwait(&self, rank: Rank) {
+        self.refuse(rank);
+        self.served_or(rank, self.believed_until(rank)).await;
+    }
+
+    /// Waits until a server begins a session, or a time.
+    pub(in crate::cluster) async fn served_or(&self, rank: Rank, at_ns: i64) {
+        let served = self.told(rank, |session| &mut session.on_served);
+        select(served, Box::pin(self.until(at_ns))).await;
+    }
+
+    /// Whether what was asked within a session still holds.
+    pub(in crate::cluster) fn is_session(&self, with: Rank, number: u64) -> bool {
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(with);
+        with == self.rank() || (session.number == number && !session.ended)
+    }
+
+    /// The sessions with another server have ended, in both directions.
+    pub(in crate::cluster) fn end_sessions(&self, with: Rank) {
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(with);
+        session.refused = true;
+        session.end();
+    }
+
+    /// What this server asks another belongs to no session any more; what it was leased is not
+    /// believed.
+    fn end_session(&self, with: Rank, number: u64) {
+        {
+            let mut sessions = self.inner.sessions.borrow_mut();
+            let session = sessions.of(with);
+            if session.number != number || session.ended {
+                return;
+            }
+            session.end();
+        }
+        self.doubt(with);
+    }
+
+    /// Nothing that a server leased is believed any more.
+    fn doubt(&self, of: Rank) {
+        self.forget_known(of);
+        self.reserve_no_more(of);
+        for ino in self.stand_ins_of(of) {
+            self.recall_here(ino);
+            self.give_up_token(ino);
+        }
+    }
+
+    /// What a server is owed.
+    pub(in crate::cluster) fn account<T>(
+        &self,
+        of: Rank,
+        act: impl FnOnce(&mut debts::Account) -> T,
+    ) -> T {
+        act(&mut self.inner.sessions.borrow_mut().of(of).account)
+    }
+
+    /// The number of a session that goes on.
+    pub(in crate::cluster) fn session_now(&self, with: Rank) -> Option<u64> {
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(with);
+        (!session.ended).then_some(session.number)
+    }
+
+    /// The same, of one that is begun for it if there is time.
+    pub(in crate::cluster) async fn session_in_time(&self, with: Rank) -> Result<u64, FsError> {
+        match self.session_now(with) {
+            Some(number) => Ok(number),
+            None => self.in_time(self.begin_session(with)).await,
+        }
+    }
+
+    /// Begins a session anew if it has ended. For all who wait for it, so it has the time of a
+    /// call of its own.
+    pub(in crate::cluster) async fn begin_session(&self, with: Rank) -> Result<u64, FsError> {
+        let current = |cluster: &Self| {
+            let mut sessions = cluster.inner.sessions.borrow_mut();
+            let session = sessions.of(with);
+            ((!session.ended).then_some(session.number), session.failures)
+        };
+        let (known, failures) = current(self);
+        if let Some(number) = known {
+            return Ok(number);
+        }
+        let _turn = self.inner.beginning.hold(with, self.token()).await;
+        match current(self) {
+            (Some(number), _) => return Ok(number),
+            // Who waited for another's try does not try again.
+            (None, now) if now != failures => return Err(FsError::Unreachable),
+            (None, _) => {}
+        }
+        let now = u64::try_from(self.now_ns()).unwrap_or(0);
+        let number = {
+            let mut sessions = self.inner.sessions.borrow_mut();
+            let session = sessions.of(with);
+            // A server that was started again does not begin with what it had.
+            session.number = now.max(session.number + 1);
+            session.number
+        };
+        self.doubt(with);
+        let request = peer::request(self.held_of(with));
+        self.commit();
+        let asked = self
+            .inner
+            .net
+            .call(with, enclose(number | BEGINS, u32::MAX, &request));
+        let answer = asked.await.map_err(|_| FsError::Unreachable);
+        let cuts = answer.and_then(|answer| peer::reply::<peer::Begin>(&answer.body));
+        if let Ok(cuts) = &cuts {
+            for (ino, size) in cuts {
+                // What is being published does not wait for this: it may wait for the session.
+                let _ = self.cut_at_once(*ino, *size);
+            }
+        }
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(with);
+        if let Err(error) = cuts {
+            session.failures += 1;
+            return Err(error);
+        }
+        session.ended = false;
+        for waiting in session.on_begin.drain(..) {
+            let _ = waiting.send(());
+        }
+        let owed = session.account.is_open();
+        drop(sessions);
+        self.expect_again(with);
+        if owed {
+            let this = self.clone();
+            self.spawn(async move { this.pay_debts(with).await });
+        }
+        Ok(number)
+    }
+
+    /// A session of another server begins: what it holds is this.
+    pub(in crate::cluster) fn begun(&self, from: Rank, op: peer::Begin) -> Vec<(Ino, u64)> {
+        self.drop_names_of(from);
+        self.forget_steps(from, op.renames_since);
+        self.inner.moves.drop_rank(from);
+        let held: BTreeSet<Ino> = op.held.iter().map(|(ino, _)| *ino).collect();
+        let mut cuts = self.keep_held(from, &held);
+        let written = op.held.iter().filter(|(_, write)| *write);
+        let written: Vec<Ino> = written.map(|(ino, _)| *ino).collect();
+        // A laminated file does not change: the asker gives up the bytes that it did not publish.
+        let is_late =
+            |ino: &Ino| ino.rank() == self.rank() && self.laminated_here(*ino) == Some(*ino);
+        let late = written.iter().copied().filter(is_late);
+        cuts.extend(late.map(|ino| (ino, 0)));
+        self.await_no_more(from, &held);
+        self.await_writer_no_more(from);
+        self.forget_kept(from);
+        let raw = |ino: &Ino| {
+            self.node(|node| node.attr_of(*ino))
+                .is_ok_and(|attr| is_raw(&attr))
+        };
+        self.begin_tokens(from, written.into_iter().filter(raw));
+        for (ino, write) in op.held {
+            if ino.rank() == self.rank() && self.node(|node| node.is_file(ino)) {
+                self.add_holder(ino, from);
+                if write && self.know_writer(ino, from) {
+                    // Not awaited: it asks the asker, who waits for this.
+                    let this = self.clone();
+                    self.spawn(async move { this.tell_of_writer(ino, from).await });
+                }
+            }
+        }
+        self.heard_of(from);
+        cuts
+    }
+
+    /// Asks another server within a session, as often as one has to be begun for that; with the
+    /// session's number.
+    pub(in crate::cluster) async fn ask(
+        &self,
+        to: Rank,
+        request: Vec<u8>,
+    ) -> Result<(Answer, u64), FsError> {
+        loop {
+            let number = self.session_in_time(to).await?;
+            if let Some(answer) = self.ask_within((to, number), &request, false).await? {
+                return Ok((answer, number));
+            }
+        }
+    }
+
+    /// Asks within one session; `None`: it has ended, and nothing was done.
+    pub(in crate::cluster) async fn ask_within(
+        &self,
+        (to, number): (Rank, u64),
+        request: &[u8],
+        surely: bool,
+    ) -> Result<Option<Answer>, FsError> {
+        self.commit();
+        let sent_ns = self.now_ns();
+        let left_ns = self.time_left();
+        if left_ns <= 0 && !surely {
+            return Err(FsError::Unreachable);
+        }
+        let left_ms = if surely {
+            i64::MAX
+        } else {
+            left_ns / 1_000_000 + 1
+        };
+        let enclosed = enclose(number, u32::try_from(left_ms).unwrap_or(u32::MAX), request);
+        self.count_moved(1, enclosed.len());
+        let net = &self.inner.net;
+        let asked = match surely {
+            true => net.call_without_deadline(to, enclosed).await,
+            false => self.brought(to, net.call(to, enclosed), left_ns).await,
+        };
+        let Ok(answer) = asked else {
+            self.end_session(to, number);
+            return Err(FsError::Unreachable);
+        };
+        self.count_moved(0, answer.body.len() + answer.bulk.len());
+        if peer::is_refused(&answer.body) {
+            self.end_session(to, number);
+            return Ok(None);
+        }
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(to);
+        if session.number == number {
+            session.heard_ns = session.heard_ns.max(sent_ns);
+        }
+        Ok(Some(answer))
+    }
+
+    /// Asks a server, however long that takes. `Unreachable`, if it is not its own answer: it was
+    /// started anew, and may have acted.
+    pub(in crate::cluster) async fn surely<O>(&self, to: Rank, op: O) -> Result<O::Reply, FsError>
+    where
+        O: PeerOperation + 'static,
+    {
+        let answer = self.surely_told(to, op).await;
+        answer.unwrap_or(Err(FsError::Unreachable))
+    }
+
+    /// As [`Cluster::surely`]. `None`: it was started anew, and nobody knows whether it acted.
+    pub(in crate::cluster) async fn surely_told<O>(
+        &self,
+        to: Rank,
+        op: O,
+    ) -> Option<Result<O::Reply, FsError>>
+    where
+        O: PeerOperation + 'static,
+    {
+        if to == self.rank() {
+            return Some(self.call(to, op).await);
+        }
+        let request = peer::request(op);
+        let _asking = self.asking(to);
+        loop {
+            let Ok(number) = self.begin_session(to).await else {
+                self.next_session(to).await;
+                continue;
+            };
+            if let Some(answer) = self.ask_within((to, number), &request, true).await.ok()? {
+                return Some(peer::reply::<O>(&answer.body));
+            }
+        }
+    }
+
+    /// Asks surely, and waits as for any call; if it is lost meanwhile, `late` is given what comes
+    /// of it. `Unreachable`: it was not done, or `late` will tell. Not asked at all where too many
+    /// such calls wait.
+    pub(in crate::cluster) async fn surely_or<O>(
+        &self,
+        to: Rank,
+        op: O,
+        late: impl FnOnce(&Cluster<P>, Result<O::Reply, FsError>) + 'static,
+    ) -> Result<O::Reply, FsError>
+    where
+        O: PeerOperation + 'static,
+    {
+        if to == self.rank() {
+            return self.call(to, op).await;
+        }
+        self.session_in_time(to).await?;
+        if self.is_asked_enough(to) {
+            return Err(FsError::Unreachable);
+        }
+        let (sender, done) = oneshot::channel();
+        let this = self.clone();
+        self.spawn(async move {
+            if let Err(result) = sender.send(this.surely(to, op).await) {
+                late(&this, result);
+            }
+        });
+        self.told_or_lost(to, done).await
+    }
+
+    /// Waits as for any call for what a task will tell that asks a server surely.
+    pub(in crate::cluster) async fn told_or_lost<T>(
+        &self,
+        to: Rank,
+        done: oneshot::Receiver<Result<T, FsError>>,
+    ) -> Result<T, FsError> {
+        match select(done, Box::pin(self.lost(to))).await {
+            Either::Left((result, _)) => result.unwrap_or(Err(FsError::Unreachable)),
+            Either::Right(_) => Err(FsError::Unreachable),
+        }
+    }
+
+    /// Does something to its end, as a task of its own; what its [`Outcome`] was told first.
+    pub(in crate::cluster) async fn to_the_end<F>(
+        &self,
+        act: impl FnOnce(Self, Outcome) -> F,
+    ) -> Result<(), FsError>
+    where
+        F: std::future::Future<Output = Result<(), FsError>> + 'static,
+    {
+        let (sender, told) = oneshot::channel();
+        let outcome = Outcome {
+            waiting: Rc::new(RefCell::new(Some(sender))),
+            late: Rc::new(|| ()),
+        };
+        let acting = act(self.clone(), outcome.clone());
+        let (this, deadline_ns) = (self.clone(), self.deadline());
+        self.spawn(async move { outcome.tell(this.by(deadline_ns, acting).await) });
+        told.await.unwrap_or(Err(FsError::Unreachable))
+    }
+
+    /// Asks surely; who waits for the outcome is told if that takes too long. `None`: the server
+    /// was started anew, and nobody knows whether it acted.
+    pub(in crate::cluster) async fn see_through<O>(
+        &self,
+        to: Rank,
+        op: O,
+        outcome: &Outcome,
+    ) -> Option<Result<O::Reply, FsError>>
+    where
+        O: PeerOperation + 'static,
+    {
+        if to != self.rank() && self.session_in_time(to).await.is_err() {
+            outcome.is_late();
+        }
+        let done = Box::pin(self.surely_told(to, op));
+        match select(done, Box::pin(self.lost(to))).await {
+            Either::Left((result, _)) => result,
+            Either::Right(((), done)) => {
+                outcome.is_late();
+                done.await
+            }
+        }
+    }
+
+    /// Waits until a server is given up, or there is no time left to wait for it.
+    pub(in crate::cluster) async fn lost(&self, with: Rank) {
+        let ended = self.told(with, |session| &mut session.on_end);
+        let late = self.until(self.deadline());
+        select(ended, Box::pin(late)).await;
+    }
+
+    /// Waits until there is a session with a server.
+    pub(in crate::cluster) async fn reached(&self, with: Rank) {
+        if self.session_now(with).is_none() {
+            self.next_session(with).await;
+        }
+    }
+
+    /// Waits for a session to begin.
+    async fn next_session(&self, with: Rank) {
+        let begun = self.told(with, |session| &mut session.on_begin);
+        let _ = begun.await;
+    }
+
+    /// Who waits for something of a session: told once, or no more if it is dropped.
+    fn told(
+        &self,
+        with: Rank,
+        list: impl FnOnce(&mut Session) -> &mut Vec<oneshot::Sender<()>>,
+    ) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        list(self.inner.sessions.borrow_mut().of(with)).push(sender);
+        receiver
+    }
+
+    /// Waits until a time, as the clock of [`Cluster::tick`] has it.
+    pub(in crate::cluster) async fn until(&self, at_ns: i64) {
+        if at_ns <= self.now_ns() {
+            return;
+        }
+        let (sender, due) = oneshot::channel();
+        {
+            let mut sessions = self.inner.sessions.borrow_mut();
+            let next = sessions.next_timer;
+            sessions.next_timer += 1;
+            sessions.timers.insert((at_ns, next), sender);
+        }
+        let _ = due.await;
+    }
+
+    /// Wakes who waits for a time that has come, and believes no lease whose term is over.
+    pub(in crate::cluster) fn look_at_times(&self, now_ns: i64) {
+        let mut doubted = Vec::new();
+        let believed_until = {
+            let mut sessions = self.inner.sessions.borrow_mut();
+            while let Some(first) = sessions
+                .timers
+                .first_entry()
+                .filter(|t| t.key().0 <= now_ns)
+            {
+                let _ = first.remove().send(());
+            }
+            if (0..LOOK_LEAST_NS).contains(&(now_ns - sessions.doubted_ns)) {
+                return;
+            }
+            sessions.doubted_ns = now_ns;
+            for (rank, session) in &mut sessions.with {
+                if session.believes && now_ns + LOOK_MOST_NS > session.heard_ns + TERM_NS {
+                    session.believes = false;
+                    doubted.push(*rank);
+                }
+            }
+            sessions.believed_until()
+        };
+        for rank in doubted {
+            self.doubt(rank);
+        }
+        self.node(|node| node.set_believed_until(believed_until));
+    }
+
+    /// A lease of a server's files is believed from now on, if what was asked at `asked_ns` is
+    /// young enough.
+    pub(in crate::cluster) fn believe_lease(&self, of: Rank, asked_ns: i64) -> bool {
+        let now_ns = self.now_ns();
+        let mut sessions = self.inner.sessions.borrow_mut();
+        let session = sessions.of(of);
+        let heard_ns = session.heard_ns.max(asked_ns);
+        if session.ended || now_ns + LOOK_MOST_NS > heard_ns + TERM_NS {
+            return false;
+        }
+        session.used = true;
+        if !session.believes {
+            session.believes = true;
+            let believed_until = sessions.believed_until();
+            drop(sessions);
+            self.node(|node| node.set_believed_until(believed_until));
+        }
+        true
+    }
+
+    /// What a server told is used without asking it.
+    pub(in crate::cluster) fn use_lease(&self, of: Rank) {
+        self.inner.sessions.borrow_mut().of(of).used = true;
+    }
+
+    /// Begins sessions that somebody waits for, and renews leases that are in use. When this is to
+    /// be called again, if nothing else happens. Whoever runs the cluster does so.
+    pub fn look_at_sessions(&self) -> Option<i64> {
+        let now_ns = self.now_ns();
+        let due = |sessions: &Sessions| {
+            let timer = sessions.timers.keys().next().map(|(at, _)| *at);
+            let mut with = sessions.with.values();
+            let looks = with.any(|s| s.believes || s.account.is_open() || s.is_awaited());
+            let look = looks.then_some(sessions.looked_ns + LOOK_NS);
+            [timer, look].into_iter().flatten().min()
+        };
+        let mut wanted = Vec::new();
+        {
+            let mut sessions = self.inner.sessions.borrow_mut();
+            if now_ns - sessions.looked_ns < LOOK_NS {
+                return due(&sessions);
+            }
+            sessions.looked_ns = now_ns;
+            for (rank, session) in &mut sessions.with {
+                session.on_end.retain(|waiting| !waiting.is_canceled());
+                session.on_served.retain(|waiting| !waiting.is_canceled());
+                let used = std::mem::take(&mut session.used);
+                let renews = session.believes && now_ns - session.heard_ns >= LOOK_NS / 2;
+                let owed = session.account.is_open();
+                let awaited = owed || !session.on_begin.is_empty();
+                wanted.push((*rank, (session.ended, owed), (renews, used), awaited));
+            }
+            sessions.timers.retain(|_, waiting| !waiting.is_canceled());
+        }
+        for (rank, (ended, owed), (renews, used), awaited) in wanted {
+            let this = self.clone();
+            if owed && !ended {
+                let this = self.clone();
+                self.spawn(async move { this.pay_debts(rank).await });
+            }
+            if ended && (awaited || !self.stand_ins_of(rank).is_empty()) {
+                if !self.inner.beginning.is_held(&rank) {
+                    self.spawn(async move {
+                        // Tried again at the next look.
+                        let _ = this.begin_session(rank).await;
+                    });
+                }
+            } else if renews && (used || !self.stand_ins_of(rank).is_empty()) {
+                self.spawn(async move {
+                    // What is not renewed is not believed.
+                    let _ = this.call(rank, peer::Renew {}).await;
+                });
+            }
+        }
+        due(&self.inner.sessions.borrow())
+    }
+}

@@ -1,0 +1,498 @@
+//! Bytes of other nodes for clients of this one.
+//!
+//! A client asks for reads, each of one server. A read gets a place in the node's pool and a
+//! slot of the client's; the fabric receives into the one and says so in the other, and the
+//! client copies from there: nothing of it passes this thread again. Client and fabric are done
+//! with a place each in its time; when both are, it is found to be free at the next look, which
+//! is taken when places are asked for.
+//!
+//! What came of laminated files stays ([`crate::cluster::reads::kept`]), until its room is needed.
+//!
+//! The pool is bounded. What is fetched ahead of readers has room only up to three quarters of
+//! it; a read that finds no place takes back what lies there ahead and nobody uses yet; only
+//! then it waits until a place is free.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use futures_channel::oneshot;
+use weir_core::names::Lamination;
+use weir_core::node::landing::{LandingSlot, LANDINGS_AHEAD};
+use weir_core::proto::peer::{self, LogRange};
+use weir_core::proto::{self, FsError, Landing, FETCH_BYTES, FETCH_PIECES};
+use weir_core::types::{ClientId, Ino, Rank};
+use weir_fabric::bulk::{self, ReadError};
+
+use crate::cluster::reads::kept::Kept;
+use crate::cluster::reads::pool::Pool;
+use crate::cluster::Cluster;
+use crate::node::{ClientMemory, Platform, Table};
+
+/// For so many bytes of the pool there is memory from the beginning, so that reads go on where
+/// others fill the file system.
+pub(in crate::cluster) const POOL_FIRST: usize = 2 << 20;
+/// Of the pool, this share at most is kept: a half.
+const KEPT_SHARE: u64 = 2;
+
+/// A place that a client was lent.
+#[derive(Debug)]
+struct Lent<M> {
+    client: Arc<M>,
+    slot: u16,
+    serial: u32,
+    ahead: bool,
+    at: u32,
+    len: u32,
+    /// Whether the fabric is done with it.
+    over: Arc<AtomicBool>,
+    what: What,
+}
+
+/// What a place is.
+#[derive(Debug)]
+enum What {
+    /// One that was taken for this read.
+    Own,
+    /// The same, of a laminated file: once all of it came, it is kept.
+    ToKeep {
+        ino: Ino,
+        ranges: Vec<LogRange>,
+        whole: Arc<AtomicBool>,
+    },
+    /// A part of what is kept.
+    Kept(u64),
+}
+
+/// A read whose end somebody wants to know.
+struct Watched<T> {
+    landing: Box<dyn bulk::Landing>,
+    told: T,
+}
+
+/// A read of which `told` is told whether all of it came, before anybody else is.
+pub(in crate::cluster) fn watched<T>(
+    landing: Box<dyn bulk::Landing>,
+    told: T,
+) -> Box<dyn bulk::Landing>
+where
+    T: FnOnce(bool) + Send + 'static,
+{
+    Box::new(Watched { landing, told })
+}
+
+impl<T: FnOnce(bool) + Send> bulk::Landing for Watched<T> {
+    fn receive(&mut self, from: BorrowedFd<'_>, at: usize, most: usize) -> io::Result<usize> {
+        self.landing.receive(from, at, most)
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.landing.put(at, bytes);
+    }
+
+    fn end(self: Box<Self>, result: Result<(), ReadError>) {
+        (self.told)(result.is_ok());
+        self.landing.end(result);
+    }
+}
+
+impl<M: ClientMemory> Lent<M> {
+    fn slot(&self) -> Option<&LandingSlot> {
+        self.client.landings().get(usize::from(self.slot))
+    }
+
+    /// Whether nobody uses it any more; a client that is gone does not.
+    fn is_free(&self, now: Option<&Arc<M>>) -> bool {
+        let gone = !now.is_some_and(|now| Arc::ptr_eq(now, &self.client));
+        let done = || self.slot().is_some_and(|slot| slot.is_over(self.serial));
+        self.over.load(Ordering::Acquire) && (gone || done())
+    }
+
+    /// Takes it back if it lies ahead and is not in use.
+    fn take_back(&self) {
+        if let Some(slot) = self.slot().filter(|_| self.ahead) {
+            slot.take_back(self.serial);
+        }
+    }
+}
+
+/// What of the pool is lent to whom.
+#[derive(Debug)]
+pub struct Fetches<M> {
+    pool: Pool,
+    kept: Kept,
+    lent: HashMap<ClientId, Vec<Lent<M>>>,
+    /// Numbers of lendings go on from here.
+    next_serial: u32,
+    /// Who waits for a place.
+    waiting: VecDeque<oneshot::Sender<()>>,
+}
+
+impl<M> Fetches<M> {
+    /// A pool of so many bytes, none of them lent; for so many of them there is memory.
+    pub fn new(pool_bytes: usize, present: usize) -> Fetches<M> {
+        let mut pool = Pool::new(pool_bytes);
+        pool.allow(present);
+        Fetches {
+            pool,
+            kept: Kept::default(),
+            lent: HashMap::new(),
+            next_serial: 0,
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
+/// What the client is told, and what the fabric is given.
+type Way = (Landing, Box<dyn bulk::Landing>);
+
+/// A read as a client asks for it, looked at.
+struct Read {
+    /// The file, if it is laminated.
+    keep: Option<Ino>,
+    ino: Ino,
+    ahead: bool,
+    to: Rank,
+    ranges: Vec<LogRange>,
+    bytes: u32,
+}
+
+impl<P: Platform> Cluster<P> {
+    /// Has bytes come for a client; see [`proto::Fetch`].
+    pub(in crate::cluster) async fn fetch_for(
+        &self,
+        id: ClientId,
+        op: proto::Fetch,
+    ) -> Result<Vec<Landing>, FsError> {
+        if self.has_all_extents() {
+            return Err(FsError::Invalid); // no bytes are elsewhere
+        }
+        let pieces: usize = op.reads.iter().map(Vec::len).sum();
+        if pieces > FETCH_PIECES {
+            return Err(FsError::TooBig);
+        }
+        let (ahead, keep) = (op.ahead, self.laminated_here(op.ino));
+        let reads = op.reads.into_iter();
+        let reads = reads.map(|ranges| self.checked(ranges, ahead, (op.ino, keep)));
+        let reads: Vec<Read> = reads.collect::<Result<_, _>>()?;
+        loop {
+            let client = self.node(|node| node.memory_of(id));
+            let client = client.ok_or(FsError::NotPermitted)?;
+            let mut landings = Vec::new();
+            for read in &reads {
+                if let Some(landing) = self.lend_kept(id, &client, read) {
+                    landings.push(landing);
+                    continue;
+                }
+                match self.lend(id, &client, read)? {
+                    Some((landing, to)) => {
+                        landings.push(landing);
+                        self.read(read, to);
+                    }
+                    None => break,
+                }
+            }
+            if !landings.is_empty() || reads.is_empty() || ahead {
+                return Ok(landings);
+            }
+            let (room, found) = oneshot::channel();
+            self.inner.fetches.borrow_mut().waiting.push_back(room);
+            // It is dropped only with the server.
+            let _ = found.await;
+        }
+    }
+
+    /// A read of another server, not too large.
+    fn checked(
+        &self,
+        ranges: Vec<LogRange>,
+        ahead: bool,
+        (ino, keep): (Ino, Option<Ino>),
+    ) -> Result<Read, FsError> {
+        let to = ranges.first().ok_or(FsError::Malformed)?.rank;
+        let bytes = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add);
+        let whole = ranges.iter().all(|r| r.rank == to && r.len > 0);
+        if !whole || to >= self.inner.servers || to == self.rank().0 {
+            return Err(FsError::Malformed);
+        }
+        if bytes > FETCH_BYTES {
+            return Err(FsError::TooBig);
+        }
+        Ok(Read {
+            keep,
+            ino,
+            ahead,
+            to: Rank(to),
+            ranges,
+            bytes: u32::try_from(bytes).map_err(|_| FsError::TooBig)?,
+        })
+    }
+
+    /// A slot of the client and a place of the pool, if there are such.
+    fn lend(
+        &self,
+        id: ClientId,
+        client: &Arc<P::Memory>,
+        read: &Read,
+    ) -> Result<Option<Way>, FsError> {
+        let Some((slot, at)) = self.find_room(id, client, read) else {
+            let fits = self.inner.fetches.borrow().pool.may_fit(read.bytes);
+            return if fits {
+                Ok(None)
+            } else {
+                Err(FsError::NoSpace)
+            };
+        };
+        let mut fetches = self.inner.fetches.borrow_mut();
+        let fetches = &mut *fetches;
+        // A serial has 30 bits.
+        fetches.next_serial = (fetches.next_serial + 1) & (u32::MAX >> 2);
+        let serial = fetches.next_serial;
+        let over = Arc::new(AtomicBool::new(false));
+        let landing = Landing { slot, at, serial };
+        client.landings()[usize::from(slot)].lend(serial, read.ahead);
+        let len = read.bytes;
+        let to = self.node(|node| node.platform().landing(client, landing, len, &over));
+        let Some(to) = to else {
+            fetches.pool.give_back(at, len);
+            return Err(FsError::Invalid); // a node that cannot receive
+        };
+        let (what, to) = match read.keep {
+            Some(ino) => {
+                let whole = Arc::new(AtomicBool::new(false));
+                let came = Arc::clone(&whole);
+                let to = watched(to, move |all| came.store(all, Ordering::Release));
+                let ranges = read.ranges.clone();
+                (What::ToKeep { ino, ranges, whole }, to)
+            }
+            None => (What::Own, to),
+        };
+        fetches.lent.entry(id).or_default().push(Lent {
+            client: Arc::clone(client),
+            slot,
+            serial,
+            ahead: read.ahead,
+            at,
+            len,
+            over,
+            what,
+        });
+        Ok(Some((landing, to)))
+    }
+
+    /// The number of a file everywhere, if it is known here to be laminated.
+    pub(in crate::cluster) fn laminated_here(&self, ino: Ino) -> Option<Ino> {
+        let ino = self.global(ino);
+        let local = self.local(ino)?;
+        let attr = self.node(|node| node.attr_of(local)).ok();
+        attr.filter(|attr| attr.lamination == Lamination::Done)
+            .map(|_| ino)
+    }
+
+    /// A slot of the client and the place that keeps the bytes of a read, if one does and there
+    /// is a slot.
+    fn lend_kept(&self, id: ClientId, client: &Arc<P::Memory>, read: &Read) -> Option<Landing> {
+        let ino = read.keep?;
+        let mut fetches = self.inner.fetches.borrow_mut();
+        let Fetches {
+            pool,
+            kept,
+            lent,
+            next_serial,
+            ..
+        } = &mut *fetches;
+        if !kept.has(ino, &read.ranges) {
+            // Somebody may be done with it just now.
+            self.make_room(pool, kept, lent, false);
+        }
+        let own = lent.entry(id).or_default();
+        give_back(own, pool, kept, Some(client));
+        let slot = free_slot(own, client)?;
+        let (entry, at) = kept.find(ino, &read.ranges)?;
+        *next_serial = (*next_serial + 1) & (u32::MAX >> 2);
+        let serial = *next_serial;
+        let shared = &client.landings()[usize::from(slot)];
+        shared.lend(serial, read.ahead);
+        // Nobody was told of it yet, so nobody sleeps.
+        shared.arrive(read.bytes);
+        own.push(Lent {
+            client: Arc::clone(client),
+            slot,
+            serial,
+            ahead: read.ahead,
+            at,
+            len: read.bytes,
+            over: Arc::new(AtomicBool::new(true)),
+            what: What::Kept(entry),
+        });
+        Some(Landing { slot, at, serial })
+    }
+
+    /// A free slot of the client and a place that is taken for it.
+    fn find_room(&self, id: ClientId, client: &Arc<P::Memory>, read: &Read) -> Option<(u16, u32)> {
+        let mut fetches = self.inner.fetches.borrow_mut();
+        let Fetches {
+            pool, kept, lent, ..
+        } = &mut *fetches;
+        let own = lent.entry(id).or_default();
+        give_back(own, pool, kept, Some(client));
+        if read.ahead {
+            while !pool.has_plenty(read.bytes) && let_go(pool, kept) {}
+            let ahead = own.iter().filter(|lent| lent.ahead).count();
+            if ahead >= LANDINGS_AHEAD || !pool.has_plenty(read.bytes) {
+                return None;
+            }
+        }
+        let mut slot = free_slot(own, client);
+        if slot.is_none() && !read.ahead {
+            own.iter().for_each(Lent::take_back);
+            give_back(own, pool, kept, Some(client));
+            slot = free_slot(own, client);
+        }
+        let slot = slot?;
+        let at = pool.take(read.bytes);
+        let at = at
+            .or_else(|| self.take_grown(pool, read.bytes))
+            .or_else(|| {
+                take(pool, kept, read.bytes).or_else(|| {
+                    self.make_room(pool, kept, lent, !read.ahead);
+                    take(pool, kept, read.bytes)
+                })
+            });
+        at.map(|at| (slot, at))
+    }
+
+    /// A place in memory that the pool had not used before, if there is such.
+    fn take_grown(&self, pool: &mut Pool, bytes: u32) -> Option<u32> {
+        let wanted = pool.wants(bytes)?;
+        pool.allow(self.node(|node| node.platform().present(Table::Pool, wanted)));
+        pool.take(bytes)
+    }
+
+    /// Takes back what nobody uses any more, and if need be what lies ahead.
+    fn make_room(
+        &self,
+        pool: &mut Pool,
+        kept: &mut Kept,
+        lent: &mut HashMap<ClientId, Vec<Lent<P::Memory>>>,
+        need: bool,
+    ) {
+        for (id, lent) in lent.iter_mut() {
+            if need {
+                lent.iter().for_each(Lent::take_back);
+            }
+            let now = self.node(|node| node.memory_of(*id));
+            give_back(lent, pool, kept, now.as_ref());
+        }
+        lent.retain(|_, lent| !lent.is_empty());
+    }
+
+    fn read(&self, read: &Read, to: Box<dyn bulk::Landing>) {
+        let to = self.watch_file(read.ino, read.to, to);
+        // Where the fabric has no shorter way, a call brings them.
+        let Some(mut to) = self.inner.net.read(read.to, &read.ranges, to) else {
+            self.count_moved(1, read.bytes as usize);
+            return;
+        };
+        let (this, rank) = (self.clone(), read.to);
+        let (ranges, bytes) = (read.ranges.clone(), read.bytes as usize);
+        self.spawn(async move {
+            let answer = this.call_for_bytes(rank, peer::Fetch { ranges }).await;
+            match answer {
+                Ok(((), bulk)) if bulk.len() == bytes => {
+                    to.put(0, &bulk);
+                    to.end(Ok(()));
+                }
+                _ => to.end(Err(ReadError::Refused)),
+            }
+        });
+    }
+
+    /// Lets those look again who wait for a place; whether there were any. Whoever runs the
+    /// cluster calls this from time to time while [`Cluster::awaits_room`].
+    pub fn look_for_room(&self) -> bool {
+        let waiting = std::mem::take(&mut self.inner.fetches.borrow_mut().waiting);
+        let any = !waiting.is_empty();
+        for one in waiting {
+            let _ = one.send(());
+        }
+        any
+    }
+
+    /// Whether somebody waits for a place in the pool.
+    pub fn awaits_room(&self) -> bool {
+        !self.inner.fetches.borrow().waiting.is_empty()
+    }
+
+    /// Bytes of the pool that are lent, and of how many.
+    pub fn pool_use(&self) -> (usize, usize) {
+        let fetches = self.inner.fetches.borrow();
+        (fetches.pool.used_bytes(), fetches.pool.bytes())
+    }
+
+    /// Bytes of laminated files that are kept in the pool, and how many reads they spared.
+    pub fn kept(&self) -> (u64, u64) {
+        let fetches = self.inner.fetches.borrow();
+        (fetches.kept.bytes(), fetches.kept.hits())
+    }
+}
+
+/// Takes back what both fabric and client, as it is `now`, are done with; of laminated files it
+/// is kept.
+fn give_back<M: ClientMemory>(
+    lent: &mut Vec<Lent<M>>,
+    pool: &mut Pool,
+    kept: &mut Kept,
+    now: Option<&Arc<M>>,
+) {
+    lent.retain(|lent| {
+        let free = lent.is_free(now);
+        if free {
+            end(lent, pool, kept);
+        }
+        !free
+    });
+}
+
+fn end<M>(lent: &Lent<M>, pool: &mut Pool, kept: &mut Kept) {
+    let place = (lent.at, lent.len);
+    let keeps = match &lent.what {
+        What::Kept(entry) => return kept.release(*entry),
+        What::ToKeep { ino, ranges, whole } if whole.load(Ordering::Acquire) => {
+            let most = pool.bytes() as u64 / KEPT_SHARE;
+            while kept.bytes() + u64::from(lent.len) > most && let_go(pool, kept) {}
+            kept.bytes() + u64::from(lent.len) <= most && kept.keep(*ino, ranges, place)
+        }
+        _ => false,
+    };
+    if !keeps {
+        pool.give_back(lent.at, lent.len);
+    }
+}
+
+/// Lets go of what is kept and was not used for longest; false if there is nothing.
+fn let_go(pool: &mut Pool, kept: &mut Kept) -> bool {
+    let gone = kept.evict();
+    if let Some((at, len)) = gone {
+        pool.give_back(at, len);
+    }
+    gone.is_some()
+}
+
+/// Takes a place, if need be one of what is kept.
+fn take(pool: &mut Pool, kept: &mut Kept, bytes: u32) -> Option<u32> {
+    loop {
+        let at = pool.take(bytes);
+        if at.is_some() || !let_go(pool, kept) {
+            return at;
+        }
+    }
+}
+
+fn free_slot<M: ClientMemory>(own: &[Lent<M>], client: &Arc<M>) -> Option<u16> {
+    let slots = u16::try_from(client.landings().len()).unwrap_or(u16::MAX);
+    let is_free = |slot: &u16| own.iter().all(|lent| lent.slot != *slot);
+    (0..slots).find(is_free)
+}

@@ -1,0 +1,163 @@
+//! What a user is told of files that a lost server keeps from being read or published: the file,
+//! the node, and what to do, once a file and not once a read.
+//!
+//! A read's end comes on a thread of the fabric, which notes the file; [`Cluster::catch_up`] then
+//! asks for its path, which other servers may have to be asked for, and logs it. That one is
+//! silent of a file until its server can be reached, or it could be published after all.
+//!
+//! If the lost server is the one that knows the file's name too, as it is of most files that a node
+//! has made, the file is called as programs of this node found it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use weir_core::proto::FsError;
+use weir_core::types::{Ino, Rank};
+use weir_fabric::bulk;
+
+use crate::cluster::reads::fetch::watched;
+use crate::cluster::Cluster;
+use crate::node::Platform;
+use crate::rules::join;
+
+/// Files that are told of by name; more of them are one line.
+const MOST: usize = 1000;
+/// Of so many files of others it is kept how they were found; then of those that are found again.
+const FOUND_MOST: usize = 1 << 16;
+
+/// Files whose bytes a server did not send, told by whoever finds it out.
+type Found = Arc<Mutex<BTreeSet<(Ino, Rank)>>>;
+
+/// What is known of files that cannot be read or published.
+#[derive(Debug, Default)]
+pub(in crate::cluster) struct Missing {
+    found: Found,
+    told: BTreeSet<(Ino, Rank)>,
+    unpublished: BTreeSet<Ino>,
+    /// The directory and the name in which programs of this node found files of other servers.
+    names: HashMap<Ino, (Ino, Vec<u8>)>,
+}
+
+fn of(found: &Found) -> std::sync::MutexGuard<'_, BTreeSet<(Ino, Rank)>> {
+    found.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<P: Platform> Cluster<P> {
+    /// Has it told if bytes of this file do not come from this server.
+    pub(in crate::cluster) fn watch_file(
+        &self,
+        ino: Ino,
+        from: Rank,
+        landing: Box<dyn bulk::Landing>,
+    ) -> Box<dyn bulk::Landing> {
+        let file = (self.global(ino), from);
+        let found = Arc::clone(&self.inner.missing.borrow().found);
+        watched(landing, move |all| {
+            if !all {
+                let mut found = of(&found);
+                if found.len() < MOST {
+                    found.insert(file);
+                }
+            }
+        })
+    }
+
+    /// A program of this node cannot read a file that it has open: its home is not reached.
+    pub(in crate::cluster) fn miss_file(&self, ino: Ino) {
+        let missing = self.inner.missing.borrow();
+        let mut found = of(&missing.found);
+        if self.is_given_up(ino.rank()) && found.len() < MOST {
+            found.insert((ino, ino.rank()));
+        }
+    }
+
+    /// Whether there is something to tell.
+    pub(in crate::cluster) fn has_missing(&self) -> bool {
+        !of(&self.inner.missing.borrow().found).is_empty()
+    }
+
+    /// Tells of files whose bytes did not come since the last look.
+    pub(in crate::cluster) fn tell_of_missing(&self) {
+        let found = std::mem::take(&mut *of(&self.inner.missing.borrow().found));
+        for file in found {
+            let told = self.inner.missing.borrow().told.len();
+            if told > MOST || !self.inner.missing.borrow_mut().told.insert(file) {
+                continue;
+            }
+            if told == MOST {
+                tracing::error!("bytes of more files than are named here cannot be read");
+                continue;
+            }
+            let (ino, rank) = file;
+            let this = self.clone();
+            self.spawn(async move {
+                let path = this.by(this.next_deadline(), this.name_of(ino));
+                let (path, node) = (path.await, this.inner.net.host(rank));
+                tracing::error!(
+                    file = path,
+                    rank = rank.0,
+                    node,
+                    "bytes of a file that only this node has cannot be read: its readers get EIO. \
+                     `weir status` says whether its server is lost; if it does not come back, so \
+                     are they, and the file is to be written or staged in again"
+                );
+            });
+        }
+    }
+
+    /// What became of publishing a file: an error is told once, until it could be published.
+    pub(in crate::cluster) fn tell_of_publishing(&self, ino: Ino, done: Result<(), FsError>) {
+        let Err(error) = done else {
+            self.inner.missing.borrow_mut().unpublished.remove(&ino);
+            return;
+        };
+        if !self.inner.missing.borrow_mut().unpublished.insert(ino) {
+            return;
+        }
+        let this = self.clone();
+        self.spawn(async move {
+            let path = this.by(this.next_deadline(), this.name_of(ino));
+            let (file, home) = (path.await, this.inner.net.host(ino.rank()));
+            tracing::error!(
+                file,
+                home,
+                %error,
+                "what programs of this node wrote to a file cannot be published: those of other \
+                 nodes do not see it. It is tried again, and kept here until then"
+            );
+        });
+    }
+
+    /// Programs of this node found a file of another server so.
+    pub(in crate::cluster) fn note_name(&self, ino: Ino, dir: Ino, name: &[u8]) {
+        if ino.rank() == self.rank() {
+            return;
+        }
+        let names = &mut self.inner.missing.borrow_mut().names;
+        if names.len() >= FOUND_MOST {
+            names.clear();
+        }
+        names.insert(ino, (dir, name.to_vec()));
+    }
+
+    /// A file for people, also where its path cannot be had.
+    async fn name_of(&self, ino: Ino) -> String {
+        if !self.is_given_up(ino.rank()) {
+            return self.path_of_file(ino).await;
+        }
+        let found = self.inner.missing.borrow().names.get(&ino).cloned();
+        if let Some((dir, name)) = found {
+            if let Ok(dir) = self.path_of(dir).await {
+                return String::from_utf8_lossy(&join(&dir, &name)).into_owned();
+            }
+        }
+        let node = self.inner.net.host(ino.rank());
+        format!("{ino:?}, whose name is at {node}")
+    }
+
+    /// A server can be reached again: what cannot be read of it from now on is told anew.
+    pub(in crate::cluster) fn expect_again(&self, rank: Rank) {
+        let mut missing = self.inner.missing.borrow_mut();
+        missing.told.retain(|(_, from)| *from != rank);
+    }
+}

@@ -1,0 +1,21 @@
+//! Reads of other nodes' bytes: the pool in which they arrive, and what is kept of them.
+//!
+//! Keeps: the node's pool, the places that clients were lent in it, bytes of laminated files.
+//!
+//! Invariant: a place of the pool is lent again only after nothing arrives in it any more.
+//!
+//! May call: `files` (is it laminated), `names` (paths for messages), `peers`.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `fetch` | bytes that clients ask for |
+//! | `pool` | the places of the pool |
+//! | `arrival` | the memory of one client that receives bytes |
+//! | `kept` | bytes of laminated files, for others of the node |
+//! | `missing` | messages about files that a lost server keeps |
+
+pub mod arrival;
+pub(super) mod fetch;
+pub(super) mod kept;
+pub(super) mod missing;
+pub(super) mod pool;

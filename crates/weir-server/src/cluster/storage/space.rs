@@ -1,0 +1,159 @@
+//! Segments, and making room.
+//!
+//! Room is looked for in this order: units that are free; all that was deleted, overwritten or
+//! closed and not taken in yet; what clients were lent and have not begun to use, whether they
+//! run or not; what is dead between living bytes. Only then there is none.
+
+use std::sync::atomic::Ordering;
+
+use weir_core::journal::Item;
+use weir_core::proto::{FsError, FsStat, Lent, Tier};
+use weir_core::types::{ClientId, SegmentId};
+
+use crate::cluster::clients::table::Lease;
+use crate::node::{ClientMemory, Node, Platform, Space};
+
+/// After how many gaps it is looked anew for whole units.
+pub(in crate::cluster) const LOOK_EVERY: u32 = 256;
+/// Segments are lent and taken back by so many bytes.
+const UNIT_BYTES: u64 = 1 << 20;
+
+impl<P: Platform> Node<'_, P> {
+    /// Lends a client a segment. What was deleted or overwritten makes room at once.
+    pub(crate) fn lend_segment(
+        &mut self,
+        id: ClientId,
+        min: u64,
+        want: u64,
+    ) -> Result<Lent, FsError> {
+        if min == 0 || self.clients.get(id).is_none() {
+            return Err(FsError::Invalid);
+        }
+        let want = want.max(min);
+        let free = self.space.grant(id, min, want);
+        let lent = free.or_else(|| self.lend_in_need(id, min, want));
+        let lent = lent.ok_or(FsError::NoSpace)?;
+        if lent.tier == Tier::File {
+            // Before anybody can write there: who syncs sees it.
+            self.open.hub.uses_files.store(1, Ordering::Release);
+        }
+        if let Some(client) = self.clients.get_mut(id) {
+            let lease = client.lease(&lent);
+            self.note(&lease.item(id));
+        }
+        Ok(lent)
+    }
+
+    fn lend_in_need(&mut self, id: ClientId, min: u64, want: u64) -> Option<Lent> {
+        if self.gaps_lent < LOOK_EVERY {
+            if let Some(gap) = self.space.grant_gap(id) {
+                self.gaps_lent += 1;
+                return Some(gap);
+            }
+        }
+        self.gaps_lent = 0;
+        self.reclaim();
+        let free = self.space.grant(id, min, want);
+        free.or_else(|| {
+            self.take_tails(id);
+            self.space.grant(id, min, want)
+        })
+        .or_else(|| self.space.grant_gap(id))
+    }
+
+    /// Takes back what clients were lent and have not begun to use; but of the one that asks.
+    fn take_tails(&mut self, asks: ClientId) {
+        for id in self.clients.ids() {
+            let Some(client) = self.clients.get(id).filter(|_| id != asks) else {
+                continue;
+            };
+            let Some((segment, tail)) = client.memory.header().tail.current() else {
+                continue;
+            };
+            let segment = SegmentId(segment);
+            let lease = client.leases.iter().find(|lease| lease.segment == segment);
+            let within = |lease: &&Lease| lease.pos <= tail.pos && tail.end <= lease.end;
+            let Some(lease) = lease
+                .copied()
+                .filter(|_| !client.ghost)
+                .filter(|l| within(&l))
+            else {
+                continue;
+            };
+            let words = &client.memory.header().tail;
+            if !tail.in_use {
+                if words.take(&tail, tail.pos, true) {
+                    self.end_lease(id, segment);
+                }
+                continue;
+            }
+            let used = (tail.pos - lease.pos).max(1);
+            let keep = used.next_multiple_of(UNIT_BYTES);
+            let end = lease.pos + keep;
+            if end < tail.end && words.take(&tail, end, false) && self.space.trim(segment, keep) {
+                self.shorten_lease(id, segment, end);
+            }
+        }
+    }
+
+    fn shorten_lease(&mut self, id: ClientId, segment: SegmentId, end: u64) {
+        let client = self.clients.get_mut(id);
+        let leases = client.into_iter().flat_map(|client| &mut client.leases);
+        if let Some(lease) = leases.into_iter().find(|lease| lease.segment == segment) {
+            lease.end = end;
+            let item = lease.item(id);
+            self.note(&item);
+        }
+    }
+
+    /// A client could not write into a segment, which is of no use to others either.
+    pub(crate) fn refused(&mut self, id: ClientId, segment: SegmentId) -> bool {
+        let client = self.clients.get(id);
+        let leases = client.into_iter().flat_map(|client| &client.leases);
+        let held = leases.into_iter().any(|lease| lease.segment == segment);
+        if held {
+            self.space.refused(segment);
+        }
+        held
+    }
+
+    /// Does all that may free space.
+    pub(crate) fn reclaim(&mut self) {
+        self.take_all_notes();
+        self.harvest_all();
+        self.sweep();
+    }
+
+    /// A client no longer writes into a segment.
+    pub(crate) fn end_lease(&mut self, id: ClientId, segment: SegmentId) -> bool {
+        // A record in it may be in a cell only.
+        self.harvest_client(id);
+        let held = self
+            .clients
+            .get_mut(id)
+            .is_some_and(|client| client.end_lease(segment));
+        if held {
+            self.note(&Item::Returned(segment));
+            self.space.release(segment);
+        }
+        held
+    }
+
+    /// Room for statvfs.
+    pub(crate) fn room(&self) -> FsStat {
+        let tiers = self.space.usage();
+        let counts = self.names.counts();
+        let capacity_bytes = tiers.iter().map(|tier| tier.budget_bytes).sum();
+        let free_bytes = tiers
+            .iter()
+            .map(|tier| tier.budget_bytes.saturating_sub(tier.lent_bytes))
+            .sum();
+        let used = counts.files + counts.dirs + counts.symlinks;
+        FsStat {
+            capacity_bytes,
+            free_bytes,
+            inodes: counts.max_inodes,
+            free_inodes: counts.max_inodes.saturating_sub(used),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! This server's own tables, and what the logic asks of the kernel: the parts of `cluster` that the
+//! runtime, tests and the simulator use.
+
+pub(crate) use crate::cluster::{
+    few_or_wanted, Family, LockHolder as Owner, Wish, FEW_RUNS, MAX_RUNS, UNLOCK,
+};
+pub use crate::cluster::{
+    stop_clients, Accounts, ClientMemory, Found, Identity, Journal, Node, OpenRegion, Platform,
+    RecoverError, SharedPlace, ShowShared, Space, Table, Visit,
+};
