@@ -216,7 +216,7 @@ impl<'a> Model<'a> {
                 // The first of each file makes it; to the others the same request opens it.
                 self.ask("make", home, 1);
             } else if asks {
-                self.ask("find", home, 1);
+                self.ask("find_to_keep", home, 1);
             }
             // Attaching asks for the size once more.
             if asks {

@@ -1,6 +1,6 @@
-//! The model of `weir simulate-scale` against real servers: a job of Python processes, one a
-//! server, over loopback and between namespaces. What servers ask each other is compared request by request with the
-//! prediction.
+//! The model of `weir simulate-scale` against real servers: a job of Python processes, one for each
+//! server, over loopback and between namespaces. The requests between servers are compared one by one
+//! with the prediction.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,16 +12,24 @@ use weir_tests::needs::{missing, PYTHON};
 use weir_tests::source_root;
 
 /// The operations that are compared.
-const OPERATIONS: [&str; 7] = ["find", "make", "hold", "put", "published", "lease", "runs"];
+const OPERATIONS: [&str; 7] = [
+    "find_to_keep",
+    "make",
+    "hold",
+    "put",
+    "published",
+    "lease",
+    "runs",
+];
 
-/// The machines of a job: several servers on this one, or namespaces with a server each.
+/// The machines of a job: this one with several servers, or namespaces with a server each.
 enum Site {
     Here(tempfile::TempDir),
     Nodes(Cluster),
 }
 
 impl Site {
-    /// A command of weir's at the node of a server.
+    /// A weir command at the node of a server.
     fn weir(&self, rank: u16, arguments: &[&str]) -> Command {
         let weir = weir_binary().unwrap();
         let mut command = match self {
@@ -58,7 +66,7 @@ impl Site {
         }
     }
 
-    /// A directory that all processes see, for them to meet in.
+    /// A directory that all processes see, where they meet.
     fn meeting(&self) -> PathBuf {
         let room = match self {
             Site::Here(room) => room.path().to_owned(),
@@ -77,7 +85,7 @@ impl Site {
     }
 }
 
-/// Ends the instance also when the test fails.
+/// Ends the instance, also when the test fails.
 struct Instance<'a>(&'a Site);
 
 impl Drop for Instance<'_> {
@@ -87,7 +95,7 @@ impl Drop for Instance<'_> {
     }
 }
 
-/// Runs the job on real servers; how often each was asked for what, by operation.
+/// Runs the job on real servers; returns for each operation the number of requests that each server got.
 fn real(job: &Job, site: &Site) -> Vec<Vec<u64>> {
     site.start(job.nodes);
     let _instance = Instance(site);
@@ -140,8 +148,8 @@ fn real(job: &Job, site: &Site) -> Vec<Vec<u64>> {
 fn compare(job: &Job, site: &Site) {
     let model: Prediction = predict(job);
     let found = real(job, site);
-    // Each second servers publish what was written so far: whom that meets while it writes
-    // publishes once more, which is at most one more request for each server.
+    // Every second servers publish the writes so far: a program that writes at that moment publishes
+    // once more, which is at most one more request for each server.
     let published: u64 = found[4].iter().sum();
     let more = published - u64::from(job.nodes);
     for (name, counts) in OPERATIONS.iter().zip(&found) {
@@ -159,7 +167,7 @@ fn compare(job: &Job, site: &Site) {
     }
 }
 
-/// Is Python here?
+/// Returns true if Python is installed.
 fn can_run() -> bool {
     let lacks = missing(&[PYTHON]);
     if !lacks.is_empty() {

@@ -19,7 +19,7 @@ fn one_node_asks_no_other() {
         let one = predict(&job(1, layout));
         // A process's record ends with its segment: 16 of them, of 4 processes.
         assert_eq!(one.records.total, 64);
-        for operation in ["find", "hold", "lease"] {
+        for operation in ["find_to_keep", "hold", "lease"] {
             assert_eq!(one.asked(operation, 0), 0, "{operation} is of other nodes");
         }
     }
